@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database.binding import error_classes
 from fdbqueue.database.decorator import transactional
 from fdbqueue.database.opening import open
-from fdbqueue.errors import FDBError, FdbqueueError
+from fdbqueue.errors import FDBError, FdbqueueError, error_classes
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.overview import overview

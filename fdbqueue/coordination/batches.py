@@ -31,9 +31,6 @@ class Batches(Generic[_Request, _Result]):
         db: The database.
     """
 
-    contended_until = 0.0
-    """A push conflicts with nothing, and an acknowledgement hardly ever."""
-
     def __init__(self, do: Callable[..., list[_Result]], receipts: Subspace, db: Database) -> None:
         self._do = do
         self._reads_take_time = not getattr(db, "commits_are_certain", False)
@@ -49,14 +46,13 @@ class Batches(Generic[_Request, _Result]):
         if not batch.is_open:
             return self._run(db, partial(self._do, now=now, requests=batch))
 
-        def body(tr: Transaction) -> list[_Result]:
-            if self._expected > 1 and self._reads_take_time:
-                tr.get_read_version().wait()  # meanwhile other threads can join the batch
-            batch.join(tr)
-            results = self._do(tr, now=now, requests=batch)
-            batch.settle(tr, results)
-            return results
-
-        results = self._run(db, body)
+        results = self._run(db, partial(self.perform_in, now=now, batch=batch))
         self._expected = len(results)
         return results
+
+    def perform_in(self, tr: Transaction, now: int, batch: Batch[_Request]) -> list[_Result]:
+        """Perform the requests of a batch that others can join, in a transaction."""
+        if self._expected > 1 and self._reads_take_time:
+            tr.get_read_version().wait()  # meanwhile other threads can join the batch
+        batch.join()
+        return self._do(tr, now=now, requests=batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
@@ -78,6 +79,7 @@ class Taken(NamedTuple):
     start: LeaseStart
 
 
+@dataclass
 class Claims:
     """The claims of one process on one queue.
 
@@ -91,24 +93,15 @@ class Claims:
     transactions of their own, which precede the next claims and take half of their time.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        items: Items,
-        leases: Leases,
-        options: StoredOptions,
-        sweep: Sweep,
-        sweeper: Sweeper,
-        slots: Slots,
-    ) -> None:
-        self.layout = layout
-        self.items = items
-        self.leases = leases
-        self.options = options
-        self.sweep = sweep
-        self.slots = slots
-        self._sweeper = sweeper
-        self._range = 1.0  # the number of first items among which a claim starts
+    layout: Layout
+    items: Items
+    leases: Leases
+    options: StoredOptions
+    sweep: Sweep
+    sweeper: Sweeper
+    slots: Slots
+    among: float = 1.0
+    """The number of first items among which a claim starts."""
 
     def perform(
         self, db: Database, batch: Batch[ClaimRequest], first: First | None = None
@@ -121,16 +114,21 @@ class Claims:
             first: `first(tr, n)` reads the items to claim; by default they are any of the first.
         """
         claiming = _Claiming(self, batch, first)
-        if self._sweeper.is_behind:
+        if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
-            self._sweeper.catch_up(db, at_once=False)
+            self.sweeper.catch_up(db, at_once=False)
         while (claims := claiming.run(db)) is None:
             if claiming.is_behind:
-                self._sweeper.catch_up(db)
-        self._sweeper.is_behind = claiming.is_behind
+                self.sweeper.catch_up(db)
+        self.sweeper.is_behind = claiming.is_behind
         if not claiming.conflicts:
-            self._range *= _NARROWER
+            self.among *= _NARROWER
         return [Taken(claim, claiming.start) for claim in claims]
+
+    def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Taken:
+        """Perform one claim of the items that `first(tr, n)` reads."""
+        (taken,) = self.perform(db, Batch([request]), first)
+        return taken
 
     def perform_in(self, tr: Transaction, request: ClaimRequest, first: First | None) -> Taken:
         """Perform a claim in a caller's transaction; `first` as for `perform`."""
@@ -140,9 +138,9 @@ class Claims:
     def skip(self, n: int, within: int, conflicts: int) -> int:
         """Return how many first items a claim of `n` items skips after this many conflicts."""
         if conflicts:
-            self._range = 2 * max(self._range, n)
-        self._range = min(self._range, max(n, within))
-        return _skip(n, self._range)
+            self.among = 2 * max(self.among, n)
+        self.among = min(self.among, max(n, within))
+        return _skip(n, self.among)
 
     def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
         """Return the first `n` items."""
@@ -175,23 +173,27 @@ def _skip(n: int, among: float) -> int:
     return n * int(random.random() * (among // n))
 
 
+@dataclass
 class _Claiming:
     """The transactions that perform a batch of claims.
 
     Attributes:
+        claims: The claims of the queue.
+        batch: The claims of the batch.
+        first: `first(tr, n)` reads the items to claim; `None` for any of the first.
         start: When the leases started.
         conflicts: How often the present transaction had to be tried again.
         is_behind: Whether items are due that its sweep did not reach.
+        has_written: Whether the present transaction has written anything.
     """
 
-    def __init__(self, claims: Claims, batch: Batch[ClaimRequest], first: First | None) -> None:
-        self._claims = claims
-        self._batch = batch
-        self._first = first
-        self._has_written = False
-        self.start = LeaseStart()
-        self.conflicts = 0
-        self.is_behind = False
+    claims: Claims
+    batch: Batch[ClaimRequest]
+    first: First | None
+    start: LeaseStart = field(default_factory=LeaseStart)
+    conflicts: int = 0
+    is_behind: bool = False
+    has_written: bool = False
 
     def run(self, db: Database) -> list[Claim | None] | None:
         """Claim in a transaction; return `None` if another one has to continue."""
@@ -199,35 +201,35 @@ class _Claiming:
         return run_once(
             db,
             self._sweep_and_take,
-            self._claims.layout.receipts,
-            wrote=lambda _: self._has_written,
+            self.claims.layout.receipts,
+            wrote=lambda _: self.has_written,
             committed=self.start.note_commit,
             is_stored=self._are_stored,
             begin=self.start.begin_try,
         )
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        return any(self._claims.leases.is_stored(tr, claim) for claim in claims or ())
+        return any(self.claims.leases.is_stored(tr, claim) for claim in claims or ())
 
     def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
-        claims, batch = self._claims, self._batch
+        claims, batch = self.claims, self.batch
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
         version = self.start.note_read(tr)  # meanwhile other threads can join the batch
-        batch.join(tr)
+        batch.join()
         n = sum(map(_n_of, batch))
         skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
         # Start all reads before waiting for the first.
         sweep = claims.sweep.begin_sweep(tr, self.start.now, version)
         options = claims.options.begin_read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
-        first = self._first or claims.begin_first(tr, n, skipped)
+        first = self.first or claims.begin_first(tr, n, skipped)
         swept = sweep()
-        self.is_behind, self._has_written = not swept.all, swept.wrote
+        self.is_behind, self.has_written = not swept.all, swept.wrote
         if not swept.expired:
             return None  # commit this sweep; the next transaction continues
-        if swept.wrote and self._first is None:
+        if swept.wrote and self.first is None:
             first = claims.begin_first(tr, n, skipped)
         taken = self._take(tr, version, n, options(), first, mark)
         # If more items are due, look again.
@@ -235,7 +237,7 @@ class _Claiming:
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""
-        claims, (request,) = self._claims, self._batch
+        claims, (request,) = self.claims, self.batch
         self.start.begin_try()
         version = self.start.note_read(tr)
         claims.sweep.sweep(tr, self.start.now)
@@ -243,7 +245,7 @@ class _Claiming:
         mark = tr.snapshot.get(claims.layout.scheduled)
         while True:
             skipped = _skip(request.n, request.within)
-            first = self._first or claims.begin_first(tr, request.n, skipped)
+            first = self.first or claims.begin_first(tr, request.n, skipped)
             taken = self._take(tr, version, request.n, options, first, mark)
             if taken is not None:
                 return taken[0]
@@ -258,14 +260,14 @@ class _Claiming:
         mark: Value,
     ) -> list[Claim | None] | None:
         """Take `n` items for the requests; return `None` if none of them could be decoded."""
-        leases, now = self._claims.leases, self.start.now
-        may_skip = self._first is None
-        admitted = self._claims.slots.admit(tr, n, options, first, may_skip)
+        leases, now = self.claims.leases, self.start.now
+        may_skip = self.first is None
+        admitted = self.claims.slots.admit(tr, n, options, first, may_skip)
         leases.conflict_on(tr, admitted)
-        self._has_written = self._has_written or bool(admitted)
+        self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
         taken: list[Claim | None] = []
-        for each in self._batch:
+        for each in self.batch:
             request = each.for_try(self.start.tries, now)
             some = [*islice(remaining, request.n)]
             taken.append(leases.take(tr, now, some, request, version, mark))

@@ -7,30 +7,38 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
-from fdbqueue.database.binding import error_classes
-from fdbqueue.errors import FDBError
-from fdbqueue.types import Database, Transaction
+from fdbqueue.errors import FDBError, error_classes
+from fdbqueue.types import Database
 
 _NEXT = -1  # the combining thread is the one that was just woken
 
 _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
-_R = TypeVar("_R")
-_S = TypeVar("_S", covariant=True)
 
 
-class Performer(Protocol[_R, _S]):
-    """The object that performs batches of requests on one database."""
+class Batch(list[_Request]):
+    """The requests that one transaction performs."""
 
-    def perform(self, db: Database, batch: Batch[_R]) -> Sequence[_S]:
-        """Perform all requests or the first ones, and return their results; or raise, and do none.
+    __slots__ = ()
 
-        The requests without a result go back to the head of the line.
-        """
-        ...
+    is_open = False
+    """True if other requests may join it."""
+
+    def join(self) -> None:
+        """Add the requests that have arrived, within the budget; call this before any write."""
+
+
+Perform: TypeAlias = Callable[[Database, Batch[_Request]], Sequence[_Result]]
+"""A function that performs a batch of requests on a database.
+
+It performs all requests or the first ones, and returns their results; or it raises an error, and
+has performed none. The requests without a result go back to the head of the line.
+"""
 
 
 class Combiner(Generic[_Request, _Result]):
@@ -50,62 +58,62 @@ class Combiner(Generic[_Request, _Result]):
     and each thread performs its request alone, so that it gets only errors of this request.
 
     Args:
-        performer: `performer(db)` returns a new `Performer`: one per database, and new ones in a
-            forked child.
+        perform_on: `perform_on(db)` returns the function that performs batches on a database: one
+            per database, and new ones in a forked child.
         cost: `cost(request)` returns the cost of a request.
         budget: The maximum cost of a batch. A single request may exceed it.
 
     Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010).
 
     Example:
-        >>> class Doubler:
-        ...     def perform(self, db, batch):
-        ...         return [2 * number for number in batch]
+        >>> def double(db, batch):
+        ...     return [2 * number for number in batch]
         >>> import fdbqueue
-        >>> combiner = Combiner(lambda db: Doubler(), lambda number: 1, budget=10)
+        >>> combiner = Combiner(lambda db: double, lambda number: 1, budget=10)
         >>> combiner(fdbqueue.open("memory:"), 21)
         42
     """
 
     def __init__(
         self,
-        performer: Callable[[Database], Performer[_Request, _Result]],
+        perform_on: Callable[[Database], Perform[_Request, _Result]],
         cost: Callable[[_Request], int],
         budget: int,
     ) -> None:
-        self._performer = performer
-        self._cost = cost
-        self._budget = budget
+        self._perform_on = perform_on
+        self.cost = cost
+        self.budget = budget
         self._begin()
 
     def _begin(self) -> None:
-        self._guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
+        self.guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self._lines: dict[ref[Database], _Line[_Request, _Result]] = {}
         self._process = os.getpid()
         self._main_thread = threading.main_thread().ident
 
     def __call__(self, db: Database, request: _Request) -> _Result:
         """Perform a request on a database, alone or in a batch, and return its result."""
-        if self._process != os.getpid():
-            self._begin()  # a forked child has none of the waiting threads
-        line = self._lines.get(ref(db)) or self._new_line(db)
+        line = self._lines.get(ref(db))
+        if line is None or self._process != os.getpid():
+            line = self._new_line(db)
         thread = threading.get_ident()
         # A nested call cannot wait for the call that it is part of.
         if thread == self._main_thread or thread == line.combining:
-            return line.performer.perform(db, Batch((request,)))[0]
-        call: _Call[_Request, _Result] = _Call(request)
-        with self._guard:
+            return line.perform(db, Batch((request,)))[0]
+        woken = threading.Lock()
+        call: _Call[_Request, _Result] = _Call(request, lambda _: woken.release())
+        with self.guard:
             if line.combining is None:
                 call.combines, line.combining = True, thread
             else:
-                call.will_wait()
+                woken.acquire()
             line.waiting.append(call)
         if not call.combines:
-            call.wait()
+            woken.acquire()  # until the request is done, or this thread is to combine
         if call.combines:
             self._combine(db, line, call)
         if call.is_alone:
-            return line.performer.perform(db, Batch((request,)))[0]
+            return line.perform(db, Batch((request,)))[0]
         return call.outcome()
 
     def submit(
@@ -124,35 +132,55 @@ class Combiner(Generic[_Request, _Result]):
             done: `done(outcome)` is called at the end, by any thread; `outcome()` returns the
                 result or raises.
         """
-        if self._process != os.getpid():
-            self._begin()
-        line = self._lines.get(ref(db)) or self._new_line(db)
-        call = _Submitted(request, start, done, self, db, line)
-        with self._guard:
+        line = self._lines.get(ref(db))
+        if line is None or self._process != os.getpid():
+            line = self._new_line(db)
+
+        def work(call: _Call[_Request, _Result]) -> None:
+            if call.combines:
+                self._combine(db, line, call)
+            if call.is_alone:
+                call.error = None
+                try:
+                    (call.result,) = line.perform(db, Batch((request,)))
+                except BaseException as error:
+                    call.error = error
+            done(call.outcome)
+
+        def wake(call: _Call[_Request, _Result]) -> None:
+            if call.combines or call.is_alone:
+                start(partial(work, call))
+            else:
+                done(call.outcome)
+
+        call: _Call[_Request, _Result] = _Call(request, wake)
+        with self.guard:
             if line.combining is None:
                 call.combines, line.combining = True, _NEXT
             line.waiting.append(call)
         if call.combines:
-            call.wake()
+            call.wake(call)
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
-        with self._guard:
+        if self._process != os.getpid():
+            self._begin()  # a forked child has none of the waiting threads
+        with self.guard:
             # The line ends with its database.
-            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._performer(db)))
+            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._perform_on(db)))
 
     def _combine(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
     ) -> None:
         """Perform the requests at the head of the line; the first is this thread's own."""
-        calls: list[_Call[_Request, _Result]] = []
+        batch = _OpenBatch(self, line)
+        calls = batch.calls
         try:
             line.combining = threading.get_ident()
-            batch = _OpenBatch(self._guard, line, calls, self._cost, self._budget)
-            batch.fill()
-            results = line.performer.perform(db, batch)
+            batch.join()
+            results = line.perform(db, batch)
             for call, result in zip(calls, results):
                 call.result = result
-            with self._guard:
+            with self.guard:
                 line.waiting.extendleft(reversed(calls[len(results) :]))
                 del calls[len(results) :]
         except BaseException as error:
@@ -163,49 +191,15 @@ class Combiner(Generic[_Request, _Result]):
             if len(calls) > 1:
                 for call in calls:
                     if call is not own:
-                        call.wake()
+                        call.wake(call)
 
     def _let_next_combine(self, line: _Line[_Request, _Result]) -> None:
-        with self._guard:
+        with self.guard:
             line.combining = None
             if line.waiting:
                 line.combining = _NEXT
                 line.waiting[0].combines = True
-                line.waiting[0].wake()
-
-
-class Batch(list[_Request]):
-    """The requests that one transaction performs."""
-
-    __slots__ = ()
-
-    is_open = False
-    """True if other requests may join it, or other processes wait for its results."""
-
-    def join(self, tr: Transaction) -> None:
-        """Add the requests that have arrived, within the budget; call this before any write.
-
-        A performer calls it as part of each transaction that performs the batch.
-        """
-
-    def fill(self) -> None:
-        """Add the requests that have arrived, within the budget."""
-
-    def depend(self, tr: Transaction) -> None:
-        """Note what the transaction depends on because of the requests that have joined.
-
-        `join` does the same.
-        """
-
-    def is_own(self, index: int) -> bool:
-        """Return whether a thread of this process made a request."""
-        return True
-
-    def settle(self, tr: Transaction, results: Sequence[Any]) -> None:
-        """Store what processes need that made requests of the batch, given its results.
-
-        A performer calls it at the end of each transaction that performs the batch.
-        """
+                line.waiting[0].wake(line.waiting[0])
 
 
 class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
@@ -214,63 +208,48 @@ class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
     is_open = True
 
     def __init__(
-        self,
-        guard: threading.RLock,
-        line: _Line[_Request, _Result],
-        calls: list[_Call[_Request, _Result]],
-        cost: Callable[[_Request], int],
-        budget: int,
+        self, combiner: Combiner[_Request, _Result], line: _Line[_Request, _Result]
     ) -> None:
         super().__init__()
-        self._guard = guard
-        self._line = line
-        self._calls = calls
-        self._cost = cost
-        self._left = budget
+        self.calls: list[_Call[_Request, _Result]] = []
+        self._combiner = combiner
+        self._waiting = line.waiting
+        self._left = combiner.budget
 
-    def join(self, tr: Transaction) -> None:
-        self.fill()
-
-    def fill(self) -> None:
-        waiting = self._line.waiting
+    def join(self) -> None:
+        waiting = self._waiting
         if not waiting:
             return
-        with self._guard:
+        with self._combiner.guard:
             while waiting:
-                cost = self._cost(waiting[0].request)
-                if self._calls and cost > self._left:
+                cost = self._combiner.cost(waiting[0].request)
+                if self.calls and cost > self._left:
                     break
                 self._left -= cost
                 call = waiting.popleft()
-                self._calls.append(call)
+                self.calls.append(call)
                 self.append(call.request)
 
 
+@dataclass(slots=True, eq=False)
 class _Call(Generic[_Request, _Result]):
-    """The request of one thread, and its outcome."""
+    """The request of one thread, and its outcome.
 
-    __slots__ = ("_woken", "combines", "error", "is_alone", "request", "result")
+    Attributes:
+        request: The request.
+        wake: `wake(call)` is called when the call has its outcome, is to combine, or is alone.
+        result: The result, once the request is done.
+        error: The error that the call raises.
+        combines: Whether the call performs the next batch.
+        is_alone: Whether the call performs its request alone.
+    """
 
-    _woken: threading.Lock
-
-    def __init__(self, request: _Request) -> None:
-        self.request = request
-        self.result: Any = None  # of the type `_Result` once the request is done
-        self.error: BaseException | None = None
-        self.combines = False
-        self.is_alone = False
-
-    def will_wait(self) -> None:
-        """Prepare to wait: from now on another thread may call `wake`."""
-        self._woken = threading.Lock()
-        self._woken.acquire()
-
-    def wait(self) -> None:
-        """Sleep until the request is done, or this thread is to combine."""
-        self._woken.acquire()
-
-    def wake(self) -> None:
-        self._woken.release()
+    request: _Request
+    wake: Callable[[_Call[_Request, _Result]], object]
+    result: Any = None  # of the type `_Result` once the request is done
+    error: BaseException | None = None
+    combines: bool = False
+    is_alone: bool = False
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
         """Store the error of a batch; `is_own` for the call of the combining thread."""
@@ -288,51 +267,10 @@ class _Call(Generic[_Request, _Result]):
         return result
 
 
-class _Submitted(_Call[_Request, _Result]):
-    """A request that no thread waits for."""
-
-    __slots__ = ("_combiner", "_db", "_done", "_line", "_start")
-
-    def __init__(
-        self,
-        request: _Request,
-        start: Callable[[Callable[[], None]], object],
-        done: Callable[[Callable[[], _Result]], None],
-        combiner: Combiner[_Request, _Result],
-        db: Database,
-        line: _Line[_Request, _Result],
-    ) -> None:
-        super().__init__(request)
-        self._start = start
-        self._done = done
-        self._combiner = combiner
-        self._db = db
-        self._line = line
-
-    def wake(self) -> None:
-        """Deliver the outcome; start a thread to combine, or to perform the request alone."""
-        if self.combines or self.is_alone:
-            self._start(self._work)
-        else:
-            self._done(self.outcome)
-
-    def _work(self) -> None:
-        if self.combines:
-            self._combiner._combine(self._db, self._line, self)
-        if self.is_alone:
-            try:
-                (self.result,) = self._line.performer.perform(self._db, Batch((self.request,)))
-            except BaseException as error:
-                self.error = error
-            else:
-                self.error = None
-        self._done(self.outcome)
-
-
 class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
-    def __init__(self, performer: Performer[_Request, _Result]) -> None:
-        self.performer = performer
+    def __init__(self, perform: Perform[_Request, _Result]) -> None:
+        self.perform = perform
         self.waiting: deque[_Call[_Request, _Result]] = deque()
         self.combining: int | None = None

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from fdbqueue.database.binding import error_classes, first_key, is_database
+from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem
+from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
 from fdbqueue.layout.keys import Layout

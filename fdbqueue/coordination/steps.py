@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -26,87 +27,60 @@ _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
+@dataclass(slots=True, eq=False)
 class Call(Generic[_T]):
-    """A call that reads or writes a database. `run()` performs it in the calling thread.
+    """A call that reads or writes a database.
 
-    Args:
-        function: The function to call.
+    Attributes:
+        run: The function to call.
         undo: Called with the result if the operation is cancelled before it has the result. A
             cancelled operation with `undo` waits until the call has ended and is undone; without
             `undo` it does not wait.
     """
 
-    __slots__ = ("run", "undo")
-
-    def __init__(
-        self, function: Callable[[], _T], undo: Callable[[_T], object] | None = None
-    ) -> None:
-        self.run = function
-        self.undo = undo
+    run: Callable[[], _T]
+    undo: Callable[[_T], object] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Submit(Generic[_Request, _Result]):
     """A request that shares a transaction with the requests of other threads and tasks.
 
-    Args:
+    Attributes:
         combiner: The combiner of requests of this kind.
         db: The database.
         request: The request.
         undo: As for `Call`.
     """
 
-    __slots__ = ("combiner", "db", "request", "undo")
-
-    def __init__(
-        self,
-        combiner: Combiner[_Request, _Result],
-        db: Database,
-        request: _Request,
-        undo: Callable[[_Result], object] | None = None,
-    ) -> None:
-        self.combiner = combiner
-        self.db = db
-        self.request = request
-        self.undo = undo
+    combiner: Combiner[_Request, _Result]
+    db: Database
+    request: _Request
+    undo: Callable[[_Result], object] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Sleep:
     """A sleep until a watch fires or the time is over. Its result is whether to continue.
 
-    Args:
+    Attributes:
         watches: The watches; the sleep cancels them at its end.
         seconds: The maximum time to sleep.
         alarms: Other watches, which end the sleep a moment after they fire.
         moment: The length of this moment in seconds.
-
-    Attributes:
         ended_by: The watch or the alarm that ended the sleep.
     """
 
-    __slots__ = ("alarms", "ended_by", "moment", "seconds", "watches")
-
-    def __init__(
-        self,
-        watches: list[Any],
-        seconds: float,
-        alarms: Sequence[Future] = (),
-        moment: float = 0.0,
-    ) -> None:
-        self.watches = watches
-        self.seconds = seconds
-        self.alarms = alarms
-        self.moment = moment
-        self.ended_by: Any = None
-
-    @property
-    def is_alarmed(self) -> bool:
-        """True if an alarm ended the sleep."""
-        return any(self.ended_by is alarm for alarm in self.alarms)
+    watches: list[Any]
+    seconds: float
+    alarms: Sequence[Future] = ()
+    moment: float = 0.0
+    ended_by: Any = None
 
     @property
     def has_fired(self) -> bool:
-        """True if a watch ended the sleep."""
-        return self.ended_by is not None and not self.is_alarmed
+        """True if a watch ended the sleep, and no alarm."""
+        return any(self.ended_by is watch for watch in self.watches)
 
     def cancel(self) -> None:
         """Cancel the watches that have not fired."""

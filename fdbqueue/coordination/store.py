@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS, Batches
 from fdbqueue.coordination.claims import RENEWALS, Claims, LeaseStart, Taken
-from fdbqueue.coordination.combiner import Batch, Combiner
+from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.contention import Contention
 from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.steps import Call, Steps, Submit
@@ -58,7 +58,6 @@ _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
 _size_of = attrgetter("size")
-_n_of: Callable[[tuple[int, bool]], int] = itemgetter(0)
 
 _log = logging.getLogger("fdbqueue")
 
@@ -71,6 +70,10 @@ if _counts_log.level == logging.NOTSET:
 def _never(_: Transaction) -> float:
     """Return an infinite number of seconds: no timer makes a result available."""
     return math.inf
+
+
+def _always(_: object) -> bool:
+    return True
 
 
 def _not_empty(result: object) -> bool:
@@ -130,9 +133,9 @@ class Store(Generic[_T]):
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
         """For claims that threads do not share."""
-        self.claims = Combiner(lambda db: new_claims(), _size_of, MAX_ITEMS)
+        self.claims = Combiner(lambda db: new_claims().perform, _size_of, MAX_ITEMS)
         new_acks = partial(Batches[AckRequest, LeaseLost | None], leases.ack_each, layout.receipts)
-        self.acks = Combiner(new_acks, _size_of, MAX_ITEMS)
+        self.acks = Combiner(lambda db: new_acks(db).perform, _size_of, MAX_ITEMS)
 
     def change(
         self,
@@ -216,24 +219,21 @@ class Store(Generic[_T]):
         On a database, each transaction returns up to 1,000,000 bytes.
         """
         popped = list(map(self.codec.restore, items))
-        if not is_database(tr):
-            self.items.put_back(tr, milliseconds(), popped)
-            return
         begin = size = 0
-        for end, (_, payload, _) in enumerate(popped):
-            if size and size + len(payload) > BATCH_BYTES:
-                self._put_back_once(tr, popped[begin:end])
-                begin, size = end, 0
-            size += len(payload) + ITEM_BYTES
-        self._put_back_once(tr, popped[begin:])
+        if is_database(tr):
+            for end, (_, payload, _) in enumerate(popped):
+                if size and size + len(payload) > BATCH_BYTES:
+                    self._put_back(tr, popped[begin:end])
+                    begin, size = end, 0
+                size += len(payload) + ITEM_BYTES
+        self._put_back(tr, popped[begin:])
+
+    def _put_back(self, tr: Transactor, popped: list[tuple[bytes, bytes, Header]]) -> None:
+        self.change(tr, partial(self.items.put_back, popped=popped), _always)
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
         """Put items back as `put_back` does; a cancelled operation waits for the end."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
-
-    def _put_back_once(self, db: Database, popped: list[tuple[bytes, bytes, Header]]) -> None:
-        put_back = partial(self.items.put_back, now=milliseconds(), popped=popped)
-        run_once(db, put_back, self.layout.receipts)
 
     # Options
 
@@ -392,46 +392,42 @@ class Store(Generic[_T]):
 
         The process may have been stopped, or a reply lost, for longer than a lease.
         """
-
-        def undo(claim: Claim | None) -> None:
-            if claim is not None and is_database(tr):
-                with suppress(LeaseLost):  # the items are back already
-                    self.release(tr, claim)
-
-        def undo_taken(taken: Taken) -> None:
-            undo(taken.claim)
-
-        claim: Claim | None
-        db = tr if is_database(tr) else None
-        if db is not None and self.sweeper.trim_is_due():
-            yield Call(partial(self.sweeper.trim, db))  # before a claim that an error would lose
+        request = request._replace(token=uuids(1)[0])
+        taken: Taken
+        if not is_database(tr):
+            taken = yield Call(partial(self._claims.perform_in, tr, request, first))
+            return taken.claim
+        if self.sweeper.trim_is_due():
+            yield Call(partial(self.sweeper.trim, tr))  # before a claim that an error would lose
+        undo = partial(self._release_taken, tr)
         for _ in range(RENEWALS):
-            taken: Taken
-            request = request._replace(token=uuids(1)[0])
-            if first is None and db is not None:
-                taken = yield Submit(self.claims, db, request, undo_taken)
+            if first is None:
+                taken = yield Submit(self.claims, tr, request, undo)
             else:
-                taken = yield Call(partial(self._claim_alone, tr, request, first), undo_taken)
-            claim, start = taken
-            if claim is None or db is None or start.is_recent(request.lease):
-                return claim
-            claim = yield Call(partial(self._renewed, db, claim, request.lease), undo)
-            if claim is not None:
-                return claim
+                taken = yield Call(partial(self._claims.perform_alone, tr, request, first), undo)
+            if taken.claim is None or taken.start.is_recent(request.lease):
+                return taken.claim
+            renewed: Taken | None = yield Call(
+                partial(self._renewed, tr, taken, request.lease), undo
+            )
+            if renewed is not None:
+                return renewed.claim
             # Another client has the items: claim other ones.
+            request = request._replace(token=uuids(1)[0])
         return None
 
-    def _renewed(self, db: Database, claim: Claim, lease: float) -> Claim | None:
+    def _release_taken(self, db: Database, taken: Taken) -> None:
+        if taken.claim is not None:
+            with suppress(LeaseLost):  # the items are back already
+                self.release(db, taken.claim)
+
+    def _renewed(self, db: Database, taken: Taken, lease: float) -> Taken | None:
+        """Renew the lease of a claim; return `None` if the claim is over."""
+        assert taken.claim is not None
         try:
-            self.extend(db, claim, lease)
+            self.extend(db, taken.claim, lease)
         except LeaseLost:
             return None
-        return claim
-
-    def _claim_alone(self, tr: Transactor, request: ClaimRequest, first: First | None) -> Taken:
-        if not is_database(tr):
-            return self._claims.perform_in(tr, request, first)
-        (taken,) = self._claims.perform(tr, Batch([request]), first)
         return taken
 
     def ack(self, tr: Transactor, claim: Claim, returned: bytes | None = None) -> Steps[None]:
@@ -498,7 +494,7 @@ class Store(Generic[_T]):
             dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
             self._leases.nack(tr, now, claim, dues, error, traceback)
 
-        self.change(tr, body, lambda _: True)
+        self.change(tr, body, _always)
 
     def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
@@ -515,18 +511,18 @@ class Store(Generic[_T]):
 
         Each transaction makes the change `also`, too.
         """
+
+        def extend(
+            tr: Transaction, now: int, lease: float, some: list[Claim]
+        ) -> list[LeaseLost | None]:
+            if also is not None:
+                also(tr)
+            return self._leases.extend_each(tr, now, some, lease=lease)
+
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(claims), MAX_ITEMS):
             some = claims[begin : begin + MAX_ITEMS]
-
-            def extend(
-                tr: Transaction, lease: float, now: int, some: list[Claim] = some
-            ) -> list[LeaseLost | None]:
-                if also is not None:
-                    also(tr)
-                return self._leases.extend_each(tr, now, some, lease=lease)
-
-            errors += self._begin_leases(db, lease, extend)
+            errors += self._begin_leases(db, lease, partial(extend, some=some))
         return errors
 
     def _begin_leases(self, tr: Transactor, lease: float, body: Callable[..., _R]) -> _R:
@@ -540,13 +536,13 @@ class Store(Generic[_T]):
                 start.note_read(tr)
                 return body(tr, lease=lease, now=now)
 
-            result = self.change(tr, begin, lambda _: True, start.note_commit)
+            result = self.change(tr, begin, _always, start.note_commit)
             if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:
                 return result
 
     def release(self, tr: Transactor, claim: Claim) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
-        self.change(tr, partial(self._leases.release, claim=claim), lambda _: True)
+        self.change(tr, partial(self._leases.release, claim=claim), _always)
 
     # Dead letters
 
@@ -633,7 +629,7 @@ class Store(Generic[_T]):
 
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
-        self.change(tr, self.items.clear, lambda _: True)
+        self.change(tr, self.items.clear, _always)
 
     def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
         """Log a line for each item that was pushed or popped.

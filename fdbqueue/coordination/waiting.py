@@ -8,14 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from fdbqueue.coordination.steps import Call, Sleep, Steps
-from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import FdbqueueError
+from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Database, Transaction, Transactor
 
@@ -78,6 +79,7 @@ def _event_loop() -> Hashable:
     return None if asyncio is None else asyncio._get_running_loop()
 
 
+@dataclass
 class Line:
     """The operations of this process that wait for the same items, the first one first.
 
@@ -86,9 +88,8 @@ class Line:
         waiter: The key under which they wait, if they have one and it was not seen cleared.
     """
 
-    def __init__(self) -> None:
-        self.turns: dict[Turn, None] = {}
-        self.waiter: bytes | None = None
+    turns: dict[Turn, None] = field(default_factory=dict[Turn, None])
+    waiter: bytes | None = None
 
 
 class Lines:

@@ -9,23 +9,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.errors import ClusterUnavailable, error_classes
+from fdbqueue.errors import ClusterUnavailable
 from fdbqueue.types import Database, Key, KeySelector, ReadTransaction, ReadTransactor
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
-
-__all__ = [
-    "check_fork",
-    "client_api_version",
-    "database_identity",
-    "engine_name",
-    "error_classes",
-    "first_greater_or_equal",
-    "first_key",
-    "is_database",
-    "loaded_binding",
-]
 
 # The network thread of FoundationDB's client does not survive a fork. A call in the child hangs,
 # and so does the parent.

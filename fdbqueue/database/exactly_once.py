@@ -7,13 +7,15 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database.binding import check_fork, error_classes
+from fdbqueue.database.binding import check_fork
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
-from fdbqueue.errors import FDBError, StorageError
+from fdbqueue.errors import FDBError, StorageError, error_classes
 from fdbqueue.layout.keys import receipt_key, receipts_before
 from fdbqueue.layout.values import decode_receipt, encode_receipt
 from fdbqueue.types import Database, Transaction
@@ -78,9 +80,9 @@ def run_once(
     if getattr(db, "commits_are_certain", False):
         return run(db, body, begin)
     check_fork(db)
-    with _a_client() as client:
+    with new_receipt(receipts) as receipt:
         steps = _without_pause(body)
-        once = _Operation(db, steps, receipts, wrote, committed, is_stored, client, begin)
+        once = _Operation(db, steps, receipt, wrote, committed, is_stored, begin)
         result: _T = _finish(once.run())
         return result
 
@@ -102,11 +104,10 @@ def run_once_with_pauses(
     """
     holds_lock = getattr(db, "retries_hold_lock", False)
     steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
-    if getattr(db, "commits_are_certain", False):
-        return (yield from _run_with_pauses(db, steps))
+    needs_receipt = not getattr(db, "commits_are_certain", False)
     check_fork(db)
-    with _a_client() as client:
-        once = _Operation(db, steps, receipts, lambda _: True, lambda _: None, None, client)
+    with new_receipt(receipts) as receipt:
+        once = _Operation(db, steps, receipt, wrote=lambda _: needs_receipt)
         result: _T = yield from once.run()
         return result
 
@@ -119,23 +120,6 @@ def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction],
     return steps
 
 
-def _run_with_pauses(db: Database, body: Callable[[Transaction], Pausing[_T]]) -> Pausing[_T]:
-    """Run `body` as `run` does; pause where `body` pauses, and before waiting for a commit."""
-    transaction = new_transaction(db)
-    while True:
-        try:
-            result = yield from body(transaction)
-            commit = transaction.commit()
-            yield
-            commit.wait()
-            return result
-        except error_classes() as error:
-            prepare_retry(transaction, error)
-        except Exception:
-            confirm_reads(transaction)
-            raise
-
-
 def _finish(call: Pausing[_T]) -> _T:
     """Finish a call, and wait where it pauses."""
     try:
@@ -146,10 +130,10 @@ def _finish(call: Pausing[_T]) -> _T:
         return result
 
 
-# Errors of a commit after which it may or may not have taken effect.
-_MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
-RECEIPT_HOURS = 24
-"""Hours after which receipts are deleted."""
+_RECEIPT_HOURS = 24  # hours after which receipts are deleted
+
+NOTHING = -1
+"""The outcome of an operation that took no effect, and can no longer take any."""
 
 
 class _Client:
@@ -165,9 +149,50 @@ _free_clients: list[_Client] = []
 os.register_at_fork(after_in_child=_free_clients.clear)
 
 
+class Receipt:
+    """The receipt of one operation, which says what became of it.
+
+    A transaction that performs the operation writes the receipt and conflicts on it. If its result
+    is unknown, another transaction reads the receipt. If that one does not find it, it conflicts on
+    it and writes it, so the first can no longer commit.
+
+    Attributes:
+        number: The number of the operation among those of its client.
+        key: The key of the receipt, which all operations of the client share.
+    """
+
+    def __init__(self, client: _Client, receipts: Subspace) -> None:
+        self.number = client.sequence
+        self.key = receipt_key(receipts, client.hour, client.id)
+        self._receipts = receipts
+        self._hour = client.hour
+
+    def read(self, tr: Transaction) -> Any:
+        """Return the outcome of the operation; `None` if no attempt has committed yet.
+
+        It is the number of the try, or the results if another process performed the operation.
+        """
+        stored = tr[self.key].value
+        if stored is None:
+            return None
+        number, outcome = decode_receipt(stored)
+        return outcome if number == self.number else None
+
+    def write(self, tr: Transaction, outcome: int) -> None:
+        """Write the outcome, and conflict with other transactions that write it."""
+        tr.add_read_conflict_key(self.key)
+        tr[self.key] = encode_receipt(self.number, outcome)
+        if self.number == 1:
+            self.clear_outdated(tr)
+
+    def clear_outdated(self, tr: Transaction) -> None:
+        """Delete the receipts of clients that started more than a day earlier."""
+        tr.clear_range(*receipts_before(self._receipts, self._hour - _RECEIPT_HOURS))
+
+
 @contextmanager
-def _a_client() -> Generator[_Client]:
-    """Lend an identity for one operation: a free one of this hour, or a new one."""
+def new_receipt(receipts: Subspace) -> Generator[Receipt]:
+    """Lend a client of this hour, a free or a new one, for an operation; return its receipt."""
     try:
         client = _free_clients.pop()
         if client.hour != int(time.time() // 3600):
@@ -175,52 +200,77 @@ def _a_client() -> Generator[_Client]:
     except IndexError:
         client = _Client()
     client.sequence += 1
-    yield client
-    # After an error the identity is not reused: its last operation may still be in flight.
+    yield Receipt(client, receipts)
+    # After an error the client is not reused: its last operation may still be in flight.
     _free_clients.append(client)
 
 
+def settle(
+    db: Database,
+    find: Callable[[Transaction], _T | None],
+    fence: Callable[[Transaction], object],
+) -> _T | None:
+    """Find out what became of an operation whose result is unknown, and end it.
+
+    Args:
+        db: The database.
+        find: Returns its outcome; `None` if it took no effect.
+        fence: Called in the second case, so that what is still in flight conflicts and cannot
+            commit.
+
+    Raises:
+        FDBError: 1021, because the database cannot be reached.
+    """
+
+    def body(tr: Transaction) -> _T | None:
+        outcome = find(tr)
+        if outcome is None:
+            fence(tr)
+        return outcome
+
+    errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
+    try:
+        try:
+            return run(db, body)
+        except error_classes():
+            return run(db, body)  # perhaps only this transaction was unlucky
+    except errors as error:
+        raise FDBError(1021) from error
+
+
+# Errors of a commit after which it may or may not have taken effect.
+_MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
+
+
+@dataclass
 class _Operation:
     """One exactly-once operation: its attempts, and the result that each one would have."""
 
-    def __init__(
-        self,
-        db: Database,
-        body: Callable[[Transaction], Pausing[Any]],
-        receipts: Subspace,
-        wrote: Callable[[Any], bool],
-        committed: Callable[[Transaction], object],
-        is_stored: Callable[[Transaction, Any], bool] | None,
-        client: _Client,
-        begin: Callable[[], object] = bool,
-    ) -> None:
-        self._db = db
-        self._body = body
-        self._wrote = wrote
-        self._committed = committed
-        self._is_stored = is_stored
-        self._client = client
-        self._begin = begin
-        self._receipts = receipts
-        self._key = receipt_key(receipts, client.hour, client.id)
-        self._results: list[Any] = []
+    db: Database
+    body: Callable[[Transaction], Pausing[Any]]
+    receipt: Receipt
+    wrote: Callable[[Any], bool] = lambda _: True
+    committed: Callable[[Transaction], object] = lambda _: None
+    is_stored: Callable[[Transaction, Any], bool] | None = None
+    begin: Callable[[], object] = bool
+    results: list[Any] = field(default_factory=list[Any])
 
     def run(self) -> Pausing[Any]:
         """Run attempts until one commits or none can; pause before waiting for a commit."""
-        transaction = self._db.create_transaction()
+        transaction = new_transaction(self.db)
         uncertain = False
         while True:
             committing = False
-            self._begin()
+            self.begin()
             try:
                 if uncertain and (done := self._committed_attempt(transaction)) is not None:
-                    return self._results[done]
-                result = yield from self._body(transaction)
+                    return self.results[done]
+                result = yield from self.body(transaction)
                 # After an unknown result even an attempt that wrote nothing must fence the earlier
                 # one off.
-                if uncertain or self._wrote(result):
-                    self._results.append(result)
-                    self._fence(transaction, len(self._results) - 1)
+                if uncertain or self.wrote(result):
+                    self.results.append(result)
+                    self._fence(transaction, len(self.results) - 1)
                     committing = True
                 commit = transaction.commit()
                 yield
@@ -234,56 +284,38 @@ class _Operation:
                         raise
                     return self._settle(error)
             except Exception as error:
+                confirm_reads(transaction)
                 if not uncertain:
                     raise
                 return self._settle(error)
             else:
-                self._committed(transaction)
+                self.committed(transaction)
                 return result
 
     def _committed_attempt(self, transaction: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""
-        is_stored = self._is_stored
-        if is_stored is not None:
-            numbers = range(len(self._results))
-            return next((n for n in numbers if is_stored(transaction, self._results[n])), None)
-        receipt = transaction[self._key].value
-        if receipt is None:
-            return None
-        sequence, attempt = decode_receipt(receipt)
-        return attempt if sequence == self._client.sequence else None
+        if self.is_stored is None:
+            attempt: int | None = self.receipt.read(transaction)
+            return attempt
+        for number, result in enumerate(self.results):
+            if self.is_stored(transaction, result):
+                return number
+        return None
 
     def _fence(self, transaction: Transaction, attempt: int) -> None:
         """Let this attempt conflict with the others, and write its receipt if there is one."""
-        transaction.add_read_conflict_key(self._key)
-        if self._is_stored is not None:
-            transaction.add_write_conflict_key(self._key)
-            return
-        transaction[self._key] = encode_receipt(self._client.sequence, attempt)
-        if self._client.sequence == 1:
-            outdated = receipts_before(self._receipts, self._client.hour - RECEIPT_HOURS)
-            transaction.clear_range(*outdated)
+        if self.is_stored is None:
+            self.receipt.write(transaction, attempt)
+        else:
+            transaction.add_read_conflict_key(self.receipt.key)
+            transaction.add_write_conflict_key(self.receipt.key)
 
     def _settle(self, error: Exception) -> Any:
-        """Find out whether an attempt committed, after an error that ends the operation.
+        """Return the result of the attempt that committed, after an error that ends the operation.
 
-        If it did not, commit a transaction that it conflicts with, so that it cannot commit later.
+        If none did, raise the error.
         """
-
-        def fence(tr: Transaction) -> int | None:
-            done = self._committed_attempt(tr)
-            if done is None:
-                self._fence(tr, -1)
-            return done
-
-        errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
-        try:
-            try:
-                done = run(self._db, fence)
-            except error_classes():
-                done = run(self._db, fence)  # perhaps only this transaction was unlucky
-        except errors as failure:
-            raise FDBError(1021) from failure
-        if done is None or done < 0:
+        done = settle(self.db, self._committed_attempt, partial(self._fence, attempt=NOTHING))
+        if done in (None, NOTHING):
             raise error
-        return self._results[done]
+        return self.results[done]

@@ -11,8 +11,8 @@ import fdb
 import platformdirs
 
 from fdbqueue import embedded
-from fdbqueue.database.binding import check_fork, client_api_version, error_classes
-from fdbqueue.errors import BindingMismatch, ClusterUnavailable
+from fdbqueue.database.binding import check_fork, client_api_version
+from fdbqueue.errors import BindingMismatch, ClusterUnavailable, error_classes
 from fdbqueue.types import Database
 
 API_VERSION = 730

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
-from fdbqueue.database.binding import check_fork, error_classes, is_database
+from fdbqueue.database.binding import check_fork, is_database
+from fdbqueue.errors import error_classes
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
 
 _T = TypeVar("_T")

@@ -493,10 +493,20 @@ def encode_receipt(sequence: int, try_number: int) -> bytes:
     return b"%c%b%b" % (0x14 + size, sequence.to_bytes(size, "big"), _packed((try_number,)))
 
 
-def decode_receipt(value: bytes) -> tuple[int, int]:
-    """Return the sequence number of the operation and the number of the try."""
-    sequence, try_number = fdb_tuple.unpack(value)
-    return sequence, try_number
+def encode_results(sequence: int, results: bytes) -> bytes:
+    """Return the receipt of a client's operation that another process has performed.
+
+    >>> decode_receipt(encode_results(7, b"results"))
+    (7, b'results')
+    """
+    receipt: bytes = fdb_tuple.pack((sequence, results))
+    return receipt
+
+
+def decode_receipt(value: bytes) -> tuple[int, int | bytes]:
+    """Return the sequence number of the operation; and the number of the try, or the results."""
+    sequence, outcome = fdb_tuple.unpack(value)
+    return sequence, outcome
 
 
 _FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)

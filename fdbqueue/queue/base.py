@@ -14,11 +14,11 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.binding import engine_name, error_classes
+from fdbqueue.database.binding import engine_name
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState
+from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState, error_classes
 from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
 from fdbqueue.layout.values import (
     NO_HEADER,

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck
+from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.values import (
     ZERO,
     decode_count,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.database.binding import error_classes, is_database
+from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import Pausing, run_once_with_pauses
-from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost
+from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost, error_classes
 from fdbqueue.operations.failures import error_text
 from fdbqueue.queue.arguments import (
     validate_agent,

@@ -34,7 +34,7 @@ class Work:
         self.is_released: bool | None = None
         self._outcome = outcome
         self.combiner: Combiner[int, int] = Combiner(
-            lambda db: self, lambda request: request, budget
+            lambda db: self.perform, lambda request: request, budget
         )
         self.db = Database()
 

@@ -56,7 +56,7 @@ class Simulated:
             patch.setattr(claims, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
             patch.setattr(staged, "REQUEST_TIMEOUT", 10**9)
-            patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda self, db: None)
+            patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda *_: None)
             yield
 
     def end(self, queue: PriorityQueue) -> None:

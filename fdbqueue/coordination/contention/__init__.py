@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import partial
-from operator import attrgetter, itemgetter
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
-from fdbqueue.coordination.batches import MAX_ITEMS, Batches
-from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.contention.messages import PopMessages, PushMessages
+from fdbqueue.coordination.combiner import Combiner, Perform
+from fdbqueue.coordination.contention.kinds import Pops, Pushes
 from fdbqueue.coordination.contention.process import Kind
 from fdbqueue.coordination.contention.requests import Pop, Requests
-from fdbqueue.coordination.contention.sharing import Sharing
-from fdbqueue.coordination.contention.staged_pops import StagedPops
+from fdbqueue.coordination.contention.sharing import Host
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, Items
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.push import Pusher, PushRequest
-from fdbqueue.types import Options
+from fdbqueue.types import Database, Options
 
 _T = TypeVar("_T")
-
-_size_of, _n_of = attrgetter("size"), itemgetter(0)
 
 
 class Contention(Generic[_T]):
     """The pushes and pops of one queue, each of them in the order of all clients.
 
     - The threads of a process share transactions (`Combiner`).
-    - The processes of a host share transactions while they contend (`Sharing`).
+    - The processes of a host share transactions while they contend (`Host`).
     - On a cluster, processes that still conflict when they pop let one of them serve the others
       (`StagedPops`).
 
@@ -46,13 +44,48 @@ class Contention(Generic[_T]):
         self, layout: Layout, items: Items, codec: RowCodec[_T], pusher: Pusher, options: Options
     ) -> None:
         self.seconds_to_sweep = Requests(layout, items).seconds_to_sweep
-        self.sharing = Sharing(layout, options)
-        new_pushes = partial(Batches[Any, Any], pusher.push, layout.receipts)
-        push_messages = PushMessages(layout, items, pusher)
-        pop_messages = PopMessages(layout, items, codec)
-        self.pushes: Combiner[PushRequest, list[bytes]] = self.sharing.combiner(
-            Kind(new_pushes, push_messages, _size_of, BATCH_BYTES)
-        )
-        self.pops: Combiner[Pop, list[_T]] = self.sharing.combiner(
-            Kind(lambda _: StagedPops(layout, items, codec), pop_messages, _n_of, MAX_ITEMS)
-        )
+        self._layout = layout
+        # What a leader checks for other processes has to be what they would check themselves.
+        self._given = repr((options.kind, options.codec, options.priorities, options.ageing))
+        pushes, pops = Pushes(layout, items, pusher), Pops(layout, items, codec)
+        self._kinds: tuple[Kind, ...] = pushes, pops
+        self.pushes: Combiner[PushRequest, list[bytes]] = self._combiner(pushes)
+        self.pops: Combiner[Pop, list[_T]] = self._combiner(pops)
+        self._guard = threading.Lock()
+        self._hosts: WeakKeyDictionary[Database, Host] = WeakKeyDictionary()
+        _all.add(self)
+
+    def _combiner(self, kind: Kind) -> Combiner[Any, Any]:
+        return Combiner(partial(self._perform_on, kind), kind.cost, kind.budget)
+
+    def _perform_on(self, kind: Kind, db: Database) -> Perform[Any, Any]:
+        """Return the function that performs batches of requests of a kind on a database."""
+        host = self.host(db)
+        if host.is_shared:
+            return partial(host.perform, kind)
+        return host.process.performers[kind.name].perform
+
+    def host(self, db: Database) -> Host:
+        """Return this process among those that work on a database."""
+        with self._guard:
+            if db not in self._hosts:
+                self._hosts[db] = Host(db, self._layout, self._given, self._kinds)
+            return self._hosts[db]
+
+    def forget(self) -> None:
+        """Drop all state in a forked child: the sockets belong to its parent."""
+        self._guard = threading.Lock()
+        for host in self._hosts.values():
+            host.close()
+        self._hosts = WeakKeyDictionary()
+
+
+_all: WeakSet[Contention[Any]] = WeakSet()
+
+
+def _forget_all() -> None:
+    for contention in _all:
+        contention.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.contention.messages import (
-    MAX_CONTENT,
-    Request,
-    Signal,
-    decode_outcome,
-    encode_outcome,
-)
-from fdbqueue.coordination.contention.process import Process
+from fdbqueue.coordination.contention.messages import MAX_CONTENT, Message, Signal
+from fdbqueue.coordination.contention.process import Kind, Pairs, Process
 from fdbqueue.coordination.contention.sockets import FollowerSocket, LeadSocket
-from fdbqueue.database.binding import error_classes
-from fdbqueue.database.clock import uuids
-from fdbqueue.database.exactly_once import RECEIPT_HOURS
+from fdbqueue.database.exactly_once import NOTHING, Receipt, new_receipt, settle
 from fdbqueue.database.retrying import run
-from fdbqueue.errors import FDBError, StorageError
-from fdbqueue.layout.keys import receipt_key, receipts_before
+from fdbqueue.errors import FDBError, error_classes
+from fdbqueue.layout.items import unpack_staged
 from fdbqueue.types import Database, Transaction
 
 _GATHER = 0.0005  # seconds to wait for the threads that took part in the last message
@@ -44,9 +37,6 @@ class Follower:
         self._process = process
         self._receipts = receipts
         self._socket: FollowerSocket | None = None
-        self._receipt = b""
-        self._hour: int = 0
-        self._number: int = 0
         self._expected = 1
 
     @property
@@ -64,88 +54,72 @@ class Follower:
         if connected is not None:
             connected.close()
 
-    def perform(
-        self, name: bytes, db: Database, batch: Batch[Any]
-    ) -> list[Any] | LeadSocket | None:
+    def perform(self, kind: Kind, db: Database, batch: Batch[Any]) -> list[Any] | LeadSocket | None:
         """Let the leader perform a batch.
 
         Returns:
             The results; the lead if this process is the next leader; `None` if the process has to
             perform the batch itself. Without results, nothing happened.
         """
-        messages, performer = self._process.kinds[name].messages, self._process.performers[name]
         if self._expected > 1:
             time.sleep(_GATHER)
-            batch.fill()
+            batch.join()
         requests = [*batch]
         self._expected = len(requests)
-        content = messages.encode(requests)
+        content = kind.encode(requests)
         if content is None or len(content) > MAX_CONTENT:
             return None
-        self._renew_identity(db)
-        self._number += 1
-        is_done = False
-        try:
-            outcome = self._ask(db, name, content)
-            if outcome is None or isinstance(outcome, LeadSocket):
-                is_done = True
-                return outcome
-            results = [*map(messages.result, requests, outcome)]
-            is_done = True
-        finally:
-            if not is_done:  # an interrupt, or an item that cannot be decoded
+        with new_receipt(self._receipts) as receipt:
+            if receipt.number == 1:
+                run(db, receipt.clear_outdated)
+            try:
+                outcome = self._ask(db, kind, content, receipt)
+                if outcome is None or isinstance(outcome, LeadSocket):
+                    return outcome
+                results = [*map(kind.result, outcome)]
+            except BaseException:  # an interrupt, or an item that cannot be decoded
                 self.disconnect()
                 with suppress(*error_classes()):
-                    messages.undo(db, self._settle(db, _UNDO_TIMEOUT))
+                    kind.undo(db, self._settle(db, receipt, _UNDO_TIMEOUT) or [])
+                raise
+        performer = self._process.performers[kind.name]
         try:
-            for number, result in enumerate(results):
+            for index, result in enumerate(results):
                 if result is None:
-                    results[number] = performer.perform(db, Batch((requests[number],)))[0]
+                    results[index] = performer.perform(db, Batch((requests[index],)))[0]
         except Exception as error:
             if len(requests) == 1:
                 raise
             raise FDBError(1021) from error  # the other requests took effect
         return results
 
-    def _renew_identity(self, db: Database) -> None:
-        """Begin a receipt for this hour, and delete receipts more than a day old."""
-        hour = int(time.time() // 3600)
-        if hour == self._hour:
-            return
-        (client,) = uuids(1)
-        self._receipt = receipt_key(self._receipts, hour, client)
-        self._hour, self._number = hour, 0
-        outdated = receipts_before(self._receipts, hour - RECEIPT_HOURS)
-        run(db, lambda tr: tr.clear_range(*outdated))
-
     def _ask(
-        self, db: Database, name: bytes, content: bytes
-    ) -> list[list[bytes]] | LeadSocket | None:
+        self, db: Database, kind: Kind, content: bytes, receipt: Receipt
+    ) -> list[Pairs] | LeadSocket | None:
         """Send requests to the leader; return their results, or as `perform` does."""
         assert self._socket is not None
         deadline = time.monotonic() + _DEADLINE
-        number = self._number
-        at = int(deadline * 1e9)
-        request = Request(number, at, self._process.last_led, name, self._receipt, content)
+        number, led = receipt.number, self._process.last_led
+        request = Message(number, int(deadline * 1e9), led, kind.name, receipt.key, content)
         message = request.encode()
         try:
             if not self._socket.send(message, _DEADLINE):
                 self._process.rest()
                 return None
             while (left := deadline - time.monotonic()) > 0:
-                answer = self._socket.receive(min(left, _POKE))
-                if answer is None:
+                received = self._socket.receive(min(left, _POKE))
+                if received is None:
                     self._socket.send(Signal.POKE, 0)
                     continue
-                text, lead = answer
+                answer, lead = received
                 if lead is not None:
                     return lead
-                if Signal.number_of(text) != number:
+                if Signal.number_of(answer) != number:
                     continue  # the answer to an earlier message
-                signal = text[:1]
+                signal = answer[:1]
                 if signal == Signal.OUTCOME:
                     self._process.note_contention()
-                    return decode_outcome(text[1:])[1]
+                    return unpack_staged(Signal.content_of(answer))
                 if signal == Signal.AGAIN:
                     self._socket.send(message, left)
                     continue
@@ -158,34 +132,21 @@ class Follower:
                 self.disconnect()
         except OSError:  # the leader is gone
             self.disconnect()
-        return self._settle(db) or None
+        return self._settle(db, receipt)
 
-    def _settle(self, db: Database, timeout: int = 0) -> list[list[bytes]]:
-        """Return the results of the last requests; if there are none, prevent later ones.
+    def _settle(self, db: Database, receipt: Receipt, timeout: int = 0) -> list[Pairs] | None:
+        """Return the results in the receipt; if there are none, prevent later ones.
 
         Args:
             db: The database.
+            receipt: The receipt of the last requests.
             timeout: In milliseconds; 0 for that of the database.
         """
-        key, number = self._receipt, self._number
 
-        def body(tr: Transaction) -> list[list[bytes]]:
+        def find(tr: Transaction) -> Any:
             if timeout:
                 tr.options.set_timeout(timeout)
-            receipt = tr[key].value
-            if receipt is not None:
-                last, results = decode_outcome(receipt)
-                if last == number:
-                    return results
-            # A transaction of the leader that is on its way conflicts with this.
-            tr[key] = encode_outcome(number, [])
-            return []
+            return receipt.read(tr)
 
-        errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
-        try:
-            try:
-                return run(db, body)
-            except error_classes():
-                return run(db, body)  # after one lost answer or timeout, try once more
-        except errors as error:
-            raise FDBError(1021) from error
+        outcome = settle(db, find, partial(receipt.write, outcome=NOTHING))
+        return unpack_staged(outcome) if isinstance(outcome, bytes) else None

@@ -5,18 +5,20 @@ from __future__ import annotations
 import _thread
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import (
+    MAX_RECEIPT,
+    Message,
     NotShareable,
-    Request,
     Signal,
-    encode_outcome,
 )
-from fdbqueue.coordination.contention.process import IDLE_CHECK, Process
-from fdbqueue.coordination.contention.sockets import MAX_MESSAGE, LeadSocket
+from fdbqueue.coordination.contention.process import IDLE_CHECK, Kind, Process
+from fdbqueue.coordination.contention.sockets import LeadSocket
+from fdbqueue.layout.items import pack_staged
+from fdbqueue.layout.values import encode_results
 from fdbqueue.types import Database, Transaction
 
 _TURN = 0.1  # seconds that a process leads while its own threads go on working
@@ -25,10 +27,10 @@ _IDLE_WAIT = 0.1  # seconds that an idle leader waits for a message
 _log = logging.getLogger("fdbqueue")
 
 
-class _Remote(NamedTuple):
+class _Guest(NamedTuple):
     """The requests of another process."""
 
-    request: Request
+    message: Message
     sender: str
     requests: list[Any]
 
@@ -46,7 +48,7 @@ class Leader:
         self._lead: LeadSocket | None = lead
         self._is_watched = False  # by a thread that passes the lead on
         self._turn_ends = time.monotonic() + _TURN
-        self._held: list[_Remote] = []  # each is performed once, or sent back
+        self._held: list[_Guest] = []  # each is performed once, or sent back
         process.note_leads()
 
     @property
@@ -54,7 +56,7 @@ class Leader:
         """True until this process has passed the lead on, or resigned."""
         return self._lead is not None
 
-    def perform(self, name: bytes, db: Database, batch: Batch[Any]) -> Sequence[Any]:
+    def perform(self, kind: Kind, db: Database, batch: Batch[Any]) -> Sequence[Any]:
         """Perform a batch together with the requests of other processes."""
         if not self._is_watched:
             self._is_watched = True
@@ -64,18 +66,40 @@ class Leader:
             except RuntimeError:  # the system has no thread, or the program ends
                 self.resign()
                 self._process.rest()
-                return self._process.performers[name].perform(db, batch)
+                return self._process.performers[kind.name].perform(db, batch)
         # Requests of the same kind join this batch. Those of the other kind waited for it in case
         # it was theirs, because many processes push and pop in turns. It is not, so they go first.
-        for other in {remote.request.kind for remote in self._held} - {name}:
+        for other in {guest.message.kind for guest in self._held} - {kind.name}:
             try:
-                _SharedBatch(Batch(), other, self._process, self).perform(db)
+                self._perform(self._process.kinds[other], db, Batch())
             except Exception as error:
                 _log.debug("other processes perform their requests themselves: %r", error)
-        results = _SharedBatch(batch, name, self._process, self).perform(db)
+        results = self._perform(kind, db, batch)
         if time.monotonic() >= self._turn_ends:
             self._pass_on()
         return results
+
+    def _perform(self, kind: Kind, db: Database, own: Batch[Any]) -> Sequence[Any]:
+        """Perform a batch with its guests, answer these, and return the results of this process."""
+        performer = self._process.performers[kind.name]
+        batch = SharedBatch(own, kind, self)
+        if not own or not getattr(db, "commits_are_certain", False):
+            batch.join()  # the queue of a socket may be short
+        try:
+            results = performer.perform(db, batch) if batch else ()
+            for guest, answer in batch.answers(results):
+                self._send(answer, guest)
+        except BaseException as error:
+            for _, guest in batch.guests:
+                self._send(Signal.UNKNOWN.about(guest.message.number), guest)
+            if not isinstance(error, NotShareable):
+                raise
+        else:
+            if batch.guests:
+                self._process.note_contention()
+            return [each for index, each in enumerate(results) if index not in batch.guests_at]
+        # Not within the `except` clause: its error refers to the failed transaction.
+        return performer.perform(db, own) if own else ()
 
     def receive(self) -> None:
         """Receive the messages that wait."""
@@ -88,33 +112,31 @@ class Leader:
         except OSError:  # an interrupt came after the socket was closed
             self.resign()
 
-    def _hold(self, message: bytes, sender: str, lead: LeadSocket) -> None:
+    def _hold(self, text: bytes, sender: str, lead: LeadSocket) -> None:
         try:
-            request = Request.decode(message)
-            requests = self._process.kinds[request.kind].messages.decode(request.content)
+            message = Message.decode(text)
+            requests = self._process.kinds[message.kind].decode(message.content)
         except Exception as error:
             _log.warning("a message of another process could not be read: %r", error)
-            lead.send(Signal.UNKNOWN.about(Signal.number_of(message)), sender)
+            lead.send(Signal.UNKNOWN.about(Signal.number_of(text)), sender)
         else:
-            self._held.append(_Remote(request, sender, requests))
+            self._held.append(_Guest(message, sender, requests))
 
-    def send(self, message: bytes, remote: _Remote) -> None:
-        """Send an answer."""
+    def _send(self, answer: bytes, guest: _Guest) -> None:
         if self._lead is not None:
-            self._lead.send(message, remote.sender)
+            self._lead.send(answer, guest.sender)
 
-    def take(self, name: bytes, budget: int) -> list[_Remote]:
+    def take(self, kind: Kind, budget: int) -> list[_Guest]:
         """Remove and return the requests of a kind, as far as a budget goes."""
-        taken: list[_Remote] = []
+        taken: list[_Guest] = []
         if self._held:
-            cost = self._process.kinds[name].cost
             held, self._held, now = self._held, [], time.monotonic_ns()
-            for remote in held:
-                if remote.request.kind != name or budget <= 0:
-                    self._held.append(remote)
-                elif now < remote.request.deadline:
-                    budget -= sum(map(cost, remote.requests))
-                    taken.append(remote)
+            for guest in held:
+                if guest.message.kind != kind.name or budget <= 0:
+                    self._held.append(guest)
+                elif now < guest.message.deadline:
+                    budget -= sum(map(kind.cost, guest.requests))
+                    taken.append(guest)
         return taken
 
     def _pass_on(self) -> None:
@@ -127,11 +149,11 @@ class Leader:
         if lead is None or not self._held:
             return
         # Nothing that is sent back may stay here, wherever this thread is interrupted.
-        held, self._held = sorted(self._held, key=lambda each: each.request.last_led), []
+        held, self._held = sorted(self._held, key=lambda each: each.message.last_led), []
         try:
-            for remote in held[1:]:
-                lead.send(Signal.AGAIN.about(remote.request.number), remote.sender)
-            if lead.pass_to(Signal.LEAD.about(held[0].request.number), held[0].sender):
+            for guest in held[1:]:
+                lead.send(Signal.AGAIN.about(guest.message.number), guest.sender)
+            if lead.pass_to(Signal.LEAD.about(held[0].message.number), held[0].sender):
                 self._lead = None
         except BaseException:
             lead.close()
@@ -164,103 +186,71 @@ class Leader:
             lead.close()
 
 
-class _SharedBatch(Batch[Any]):
-    """The requests of this process, and those of other processes that join them."""
+class SharedBatch(Batch[Any]):
+    """The requests of this process, and those of other processes, its guests.
+
+    Attributes:
+        guests: The guests, each with the index of its first request.
+        guests_at: The indexes of all their requests.
+    """
 
     is_open = True
 
-    def __init__(self, own: Batch[Any], name: bytes, process: Process, leader: Leader) -> None:
+    def __init__(self, own: Batch[Any], kind: Kind, leader: Leader) -> None:
         super().__init__(own)
         self._own = own
-        self._process = process
+        self._kind = kind
         self._leader = leader
-        self._name = name
-        self._kind = process.kinds[name]
-        self._performer = process.performers[name]
-        self._budget = self._kind.budget  # what is left for requests of other processes
-        self._n_own = len(own)
-        self._is_own = [True] * len(own)
-        self._remotes: list[tuple[int, _Remote]] = []
-        self._attempts: list[tuple[Any, list[bytes]]] = []
+        self._left = kind.budget  # for requests of guests
+        self.guests: list[tuple[int, _Guest]] = []
+        self.guests_at: set[int] = set()
 
-    def join(self, tr: Transaction) -> None:
+    def join(self) -> None:
         """Add the requests that have arrived, within the budget."""
-        self._own.join(tr)
-        self._fill()
-        self.depend(tr)
-
-    def _fill(self) -> None:
-        while self._n_own < len(self._own):
-            self.append(self._own[self._n_own])
-            self._is_own.append(True)
-            self._n_own += 1
+        self._own.join()
+        self.extend(self._own[len(self) - len(self.guests_at) :])
         self._leader.receive()
-        for remote in self._leader.take(self._name, self._budget):
-            self._budget -= sum(map(self._kind.cost, remote.requests))
-            self._remotes.append((len(self), remote))
-            self.extend(remote.requests)
-            self._is_own += [False] * len(remote.requests)
-
-    def depend(self, tr: Transaction) -> None:
-        """Conflict with processes that perform their requests themselves."""
-        for _, remote in self._remotes:
-            tr.add_read_conflict_key(remote.request.receipt)
-
-    def is_own(self, index: int) -> bool:
-        """Return whether a thread of this process made a request."""
-        return self._is_own[index]
+        for guest in self._leader.take(self._kind, self._left):
+            self._left -= sum(map(self._kind.cost, guest.requests))
+            self.guests.append((len(self), guest))
+            self.guests_at.update(range(len(self), len(self) + len(guest.requests)))
+            self.extend(guest.requests)
 
     def settle(self, tr: Transaction, results: Sequence[Any]) -> None:
-        """Write the receipts of other processes, as part of the transaction that performs them.
+        """Write the receipts of the guests, as part of the transaction that performs the batch.
+
+        Call this after all its reads. If a guest settles with its receipt first, this transaction
+        conflicts: it has read before the deadline, and a guest settles after the deadline, or when
+        its leader is gone.
 
         Raises:
             NotShareable: A process may perform its requests itself by now, or its results are too
                 large for a message.
         """
-        outcomes: list[bytes] = []
-        for begin, (request, _, requests) in self._remotes:
-            # The reads of this transaction precede this look at the clock.
-            if time.monotonic_ns() >= request.deadline:
+        for index, (message, _, requests) in self.guests:
+            if time.monotonic_ns() >= message.deadline:
                 raise NotShareable
-            end = begin + len(requests)
-            fields = [*map(self._kind.messages.fields, results[begin:end])]
-            outcome = encode_outcome(request.number, fields)
-            if len(outcome) >= MAX_MESSAGE:
+            tr.add_read_conflict_key(message.receipt)
+            found = results[index : index + len(requests)]
+            receipt = encode_results(message.number, self._packed(found))
+            if len(receipt) > MAX_RECEIPT:
                 raise NotShareable
-            outcomes.append(outcome)
-            if any(fields):
-                tr[request.receipt] = outcome
-        self._attempts.append((results, outcomes))
+            if any(found):
+                tr[message.receipt] = receipt
 
-    def perform(self, db: Database) -> Sequence[Any]:
-        """Perform the batch, answer the other processes, and return the results of this one."""
-        if not self or not getattr(db, "commits_are_certain", False):
-            self._fill()  # the queue of a socket may be short
-        results: Sequence[Any] = ()
-        is_answered = False
-        try:
-            if self:
-                results = self._performer.perform(db, self)
-            self._answer(results)
-            is_answered = True
-        except NotShareable:
-            pass
-        finally:
-            if not is_answered:
-                for _, remote in self._remotes:
-                    self._leader.send(Signal.UNKNOWN.about(remote.request.number), remote)
-        if not is_answered:
-            # Not within the `except` clause: its error refers to the failed transaction.
-            return self._performer.perform(db, self._own) if self._own else ()
-        return [result for is_own, result in zip(self._is_own, results) if is_own]
+    def _packed(self, results: Sequence[Any]) -> bytes:
+        return pack_staged(map(self._kind.pairs, results))
 
-    def _answer(self, results: Sequence[Any]) -> None:
-        if not self._remotes:
-            return
-        self._process.note_contention()
-        # After an unknown result, an earlier attempt may be the one that committed.
-        (outcomes,) = [outcomes for found, outcomes in self._attempts if found is results]
-        for (begin, remote), outcome in zip(self._remotes, outcomes):
-            is_performed = begin < len(results)
-            refusal = Signal.REFUSED.about(remote.request.number)
-            self._leader.send(Signal.OUTCOME.value + outcome if is_performed else refusal, remote)
+    def answers(self, results: Sequence[Any]) -> Iterator[tuple[_Guest, bytes]]:
+        """Yield each guest with its answer, given the results of the requests performed."""
+        for index, guest in self.guests:
+            number, found = guest.message.number, results[index : index + len(guest.requests)]
+            if index < len(results):
+                yield guest, Signal.OUTCOME.about(number, self._packed(found))
+            else:
+                yield guest, Signal.REFUSED.about(number)
+
+
+def is_guest(batch: Batch[Any], index: int) -> bool:
+    """Return whether another process made a request of a batch."""
+    return isinstance(batch, SharedBatch) and index in batch.guests_at

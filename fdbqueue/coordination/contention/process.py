@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from fdbqueue.coordination.combiner import Performer
-from fdbqueue.coordination.contention.messages import Messages
+from fdbqueue.coordination.combiner import Batch
 from fdbqueue.types import Database
-
-_Request = TypeVar("_Request")
-_Result = TypeVar("_Result")
 
 CONTENDED = 1.0
 """Seconds that a process expects contention to last after it met some."""
@@ -23,29 +18,63 @@ IDLE_CHECK = 0.002
 
 _REST = 5.0  # seconds without an attempt after a leader did not answer
 
+Pairs: TypeAlias = list[tuple[bytes, bytes]]
+"""A result as it travels: keys and values."""
 
-class Contender(Performer[Any, Any], Protocol):
-    """A performer that tells when its transactions meet those of other processes."""
+
+class Performer(Protocol):
+    """Performs batches of requests; tells when its transactions meet those of other processes."""
 
     contended_until: float
     """Until then it expects conflicts, by the monotonic clock."""
 
+    def perform(self, db: Database, batch: Batch[Any]) -> Sequence[Any]:
+        """Perform a batch, as `Combiner` expects it."""
+        ...
 
-@dataclass(frozen=True)
-class Kind(Generic[_Request, _Result]):
-    """The requests of one kind.
+
+class Kind(Protocol):
+    """The requests of one kind: who performs them, and how they and their results travel.
 
     Attributes:
-        performer: Returns a new performer of batches of them on a database.
-        messages: How they and their results travel between processes.
-        cost: `cost(request)` returns the cost of a request.
+        name: One byte.
         budget: The maximum cost of a batch.
     """
 
-    performer: Callable[[Database], Contender]
-    messages: Messages[_Request, _Result]
-    cost: Callable[[_Request], int]
+    name: bytes
     budget: int
+
+    def cost(self, request: Any) -> int:
+        """Return the cost of a request."""
+        ...
+
+    def performer(self, db: Database) -> Performer:
+        """Return a new performer of batches on a database."""
+        ...
+
+    def encode(self, requests: Sequence[Any]) -> bytes | None:
+        """Return the content of a message; `None` if the process has to perform them itself."""
+        ...
+
+    def decode(self, content: bytes) -> list[Any]:
+        """Return the requests of a message; raise an error if it is not one."""
+        ...
+
+    def pairs(self, result: Any) -> Iterable[tuple[bytes, bytes]]:
+        """Return a result, as the leader's transaction found it, as keys and values.
+
+        Raises:
+            NotShareable: It does not fit a message.
+        """
+        ...
+
+    def result(self, pairs: Pairs) -> Any:
+        """Return the result of a request; `None` if the process has to perform it again."""
+        ...
+
+    def undo(self, db: Database, results: list[Pairs]) -> None:
+        """Undo requests that took effect, for a call that failed afterwards."""
+        ...
 
 
 class Process:
@@ -59,17 +88,17 @@ class Process:
         last_led: When this process last became the leader, in nanoseconds of the monotonic clock.
     """
 
-    def __init__(self, db: Database, kinds: dict[bytes, Kind[Any, Any]]) -> None:
-        self.kinds = kinds
-        self.performers = {name: kind.performer(db) for name, kind in kinds.items()}
+    def __init__(self, db: Database, kinds: Iterable[Kind]) -> None:
+        self.kinds = {kind.name: kind for kind in kinds}
+        self.performers = {name: kind.performer(db) for name, kind in self.kinds.items()}
         self.guard = threading.Lock()
         self.calls = 0
         self.last_led = 0
         self._contended_until = self._rests_until = 0.0
 
-    def is_contended(self, name: bytes) -> bool:
+    def is_contended(self, kind: Kind) -> bool:
         """Return whether to share requests of a kind: it recently met or served others."""
-        until = max(self._contended_until, self.performers[name].contended_until)
+        until = max(self._contended_until, self.performers[kind.name].contended_until)
         return until > 0 and self._rests_until < time.monotonic() < until
 
     def note_contention(self) -> None:

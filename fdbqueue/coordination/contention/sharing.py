@@ -1,18 +1,14 @@
-"""Share transactions among the processes of a host that work on one queue: one of them leads."""
+"""The processes of a host that share transactions on one queue: one of them leads."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import threading
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any
 
-from fdbqueue.coordination.combiner import Batch, Combiner, Performer
+from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.following import Follower
 from fdbqueue.coordination.contention.leading import Leader
 from fdbqueue.coordination.contention.messages import FORMAT
@@ -20,16 +16,13 @@ from fdbqueue.coordination.contention.process import Kind, Process
 from fdbqueue.coordination.contention.sockets import IS_AVAILABLE, LeadSocket, meet
 from fdbqueue.database.binding import database_identity
 from fdbqueue.layout.keys import Layout
-from fdbqueue.types import Database, Options
-
-_Request = TypeVar("_Request")
-_Result = TypeVar("_Result")
+from fdbqueue.types import Database
 
 _log = logging.getLogger("fdbqueue")
 
 
-class Sharing:
-    """The batches of one queue, which the processes of a host share while they contend.
+class Host:
+    """The host of this process, whose processes share batches of one queue while they contend.
 
     A process that meets contention looks for the leader of its host, and becomes the leader if
     there is none. The leader adds the requests of the other processes to its own batches. After a
@@ -43,86 +36,19 @@ class Sharing:
     exactly once.
 
     Args:
+        db: The database.
         layout: The keys of the queue.
-        options: The options that the client opened the queue with.
-
-    Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010), here among processes.
-    """
-
-    def __init__(self, layout: Layout, options: Options) -> None:
-        self._layout = layout
-        # What a leader checks for other processes has to be what they would check themselves.
-        self._given = repr((options.kind, options.codec, options.priorities, options.ageing))
-        self._kinds: dict[bytes, Kind[Any, Any]] = {}
-        self._guard = threading.Lock()
-        self._hosts: WeakKeyDictionary[Database, Host] = WeakKeyDictionary()
-        _sharings.add(self)
-
-    def combiner(self, kind: Kind[_Request, _Result]) -> Combiner[_Request, _Result]:
-        """Return the combiner of requests of one kind."""
-        name = kind.messages.kind
-        self._kinds[name] = kind
-        return Combiner(partial(self._performer, name), kind.cost, kind.budget)
-
-    def _performer(self, name: bytes, db: Database) -> Performer[Any, Any]:
-        """Return the performer of requests of a kind on a database."""
-        host = self.host(db)
-        return _Shared(host, name) if host.is_shared else host.process.performers[name]
-
-    def host(self, db: Database) -> Host:
-        """Return this process among those that work on a database."""
-        with self._guard:
-            if db not in self._hosts:
-                self._hosts[db] = Host(db, self._layout, self._given, self._kinds)
-            return self._hosts[db]
-
-    def forget(self) -> None:
-        """Drop all state in a forked child: the sockets belong to its parent."""
-        self._guard = threading.Lock()
-        for host in self._hosts.values():
-            host.close()
-        self._hosts = WeakKeyDictionary()
-
-
-_sharings: WeakSet[Sharing] = WeakSet()
-
-
-def _forget_all() -> None:
-    for sharing in _sharings:
-        sharing.forget()
-
-
-os.register_at_fork(after_in_child=_forget_all)
-
-
-class _Shared:
-    """Performs the batches of one kind in this process, or together with others."""
-
-    def __init__(self, host: Host, name: bytes) -> None:
-        self._host = host
-        self._name = name
-
-    def perform(self, db: Database, batch: Batch[Any]) -> Sequence[Any]:
-        """Perform a batch in this process, or leave it to the leader."""
-        host, process = self._host, self._host.process
-        # Another thread, or a call that a signal handler interrupted, may be sharing.
-        if not host.is_contended(db, self._name) or process.guard.locked():
-            return process.performers[self._name].perform(db, batch)
-        with process.guard:
-            return host.perform(self._name, db, batch)
-
-
-class Host:
-    """The host of this process, whose processes work on a queue: one of them leads.
+        given: What the processes that share have to have in common, besides the queue.
+        kinds: The kinds of requests.
 
     Attributes:
         process: This process.
         is_shared: Whether its processes can share transactions.
+
+    Source: Hendler, Incze, Shavit and Tzafrir, Flat Combining (2010), here among processes.
     """
 
-    def __init__(
-        self, db: Database, layout: Layout, given: str, kinds: dict[bytes, Kind[Any, Any]]
-    ) -> None:
+    def __init__(self, db: Database, layout: Layout, given: str, kinds: Iterable[Kind]) -> None:
         self.is_shared = IS_AVAILABLE and getattr(db, "commits_take_time", True)
         self.process = Process(db, kinds)
         self._queue = given.encode() + b" " + layout.subspace.key()
@@ -142,7 +68,7 @@ class Host:
         """True if this process is the leader."""
         return self._leader is not None and self._leader.leads
 
-    def is_contended(self, db: Database, name: bytes) -> bool:
+    def is_contended(self, db: Database, kind: Kind) -> bool:
         """Return whether to share: this process recently waited for others or worked with them."""
         if not self.is_shared:
             return False
@@ -150,20 +76,24 @@ class Host:
         if waits != self._waits:
             self._waits = waits
             self.process.note_contention()
-        return self.process.is_contended(name)
+        return self.process.is_contended(kind)
 
-    def perform(self, name: bytes, db: Database, batch: Batch[Any]) -> Sequence[Any]:
-        """Perform a batch as the leader, or leave it to the leader."""
-        self.process.calls += 1
-        if not self.leads and self._has_leader(db):
-            results = self._follower.perform(name, db, batch)
-            if isinstance(results, LeadSocket):
-                self._leader = Leader(self.process, results)
-            elif results is not None:
-                return results
-        if self._leader is None or not self._leader.leads:
-            return self.process.performers[name].perform(db, batch)
-        return self._leader.perform(name, db, batch)
+    def perform(self, kind: Kind, db: Database, batch: Batch[Any]) -> Sequence[Any]:
+        """Perform a batch in this process, or together with others."""
+        guard = self.process.guard
+        # Another thread, or a call that a signal handler interrupted, may be sharing.
+        if self.is_contended(db, kind) and not guard.locked():
+            with guard:
+                self.process.calls += 1
+                if not self.leads and self._has_leader(db):
+                    results = self._follower.perform(kind, db, batch)
+                    if isinstance(results, LeadSocket):
+                        self._leader = Leader(self.process, results)
+                    elif results is not None:
+                        return results
+                if self._leader is not None and self._leader.leads:
+                    return self._leader.perform(kind, db, batch)
+        return self.process.performers[kind.name].perform(db, batch)
 
     def _has_leader(self, db: Database) -> bool:
         """Connect to the leader of the host, or become it; return whether there is another one."""

@@ -15,15 +15,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.contention.leading import SharedBatch, is_guest
 from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
-from fdbqueue.errors import UndecodableItem
+from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -128,9 +128,10 @@ class StagedPops(Generic[_T]):
     """
 
     def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
-        self._layout = layout
-        self._taker = _Taker(layout, items, codec)
-        self._requests = Requests(layout, items)
+        self.layout = layout
+        self.items = items
+        self.codec = codec
+        self.requests = Requests(layout, items)
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
         self._leading_until = 0.0
@@ -139,9 +140,8 @@ class StagedPops(Generic[_T]):
         self._last_version = 0
         self._fresh_until = 0.0
         self._numbers = count()
-        self._batches = 0
+        self._last_number = 0
         self._is_busy = False
-        self._is_watched = False
         self._size = 1
         self._next_sweep = 0.0
 
@@ -151,15 +151,14 @@ class StagedPops(Generic[_T]):
         if now >= self._next_sweep:
             self._next_sweep = now + REQUEST_TIMEOUT
             self.sweep(db)
-        self._batches = next(self._numbers)
+        self._last_number = next(self._numbers)
         may_stage = not getattr(db, "retries_hold_lock", False)
         leads, is_contended = self._leading_as is not None, now < self.contended_until
         is_fresh = may_stage and now < self._fresh_until and (leads or not is_contended)
         pops = _Pops(
-            self._taker,
-            self._requests,
+            self,
             batch,
-            name=b"%b%d" % (self._id, self._batches),
+            name=b"%b%d" % (self._id, self._last_number),
             now=milliseconds(),
             expected=self._size,
             may_stage=may_stage,
@@ -175,10 +174,10 @@ class StagedPops(Generic[_T]):
             self._is_busy = False
         if pops.tries > 1 or served.met_others:
             self.contended_until = time.monotonic() + CONTENDED
-        self._leading_as = served.leading_as
-        if self._leading_as is not None and not self._is_watched:
+        before, self._leading_as = self._leading_as, served.leading_as
+        if served.leading_as is not None and served.leading_as != before:
             # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
-            _thread.start_new_thread(self._resign_when_idle, (db,))
+            _thread.start_new_thread(self._resign_when_idle, (db, served.leading_as))
         self._size = max(1, len(served.taken))
         if served.error is not None:
             raise served.error
@@ -191,7 +190,7 @@ class StagedPops(Generic[_T]):
                 may_keep_leading = time.monotonic() < self._leading_until
                 standing = standing._replace(may_keep_leading=may_keep_leading)
                 body = partial(pops.perform, standing=standing)
-                outcome = run_once(db, body, self._layout.receipts, _wrote, self._note)
+                outcome = run_once(db, body, self.layout.receipts, _wrote, self._note)
                 if isinstance(outcome, _Served):
                     return outcome
                 standing = _Standing(outcome.leading_as, outcome.request)
@@ -211,26 +210,20 @@ class StagedPops(Generic[_T]):
             self._last_version = version
             self._fresh_until = time.monotonic() + _FRESH
 
-    def _resign_when_idle(self, db: Database) -> None:
+    def _resign_when_idle(self, db: Database, name: bytes) -> None:
         """Pass the leadership on once no thread of this process pops any more."""
-        while self._leading_as is not None and not self._is_watched:
-            self._is_watched = True
-            self._resign_once_idle(db)
-            self._is_watched = False
-
-    def _resign_once_idle(self, db: Database) -> None:
         seen = 0
-        while (name := self._leading_as) is not None:
+        while self._leading_as == name:
             time.sleep(IDLE_CHECK)
-            if self._is_busy or seen != self._batches:
-                seen = self._batches
+            if self._is_busy or seen != self._last_number:
+                seen = self._last_number
                 continue
             self._leading_as = None
             with suppress(*error_classes()):  # a waiting process will take over
                 run(db, partial(self._pass_on, name=name))
 
     def _pass_on(self, tr: Transaction, name: bytes) -> None:
-        requests = self._requests
+        requests = self.requests
         if tr[requests.leader].value == name:
             live = requests.live(tr, requests.begin_read(tr))
             requests.pass_leadership(tr, next(iter(live), None))
@@ -241,7 +234,7 @@ class StagedPops(Generic[_T]):
 
         def body(tr: Transaction) -> None:
             tr.options.set_timeout(_MAX_WITHDRAWAL)
-            self._requests.delete(tr, now, request)
+            self.requests.delete(tr, now, request)
 
         for _ in range(_WITHDRAWALS):
             with suppress(*error_classes()):  # otherwise a sweep deletes the request
@@ -250,17 +243,17 @@ class StagedPops(Generic[_T]):
 
     def sweep(self, db: Database) -> None:
         """Delete the requests of dead processes, and return the items staged for them."""
-        while not run(db, partial(self._requests.sweep, now=milliseconds())):
+        while not run(db, partial(self.requests.sweep, now=milliseconds())):
             pass
 
 
+@dataclass
 class _Pops(Generic[_T]):
     """A batch of pops: the transactions that it needs until it is served.
 
-    Args:
-        taker: Takes items within a transaction.
-        requests: The requests of all processes.
-        batch: The pops.
+    Attributes:
+        queue: The pops of the queue.
+        batch: The pops of the batch.
         name: The name of the batch, for its request, or as the leader.
         now: The time in milliseconds since 1970.
         expected: The number of pops that the batch will probably have.
@@ -269,65 +262,47 @@ class _Pops(Generic[_T]):
         read_version: The version that the first transaction reads at; `None` for the newest.
     """
 
-    def __init__(
-        self,
-        taker: _Taker[_T],
-        requests: Requests,
-        batch: Batch[Pop],
-        *,
-        name: bytes,
-        now: int,
-        expected: int,
-        may_stage: bool,
-        begins_alone: bool,
-        read_version: int | None,
-    ) -> None:
-        self._taker = taker
-        self._requests = requests
-        self._batch = batch
-        self._name = name
-        self._now = now
-        self._expected = expected
-        self._may_stage = may_stage
-        self._begins_alone = begins_alone
-        self._read_version = read_version
-        self._races = 0
-        self.tries = 0
+    queue: StagedPops[_T]
+    batch: Batch[Pop]
+    name: bytes
+    now: int
+    expected: int
+    may_stage: bool
+    begins_alone: bool
+    read_version: int | None
+    tries: int = 0
+    races: int = 0
 
     def perform(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         """Take the items or a result, serve, or wait: the body of the transaction."""
-        outcome = self._attempt(tr, standing)
-        if isinstance(outcome, _Served):
-            self._batch.settle(tr, outcome.taken)
-        return outcome
-
-    def _attempt(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         self.tries += 1
-        if self.tries == 1 and self._read_version is not None:
-            tr.set_read_version(self._read_version)
+        if self.tries == 1 and self.read_version is not None:
+            tr.set_read_version(self.read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-        if not self._may_stage or (self.tries == 1 and self._begins_alone):
-            return self._take_alone(tr)
-        return self._take_turns(tr, standing)
+        if not self.may_stage or (self.tries == 1 and self.begins_alone):
+            outcome: _Served[_T] | _Waiting = self._take_alone(tr)
+        else:
+            outcome = self._take_turns(tr, standing)
+        if isinstance(outcome, _Served) and isinstance(self.batch, SharedBatch):
+            self.batch.settle(tr, outcome.taken)
+        return outcome
 
     def _take_alone(self, tr: Transaction) -> _Served[_T]:
         """Take the first items without a look at other processes."""
-        if self._may_stage:
+        if self.may_stage:
             _wait_for_first(self._prefetch(tr))
-        self._races += 1
-        is_older = self._join(tr)
-        taken = self._taker.decoded(
-            tr, self._batch, self._taker.take(tr, self._now, self._batch, self._batch)
-        )
+        self.races += 1
+        is_older = self._join()
+        taken = self._decoded(tr, self._take(tr, self.batch))
         return _Served(taken, wrote=any(taken) or is_older)
 
     def _take_turns(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         """Take what is staged for the batch; or serve; or wait for the leader."""
         leading_as, request = standing.leading_as, standing.request
         # Start all reads before waiting for the first.
-        leader = tr.snapshot[self._requests.leader]
-        requests = self._requests.begin_read(tr) if leading_as else None
+        leader = tr.snapshot[self.queue.requests.leader]
+        requests = self.queue.requests.begin_read(tr) if leading_as else None
         prefetched = self._prefetch(tr) if leading_as else None
         if request is not None:
             found = self._collect(tr, request)
@@ -335,33 +310,39 @@ class _Pops(Generic[_T]):
                 return found
             request = found
         holder = leader.value
-        if holder not in (None, leading_as, self._name) and not standing.takes_over:
-            return self._wait(tr, request)
-        tr.add_read_conflict_key(self._requests.leader)
-        self._races += 1
-        if self._races % (_RACES + 1) == 0:
+        if holder not in (None, leading_as, self.name) and not standing.takes_over:
+            key = self._request(tr, request)
+            return _Waiting(key, wrote=request is None, watch=tr.watch(key))
+        tr.add_read_conflict_key(self.queue.requests.leader)
+        self.races += 1
+        if self.races % (_RACES + 1) == 0:
             return self._become_leader(tr, request)
         if requests is None:
-            requests = self._requests.begin_read(tr)
+            requests = self.queue.requests.begin_read(tr)
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
         standing = standing._replace(request=request)
-        return self._serve(tr, standing, holder, self._requests.live(tr, requests))
+        return self._serve(tr, standing, holder, self.queue.requests.live(tr, requests))
 
-    def _join(self, tr: Transaction) -> bool:
+    def _join(self) -> bool:
         """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
 
         The read version may be older than a pop, which may follow a push of its thread.
         """
-        n = len(self._batch)
-        self._batch.join(tr)
-        return self._read_version is not None or len(self._batch) > n
+        n = len(self.batch)
+        self.batch.join()
+        return self.read_version is not None or len(self.batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
-        if self._expected == 1:
+        if self.expected == 1:
             return None
-        return self._taker.begin_read(tr, self._expected, at_max=self._batch[0][1])
+        begin, end = self.queue.layout.all_items
+        _, at_max = self.batch[0]
+        if at_max:
+            return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
+        limit = min(2 * self.expected, MAX_ITEMS)
+        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
         """Name this process as the leader.
@@ -369,21 +350,17 @@ class _Pops(Generic[_T]):
         A process whose pops never conflict does not check for a leader. So make the pops that are
         under way conflict, at both ends of the queue.
         """
-        tr[self._requests.leader] = self._name
-        self._taker.conflict_with_pops(tr)
-        request = self._request(tr, request)
-        return _Waiting(request, wrote=True, leading_as=self._name)
-
-    def _wait(self, tr: Transaction, request: bytes | None) -> _Waiting:
-        """Write a request unless there is one, and watch it."""
-        key = self._request(tr, request)
-        return _Waiting(key, wrote=request is None, watch=tr.watch(key))
+        tr[self.queue.requests.leader] = self.name
+        begin, end = self.queue.layout.all_items
+        tr.add_write_conflict_range(begin, begin + b"\x00")
+        tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
+        return _Waiting(self._request(tr, request), wrote=True, leading_as=self.name)
 
     def _request(self, tr: Transaction, request: bytes | None) -> bytes:
         """Return the request of the batch; write it if there is none."""
         if request is None:
-            self._batch.join(tr)
-            request = self._requests.write(tr, self._name, self._batch)
+            self.batch.join()
+            request = self.queue.requests.write(tr, self.name, self.batch)
         return request
 
     def _collect(self, tr: Transaction, request: bytes) -> _Served[_T] | bytes | None:
@@ -391,18 +368,21 @@ class _Pops(Generic[_T]):
 
         If not, a sweep considered this process dead, because it was slow.
         """
-        self._batch.depend(tr)
         waits = tr[request]
-        staged = self._requests.take(tr, request)
+        staged = self.queue.requests.take(tr, request)
         if staged is None:
             return request if waits.present() else None
+        return self._take_staged(tr, staged)
+
+    def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
+        item = self.queue.items.levels.item
         try:
-            taken = self._taker.decoded(tr, self._batch, self._taker.stored(staged))
+            taken = self._decoded(tr, [[item(*row) for row in rows] for rows in staged])
         except UndecodableItem as error:
-            self._requests.unstage(tr, self._now, staged)
+            self.queue.requests.unstage(tr, self.now, staged)
             failed: _Served[_T] = _Served([], error=error)
             return failed
-        self._requests.note_taken(tr, self._now, staged)
+        self.queue.requests.note_taken(tr, self.now, staged)
         return _Served(taken)
 
     def _serve(
@@ -410,14 +390,14 @@ class _Pops(Generic[_T]):
     ) -> _Served[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         requests_to_serve = [each for each in requests if each.key != standing.request]
-        is_older = self._join(tr)
-        own_pops = len(self._batch)
-        is_leader = holder in (standing.leading_as, self._name) and holder is not None
+        is_older = self._join()
+        own_pops = len(self.batch)
+        is_leader = holder in (standing.leading_as, self.name) and holder is not None
         keeps = standing.may_keep_leading or (is_leader and not requests_to_serve)
         following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
-        pops = [*self._batch, *chain.from_iterable(each.pops for each in requests_to_serve)]
-        drawn = self._taker.take(tr, self._now, self._batch, pops)
-        taken = self._taker.decoded(tr, self._batch, drawn[:own_pops])
+        pops = [*self.batch, *chain.from_iterable(each.pops for each in requests_to_serve)]
+        drawn = self._take(tr, pops)
+        taken = self._decoded(tr, drawn[:own_pops])
         if holder is None and not requests and not any(taken):
             return _Served(taken, wrote=is_older)
         if standing.request is not None:
@@ -427,94 +407,57 @@ class _Pops(Generic[_T]):
             result = list(islice(remaining, len(pops)))
             if not result:
                 break
-            self._requests.stage(tr, self._now, key, result)
+            self.queue.requests.stage(tr, self.now, key, result)
         if keeps:
             if not is_leader:
-                holder = tr[self._requests.leader] = self._name
+                holder = tr[self.queue.requests.leader] = self.name
         elif following is not None or holder is not None:
-            self._requests.pass_leadership(tr, following)
+            self.queue.requests.pass_leadership(tr, following)
         return _Served(
             taken,
             leading_as=holder if keeps else None,
             met_others=bool(requests_to_serve or following),
         )
 
-
-class _Taker(Generic[_T]):
-    """The items of a queue, as batches of pops take them within a transaction."""
-
-    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
-        self._layout = layout
-        self._items = items
-        self._codec = codec
-
-    def begin_read(self, tr: Transaction, pops: int, at_max: bool) -> RangeResult:
-        """Start to read the rows that some pops will probably take."""
-        begin, end = self._layout.all_items
-        if at_max:
-            return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
-        limit = min(2 * pops, MAX_ITEMS)
-        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
-
-    def conflict_with_pops(self, tr: Transaction) -> None:
-        """Make the pops that are under way conflict, at both ends of the queue."""
-        begin, end = self._layout.all_items
-        tr.add_write_conflict_range(begin, begin + b"\x00")
-        tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
-
-    def stored(self, staged: Staged) -> list[list[StoredItem]]:
-        """Return the staged items of each pop."""
-        item = self._items.levels.item
-        return [[item(*row) for row in rows] for rows in staged]
-
-    def take(
-        self, tr: Transaction, now: int, batch: Batch[Pop], pops: list[Pop]
-    ) -> list[list[StoredItem]]:
+    def _take(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
         """Delete the items of the first pops, as far as one transaction has room; return them.
 
         `pops` begin with those of the batch. The first pop gets all its items, regardless of their
         size. The items of pops of other hosts are stored again as results, so they must fit. The
         items that another process of this host waits for must fit a message.
         """
+        items, largest = self.queue.items, self.queue.layout.largest_payload
         drawn: list[list[StoredItem]] = []
         size = 0
         is_full = False
         for at_max, group in groupby(pops, itemgetter(1)):
             counts = list(map(itemgetter(0), group))
-            first = self._items.first(tr, sum(counts), at_max)
+            first = items.first(tr, sum(counts), at_max)
             begin = 0
             for n in counts:
-                items = first[begin : begin + n]
-                if len(pops) > 1:
-                    size += sum(map(self._layout.largest_payload, items))
-                is_full = size > BATCH_BYTES
-                if (drawn and is_full) or not self._fits_message(batch, len(drawn), items):
-                    is_full = True
+                found = first[begin : begin + n]
+                is_guests = is_guest(self.batch, len(drawn))
+                added = sum(map(largest, found)) if len(pops) > 1 or is_guests else 0
+                size += added
+                is_full = bool(drawn and size > BATCH_BYTES) or (is_guests and added > MAX_CONTENT)
+                if is_full:
                     break
-                drawn.append(items)
-                begin += len(items)
-            self._items.delete_first(tr, now, first[:begin])
+                drawn.append(found)
+                begin += len(found)
+            items.delete_first(tr, self.now, first[:begin])
             if is_full:
                 break
         return drawn
 
-    def _fits_message(self, batch: Batch[Pop], index: int, items: list[StoredItem]) -> bool:
-        """Return whether the items of a pop fit a message, if another process waits for them."""
-        is_local = index >= len(batch) or batch.is_own(index)
-        return is_local or sum(map(self._layout.largest_payload, items)) <= MAX_CONTENT
-
-    def decoded(
-        self, tr: Transaction, batch: Batch[Pop], drawn: list[list[StoredItem]]
-    ) -> list[list[_T]]:
+    def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
         """Decode the items of this process, and delete what the items of all of them own."""
-        decode = partial(self._codec.decode, tr)
-        is_own = batch.is_own
-        # Other processes decode their items themselves.
-        taken: list[list[Any]] = [
-            [*map(decode, items)] if is_own(index) else items for index, items in enumerate(drawn)
-        ]
-        for item in chain.from_iterable(drawn):
-            self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
+        layout, decode = self.queue.layout, partial(self.queue.codec.decode, tr)
+        taken: list[list[Any]] = []
+        for index, items in enumerate(drawn):
+            # Other processes decode their items themselves.
+            taken.append(items if is_guest(self.batch, index) else [*map(decode, items)])
+            for item in items:
+                layout.clear_owned(tr, layout.position(item.key), item.value)
         return taken
 
 

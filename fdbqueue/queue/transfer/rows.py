@@ -10,10 +10,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.database.binding import error_classes
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import prepare_retry, run
-from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning
+from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning, error_classes
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
     decode_subspace,

@@ -26,7 +26,8 @@ class Process:
 
     @property
     def host(self) -> sharing.Host:
-        return self.queue._store.contention.sharing.host(self.db)
+        host: sharing.Host = self.queue._store.contention.host(self.db)
+        return host
 
     @property
     def turn(self) -> leading.Leader:

@@ -311,7 +311,7 @@ def _receipt_unread() -> None:
     from fdbqueue.database.exactly_once import _Operation
 
     def committed_attempt(read: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, tr: None if self._is_stored is None else read(self, tr)
+        return lambda self, tr: None if self.is_stored is None else read(self, tr)
 
     _change(_Operation, "_committed_attempt", committed_attempt)
 
@@ -411,4 +411,4 @@ def _shared_receipt_unread() -> None:
     """A process whose leader has gone performs its requests, although the leader did."""
     from fdbqueue.coordination.contention.following import Follower
 
-    _change(Follower, "_settle", lambda _: lambda *args: [])
+    _change(Follower, "_settle", lambda _: lambda *args: None)

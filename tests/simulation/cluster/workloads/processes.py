@@ -17,7 +17,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue.coordination.contention.following import Follower
 from fdbqueue.coordination.contention.sockets import LeadSocket
-from fdbqueue.coordination.contention.staged_pops import _Taker
+from fdbqueue.coordination.contention.staged_pops import _Pops
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.workloads.databases import (
@@ -51,7 +51,7 @@ class Processes:
         self._client = client
         if not client.id:
             _count(Follower, "perform", "shared")
-            _count(_Taker, "stored", "staged")
+            _count(_Pops, "_take_staged", "staged")
             _lose_messages(client.scenario["lost_answers"])
 
     def setup(self, db: Any) -> None:

@@ -1,0 +1,154 @@
+"""The pushes and the pops of a queue, as processes perform them and send them to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Generic, TypeVar
+
+from fdbqueue.coordination.batches import MAX_ITEMS, Batches
+from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.contention.leading import SharedBatch
+from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
+from fdbqueue.coordination.contention.process import Pairs
+from fdbqueue.coordination.contention.requests import Pop
+from fdbqueue.coordination.contention.staged_pops import StagedPops
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.items import UUID_SIZE, StoredItem, pack_staged, unpack_staged
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import NO_HEADER
+from fdbqueue.operations.items import BATCH_BYTES, Items, NewItem
+from fdbqueue.operations.push import Pusher, PushRequest
+from fdbqueue.types import Database, Transaction
+
+_MAX_POPS = 64  # the most items that a process asks the leader for
+
+# A new item travels as the prefix of its level; and as the last part of its key, the time at which
+# it is due (0 for now), and its payload.
+_DUE_SIZE = 8
+_HEAD_SIZE = UUID_SIZE + _DUE_SIZE
+
+_T = TypeVar("_T")
+
+
+class _SharedPushes(Batches[PushRequest, list[bytes]]):
+    """Performs pushes, and gives other processes the results of those that joined a batch."""
+
+    contended_until = 0.0
+    """A push conflicts with nothing."""
+
+    def perform_in(self, tr: Transaction, now: int, batch: Batch[PushRequest]) -> list[list[bytes]]:
+        """Perform the pushes that have arrived, in a transaction."""
+        results = super().perform_in(tr, now, batch)
+        if isinstance(batch, SharedBatch):
+            batch.settle(tr, results)
+        return results
+
+
+class Pushes:
+    """Pushes. The result of a push is the keys of its items."""
+
+    name = b"+"
+    budget = BATCH_BYTES
+
+    def __init__(self, layout: Layout, items: Items, pusher: Pusher) -> None:
+        self._layout = layout
+        self._levels = items.levels
+        self._pusher = pusher
+
+    def cost(self, request: PushRequest) -> int:
+        """Return the bytes that a push takes of a transaction."""
+        return request.size
+
+    def performer(self, db: Database) -> _SharedPushes:
+        """Return a new performer of pushes on a database."""
+        return _SharedPushes(self._pusher.push, self._layout.receipts, db)
+
+    def encode(self, requests: Sequence[PushRequest]) -> bytes | None:
+        """Return the content; `None` if a push may store a part, has a header or meets a bound."""
+        if self._pusher.options.max_size is not None:
+            return None
+        pushes: list[Pairs] = []
+        for items, as_many_as_fit in requests:
+            if as_many_as_fit or any(item.header is not NO_HEADER for item in items):
+                return None
+            pushes.append([(item.level.prefix, self._value_of(item)) for item in items])
+        return pack_staged(pushes)
+
+    def _value_of(self, item: NewItem) -> bytes:
+        return item.random + (item.due or 0).to_bytes(_DUE_SIZE, "big") + item.payload
+
+    def decode(self, content: bytes) -> list[PushRequest]:
+        """Return the pushes of a message."""
+        pushes = unpack_staged(content)
+        return [PushRequest([self._new_item(*pair) for pair in push]) for push in pushes]
+
+    def _new_item(self, prefix: bytes, value: bytes) -> NewItem:
+        random, due = value[:UUID_SIZE], int.from_bytes(value[UUID_SIZE:_HEAD_SIZE], "big")
+        level = self._levels.level_of(self._layout.item_key(prefix, 0, random))
+        return NewItem(level, value[_HEAD_SIZE:], random, due or None)
+
+    def pairs(self, result: list[bytes]) -> Pairs:
+        """Return the keys, without values."""
+        return [(key, b"") for key in result]
+
+    def result(self, pairs: Pairs) -> list[bytes] | None:
+        """Return the keys; `None` if the queue was full, which the process has to see itself."""
+        return [key for key, _ in pairs] or None
+
+    def undo(self, db: Database, results: list[Pairs]) -> None:
+        """Leave the items where they are, as after an interrupted commit."""
+
+
+class Pops(Generic[_T]):
+    """Pops. The result of a pop is its items."""
+
+    name = b"-"
+    budget = MAX_ITEMS
+
+    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
+        self._layout = layout
+        self._items = items
+        self._codec = codec
+
+    def cost(self, request: Pop) -> int:
+        """Return the number of items."""
+        return request[0]
+
+    def performer(self, db: Database) -> StagedPops[_T]:
+        """Return a new performer of pops on a database."""
+        return StagedPops(self._layout, self._items, self._codec)
+
+    def encode(self, requests: Sequence[Pop]) -> bytes | None:
+        """Return the content; `None` if it asks for many items."""
+        if sum(n for n, _ in requests) > _MAX_POPS:
+            return None
+        return bytes(chain.from_iterable(requests))
+
+    def decode(self, content: bytes) -> list[Pop]:
+        """Return the pops of a message."""
+        return [(n, bool(at_max)) for n, at_max in zip(content[::2], content[1::2])]
+
+    def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
+        """Return the key and value of each item; raise `NotShareable` if that is too much."""
+        if sum(map(self._layout.largest_payload, result)) > MAX_CONTENT:
+            raise NotShareable
+        return [(item.key, item.value) for item in result]
+
+    def result(self, pairs: Pairs) -> list[_T]:
+        """Return the items; raise `UndecodableItem` if decoding fails."""
+        return [self._codec.decode_payload(item, item.content) for item in self._stored(pairs)]
+
+    def undo(self, db: Database, results: list[Pairs]) -> None:
+        """Put the items back."""
+        items = self._stored(chain.from_iterable(results))
+        popped = [(item.key, item.content, item.header) for item in items]
+        if popped:
+            put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
+            run_once(db, put_back, self._layout.receipts)
+
+    def _stored(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[StoredItem]:
+        return [self._items.levels.item(key, value) for key, value in pairs]
