@@ -14,14 +14,12 @@ from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem
 from fdbqueue.layout.codecs import RowCodec, decode_json
-from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import decode_options, utc_time
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.values import UUID_SIZE, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.items import Items, LocatedItem, read_payload
 from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
@@ -80,106 +78,98 @@ class Reads(Generic[_T]):
     that are over as the next sweep leaves them (see `Views`).
 
     Args:
-        layout: The keys of the queue.
-        levels: The levels of the queue.
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
+        done: The done items of the queue.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        levels: Levels,
-        items: Items,
-        codec: RowCodec[_T],
-        options: Options,
-        done: DoneItems,
+        self, items: Items, codec: RowCodec[_T], options: Options, done: DoneItems
     ) -> None:
-        self.layout = layout
-        self.levels = levels
+        self.layout = items.layout
         self.codec = codec
         self.given_options = options
         self._items = items
         self._done_items = done
-        self.views = Views(layout, items, first_key)
+        self.views = Views(items, first_key)
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""
+        return read(tr, self._items.options.read) or self.given_options
 
-        def body(tr: ReadTransaction) -> Options:
-            stored = tr[self.layout.options].value
-            return self.given_options if stored is None else decode_options(stored)
+    def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
+        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        return self.codec.decode(item, read_payload(tr, self.layout, item))
 
-        return read(tr, body)
+    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
+        """Return an item; `None` if it cannot be decoded, which is why some items die."""
+        with suppress(UndecodableItem):
+            return self.decode(tr, found.item)
+        return None
 
     # Single items
 
-    def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
-        """Return an item in any state; `None` if it ended."""
+    def _at(
+        self,
+        tr: ReadTransactor,
+        item: _T | str,
+        show: Callable[[ReadTransaction, LocatedItem], _R],
+    ) -> _R | None:
+        """Return what is shown of an item in any state; `None` if it ended."""
         reference, now = self.codec.reference(item), milliseconds()
 
-        def body(tr: ReadTransaction) -> _T | None:
+        def body(tr: ReadTransaction) -> _R | None:
             found = self.views.locate(tr, reference, now)
-            return None if found is None else self.codec.decode(tr, found.item)
+            return None if found is None else show(tr, found)
 
         return read(tr, body)
 
+    def _located(self, tr: ReadTransactor, item: _T | str) -> LocatedItem | None:
+        return self._at(tr, item, lambda _, found: found)
+
+    def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
+        """Return an item in any state; `None` if it ended."""
+        return self._at(tr, item, lambda tr, found: self.decode(tr, found.item))
+
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
-        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        found = self._located(tr, item)
         return None if found is None else found.state
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
-
-        def body(tr: ReadTransaction) -> ItemInfo | None:
-            found = self.views.locate(tr, reference, now)
-            return None if found is None else self._info(tr, found)()
-
-        return read(tr, body)
+        return self._at(tr, item, lambda tr, found: self._info(tr, found)())
 
     def _info(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], ItemInfo]:
         """Start to read what is known of an item; return a function that waits for it."""
-        state, key, header, metadata = found.state, found.key, found.item.header, found.metadata
-        attempts = header.attempts
-        due_at = died_at = error = claimed_at = finished_at = returned = None
+        state, key, header = found.state, found.key, found.item.header
         position = self.layout.position(key)
-        if state == "delayed":
-            due_at = utc_time(metadata[0])
-        elif state == "claimed" and metadata:
-            attempts, claimed_at = metadata[2], time_of(metadata[0][:UUID_SIZE])
-        elif state == "dead":
-            attempts, died_at, error = metadata[0], utc_time(metadata[1]), metadata[2]
-        elif state == "done":
-            finished_at, attempts = utc_time(metadata[0]), metadata[1]
-            returned = tr[self.layout.returned + position]
         expires = None if state in ("dead", "done") else header.expires
+        returned = tr[self.layout.returned + position] if state == "done" else None
         begun_lease = self.views.begin_lease(tr, found)
         begun_attempts = begin_attempts(tr, self.layout, position)
-        options = getattr(tr, "snapshot", tr).get(self.layout.options)
+        begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
 
         def finish() -> ItemInfo:
-            stored, lease, failed = options.value, begun_lease(), begun_attempts()
-            last = failed[-1].error if failed else None
+            options, lease, failed = begun_options(), begun_lease(), begun_attempts()
+            error = found.error or (failed[-1].error if failed else None)
             return ItemInfo(
                 item=self._decoded_if_possible(tr, found),
                 id=self.codec.id_of(found.item),
                 state=state,
-                attempts=attempts,
-                max_attempts=None if stored is None else decode_options(stored).max_attempts,
+                attempts=found.attempts,
+                max_attempts=None if options is None else options.max_attempts,
                 pushed_at=self.layout.pushed_at(key),
-                due_at=due_at,
+                due_at=utc_time(found.due) if state == "delayed" else None,
                 expires_at=None if expires is None else utc_time(expires),
                 claimed_by=None if state != "claimed" else lease.client if lease else "",
-                claimed_at=claimed_at,
+                claimed_at=time_of(found.token[:UUID_SIZE]),
                 lease_ends=lease and utc_time(lease.clock_end),
-                died_at=died_at,
-                finished_at=finished_at,
+                died_at=utc_time(found.died_at) if state == "dead" else None,
+                finished_at=utc_time(found.finished_at) if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),
-                error=None if state == "done" else error or last,
+                error=None if state == "done" else error,
                 unique=header.unique,
                 failed_attempts=tuple(failed),
             )
@@ -188,11 +178,10 @@ class Reads(Generic[_T]):
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of items ahead of an item; `None` if it is not ready."""
-        reference, now = self.codec.reference(item), milliseconds()
-        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        found = self._located(tr, item)
         if found is None or found.state != "ready":
             return None
-        begin, key = self.layout.all_items[0], found.key
+        begin, key, now = self.layout.all_items[0], found.key, milliseconds()
         n = sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
         return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
 
@@ -200,30 +189,23 @@ class Reads(Generic[_T]):
 
     def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
         """Iterate over the dead letters in order; on a database, read them in pages."""
-        return self._list(tr, "dead", self._dead_letter)
+        return self._list(tr, "dead", self._dead_letter, self.layout.all_items)
 
     def _dead_letter(self, tr: ReadTransaction, dead: LocatedItem) -> Callable[[], DeadLetter]:
-        attempts, died_at, error = dead.metadata
         return lambda: DeadLetter(
             self._decoded_if_possible(tr, dead),
             self.codec.id_of(dead.item),
-            attempts,
-            utc_time(died_at),
-            error,
+            dead.attempts,
+            utc_time(dead.died_at),
+            dead.error,
         )
-
-    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
-        """Return an item; `None` if it cannot be decoded, which is why some items die."""
-        with suppress(UndecodableItem):
-            return self.codec.decode(tr, found.item)
-        return None
 
     def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
         now = milliseconds()
 
         def body(tr: ReadTransaction) -> list[_T]:
-            return [self.codec.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
+            return [self.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
 
         return read(tr, body)
 
@@ -238,7 +220,7 @@ class Reads(Generic[_T]):
 
         def body(tr: ReadTransaction) -> _T | None:
             found = self.views.first_of(tr, first, is_one, now)
-            return None if found is None else self.codec.decode(tr, found)
+            return None if found is None else self.decode(tr, found)
 
         return read(tr, body)
 
@@ -247,8 +229,7 @@ class Reads(Generic[_T]):
         tr: ReadTransactor,
         state: State,
         begin_show: Callable[[ReadTransaction, LocatedItem], Callable[[], _R]],
-        begin: bytes | None = None,
-        end: bytes | None = None,
+        bounds: tuple[bytes, bytes],
         limit: int = 0,
         reverse: bool = False,
     ) -> Iterator[_R]:
@@ -259,22 +240,33 @@ class Reads(Generic[_T]):
 
         `begin_show(tr, item)` starts reads and returns a function that waits for them.
         """
-        now = milliseconds()
-        first, last = self.layout.all_items
-        begin, end = begin or first, end or last
         if not is_database(tr):
-            found = self.views.listed(tr, state, begin, end, now, limit, reverse)
+            found = self.views.listed(tr, state, *bounds, milliseconds(), limit, reverse)
             return (begin_show(tr, item)() for item in found)
+
+        def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
+            return [finish() for finish in [begin_show(tr, item) for item in items]]
+
+        return self._pages(tr, state, bounds, page, limit, reverse)
+
+    def _pages(
+        self,
+        db: ReadTransactor,
+        state: State,
+        bounds: tuple[bytes, bytes],
+        page: Callable[[ReadTransaction, list[LocatedItem]], list[_R]],
+        limit: int,
+        reverse: bool,
+    ) -> Iterator[_R]:
+        """Iterate over what `page` makes of the items in a state and in a range of keys."""
+        now = milliseconds()
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
         ) -> Iterator[LocatedItem]:
             return self.views.listed(tr, state, begin, end, now, n, reverse)
 
-        def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
-            return [finish() for finish in [begin_show(tr, item) for item in items]]
-
-        pages = read_pages(tr, begin, end, page, limit=limit, reverse=reverse, rows=rows)
+        pages = read_pages(db, *bounds, page, limit=limit, reverse=reverse, rows=rows)
         return chain.from_iterable(pages)
 
     def browse(
@@ -287,7 +279,7 @@ class Reads(Generic[_T]):
     ) -> Iterator[_T]:
         """Iterate over the ready items in order; on a database, read them in pages."""
         bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, "ready", self._shown, *bounds, limit, reverse)
+        return self._list(tr, "ready", self._shown, bounds, limit, reverse)
 
     def inspect(
         self,
@@ -306,7 +298,7 @@ class Reads(Generic[_T]):
             infos = self._done(tr, Filter(priority), self._infos, after, reverse)
             return islice((info for _, info in infos if info is not None), limit or None)
         bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, state, self._info, *bounds, limit, reverse)
+        return self._list(tr, state, self._info, bounds, limit, reverse)
 
     def matching(
         self,
@@ -377,17 +369,9 @@ class Reads(Generic[_T]):
         if state == "done":
             return self._done(db, wanted, show, after, reverse, limit)
         by_key = self.given_options.kind == "priority"
-        begin, end = self._bounds(db, after, reverse, wanted.priority if by_key else None)
-        now = milliseconds()
-
-        def rows(
-            tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
-        ) -> Iterator[LocatedItem]:
-            return self.views.listed(tr, state, begin, end, now, n, reverse)
-
+        bounds = self._bounds(db, after, reverse, wanted.priority if by_key else None)
         page = partial(self._selected, wanted, show)
-        pages = read_pages(db, begin, end, page, limit=limit, reverse=reverse, rows=rows)
-        return chain.from_iterable(pages)
+        return self._pages(db, state, bounds, page, limit, reverse)
 
     def _matches_by_key(self, state: State, wanted: Filter) -> bool:
         """Return whether all items that `_scan` iterates over match."""
@@ -411,7 +395,7 @@ class Reads(Generic[_T]):
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
         if priority is not None and self.given_options.kind == "priority":
-            if not found.key.startswith(self.levels.level(priority).prefix):
+            if not found.key.startswith(self._items.levels.level(priority).prefix):
                 return _never
         elif priority is not None or agent is not None:
             task: Any = self._decoded_if_possible(tr, found)
@@ -419,9 +403,8 @@ class Reads(Generic[_T]):
                 return _never
             if not _has(task.agent_name, agent):
                 return _never
-        known = found.metadata[2] if found.state == "dead" else None
         begun_error = begun_lease = None
-        if error is not None and not known:
+        if error is not None and not found.error:
             position = self.layout.position(found.key)
             begun_error = begin_last_error(tr, self.layout, position)
         if client is not None:
@@ -429,9 +412,8 @@ class Reads(Generic[_T]):
 
         def test() -> bool:
             lease = begun_lease and begun_lease()
-            return _has(begun_error() if begun_error else known, error) and _has(
-                lease and lease.client, client
-            )
+            last_error = begun_error() if begun_error else found.error
+            return _has(last_error, error) and _has(lease and lease.client, client)
 
         return test
 
@@ -450,14 +432,13 @@ class Reads(Generic[_T]):
         times = self.layout.done_times
         begin, end = self.layout.range_of(times)
         if after is not None:
-            reference, now = self.codec.reference(after), milliseconds()
-            found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+            found = self._located(tr, after)
             if found is None and not reverse:
                 return iter(())  # it is not kept any more, nor are the older ones
             if found is None or found.state != "done":
                 raise InvalidItemId(after)
             position = self.layout.position(found.key)
-            passed = self.layout.timer_key(times, found.metadata[0], position)
+            passed = self.layout.timer_key(times, found.finished_at, position)
             begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
 
         def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[tuple[LocatedItem, _R | None]]:
@@ -485,7 +466,7 @@ class Reads(Generic[_T]):
                     raise NoResult(id, found.state)
                 return None
             if found is None or found.state == "dead":
-                raise NoResult(id, found and found.state, found and found.metadata[2])
+                raise NoResult(id, found and found.state, found and found.error)
             position = self.layout.position(found.key)
             return Finished(decode_json(tr[self.layout.returned + position].value))
 
@@ -501,12 +482,12 @@ class Reads(Generic[_T]):
         """Return the range of the keys of the items of a priority, behind an item."""
         begin, end = self.layout.all_items
         if priority is not None:
-            _, begin, end, *_ = self.levels.level(priority)
+            _, begin, end, *_ = self._items.levels.level(priority)
         if after is not None:
-            reference, now = self.codec.reference(after), milliseconds()
+            reference = self.codec.reference(after)
             passed = self.layout.items + reference
             if self.given_options.kind == "task":  # whose ids do not say where they are
-                found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+                found = self._located(tr, after)
                 if found is None:
                     raise InvalidItemId(after)
                 passed = found.key
@@ -520,7 +501,7 @@ class Reads(Generic[_T]):
         return begin, end
 
     def _shown(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], _T]:
-        return partial(self.codec.decode, tr, found.item)
+        return partial(self.decode, tr, found.item)
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the numbers of the queue."""

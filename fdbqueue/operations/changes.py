@@ -1,12 +1,12 @@
-"""Changes of single items in any state within a transaction: remove and move."""
+"""Changes of single items within a transaction: remove them, move them, end their delays."""
 
 from __future__ import annotations
 
 from fdbqueue.layout.items import Level
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import with_header
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import Failures
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail, clear_owned
 from fdbqueue.types import KeyValue, State, Transaction
 
 MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
@@ -16,8 +16,8 @@ MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 class Changes:
     """The changes of items that a caller names. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, items: Items, failures: Failures, done: DoneItems) -> None:
-        self._layout = layout
+    def __init__(self, items: Items, failures: Failures, done: DoneItems) -> None:
+        self._layout = items.layout
         self._items = items
         self._failures = failures
         self._done = done
@@ -35,15 +35,23 @@ class Changes:
             self._items.take(tr, now, found.item, None)
             self._items.tally(tr, now, removed=1)
         elif found.state == "delayed":
-            self._items.undelay(tr, position, found.metadata[0])
+            self._items.undelay(tr, position, found.due)
             self._items.tally(tr, now, removed=1, delayed=-1)
-            layout.clear_owned(tr, position, found.item.value)
+            clear_owned(tr, layout, position, found.item.value)
         elif found.state == "dead":
             self._failures.drop(tr, now, found)
         else:
-            tr.clear(layout.timer_key(layout.done_times, found.metadata[0], position))
+            tr.clear(layout.timer_key(layout.done_times, found.finished_at, position))
             self._done.forget(tr, position, found.item.value)
             self._items.tally(tr, now, done=-1)
+        return True
+
+    def run_now(self, tr: Transaction, now: int, delayed: LocatedItem) -> bool:
+        """Make a delayed item ready; return true, because it existed."""
+        self._items.undelay(tr, self._layout.position(delayed.key), delayed.due)
+        header = delayed.item.header._replace(since=now)
+        self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
+        self._items.count_returned(tr, now, 1, delayed=-1)
         return True
 
     def move(
@@ -59,7 +67,7 @@ class Changes:
 
         `tails` are those of earlier moves of the transaction, by prefix, behind which it goes.
         """
-        layout, (state, item, metadata) = self._layout, found
+        layout, state, item = self._layout, found.state, found.item
         position = layout.position(item.key)
         attempts: list[KeyValue] = []
         if item.header.attempts or state == "dead":
@@ -69,19 +77,19 @@ class Changes:
         header = item.header
         if self._items.ids_are_positions:
             header = header._replace(origin=header.origin or position)
-        due = metadata[0] if state == "delayed" else None
+        due = found.due if state == "delayed" else None
         new = NewItem(level, payload, random, due, header)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
         if state == "dead":
-            key = self._failures.move(tr, position, found, new, tail)
+            key = self._failures.move(tr, found, new, tail)
         else:
             if state == "ready":
                 self._items.take(tr, now, item, None)
                 self._items.tally(tr, now, moved=1)
             else:
-                self._items.undelay(tr, position, metadata[0])
-                layout.clear_owned(tr, position, item.value)
+                self._items.undelay(tr, position, found.due)
+                clear_owned(tr, layout, position, item.value)
                 self._items.tally(tr, now, moved=1, delayed=-1)
             (key,) = self._items.append(tr, now, [new], {level.prefix: tail})
         for row in attempts:

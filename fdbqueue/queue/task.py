@@ -133,7 +133,7 @@ class TaskQueue(BaseQueue[Task]):
         levels = Priorities(layout, RANK, are_counted=False)
         items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
-        self._index = TaskIndex(layout, items)
+        self._index = TaskIndex(items)
         options = Options(
             "task", "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
@@ -710,7 +710,7 @@ class TaskQueue(BaseQueue[Task]):
     def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
         """Yield the tasks of an agent or client, page by page."""
         store, now = self._store, milliseconds()
-        prefix, is_one = store.layout.owner_key(index, name), self._index.is_of(index, name)
+        prefix, is_one = store.layout.entry_key(index, name), self._index.is_of(index, name)
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, _: bool
@@ -718,6 +718,6 @@ class TaskQueue(BaseQueue[Task]):
             return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
 
         def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
-            return [store.codec.decode(tr, item) for item in items]
+            return [store.reads.decode(tr, item) for item in items]
 
         return chain.from_iterable(read_pages(tr, *store.layout.all_items, page, rows=rows))

@@ -240,7 +240,6 @@ class PopMessages(Generic[_T]):
 
     def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
         self._receipts = layout.receipts
-        self._size = layout.largest_payload
         self._items = items
         self._codec = codec
 
@@ -256,13 +255,13 @@ class PopMessages(Generic[_T]):
 
     def fields(self, result: list[StoredItem]) -> list[bytes]:
         """Return the key and value of each item; raise `NotShareable` if that is too much."""
-        if sum(map(self._size, result)) > MAX_CONTENT:
+        if sum(item.largest_payload for item in result) > MAX_CONTENT:
             raise NotShareable
         return [part for item in result for part in (item.key, item.value)]
 
     def result(self, request: tuple[int, bool], fields: list[bytes]) -> list[_T]:
         """Return the items; raise `UndecodableItem` if decoding fails."""
-        return [self._codec.decode_payload(item, item.content) for item in self._stored(fields)]
+        return [self._codec.decode(item, item.content) for item in self._stored(fields)]
 
     def undo(self, db: Database, results: list[list[bytes]]) -> None:
         """Put the items back."""

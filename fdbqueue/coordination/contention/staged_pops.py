@@ -27,7 +27,7 @@ from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
+from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, clear_owned, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -486,7 +486,7 @@ class _Taker(Generic[_T]):
             for n in counts:
                 items = first[begin : begin + n]
                 if len(pops) > 1:
-                    size += sum(map(self._layout.largest_payload, items))
+                    size += sum(item.largest_payload for item in items)
                 is_full = size > BATCH_BYTES
                 if (drawn and is_full) or not self._fits_message(batch, len(drawn), items):
                     is_full = True
@@ -501,20 +501,22 @@ class _Taker(Generic[_T]):
     def _fits_message(self, batch: Batch[Pop], index: int, items: list[StoredItem]) -> bool:
         """Return whether the items of a pop fit a message, if another process waits for them."""
         is_local = index >= len(batch) or batch.is_own(index)
-        return is_local or sum(map(self._layout.largest_payload, items)) <= MAX_CONTENT
+        return is_local or sum(item.largest_payload for item in items) <= MAX_CONTENT
 
     def decoded(
         self, tr: Transaction, batch: Batch[Pop], drawn: list[list[StoredItem]]
     ) -> list[list[_T]]:
         """Decode the items of this process, and delete what the items of all of them own."""
-        decode = partial(self._codec.decode, tr)
-        is_own = batch.is_own
-        # Other processes decode their items themselves.
-        taken: list[list[Any]] = [
-            [*map(decode, items)] if is_own(index) else items for index, items in enumerate(drawn)
-        ]
+        layout, taken = self._layout, list[list[Any]]()
+        for index, items in enumerate(drawn):
+            # Other processes decode their items themselves.
+            if batch.is_own(index):
+                decode = self._codec.decode
+                taken.append([decode(item, read_payload(tr, layout, item)) for item in items])
+            else:
+                taken.append(items)
         for item in chain.from_iterable(drawn):
-            self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
+            clear_owned(tr, layout, layout.position(item.key), item.value)
         return taken
 
 
