@@ -71,6 +71,18 @@ class Filter(NamedTuple):
     client: str | None = None
 
 
+class _Range(NamedTuple):
+    """The items in a state and in a range of keys, as those of ready items.
+
+    Done items are in a range of the index of their times.
+    """
+
+    state: State
+    begin: bytes
+    end: bytes
+    reverse: bool
+
+
 class Reads(Generic[_T]):
     """The reads of one queue.
 
@@ -117,13 +129,13 @@ class Reads(Generic[_T]):
         show: Callable[[ReadTransaction, LocatedItem], _R],
     ) -> _R | None:
         """Return what is shown of an item in any state; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: ReadTransaction) -> _R | None:
+        def body(tr: ReadTransaction, now: int) -> _R | None:
             found = self.views.locate(tr, reference, now)
             return None if found is None else show(tr, found)
 
-        return read(tr, body)
+        return _read_now(tr, body)
 
     def _located(self, tr: ReadTransactor, item: _T | str) -> LocatedItem | None:
         return self._at(tr, item, lambda _, found: found)
@@ -189,25 +201,27 @@ class Reads(Generic[_T]):
 
     def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
         """Iterate over the dead letters in order; on a database, read them in pages."""
-        return self._list(tr, "dead", self._dead_letter, self.layout.all_items)
+        return self._list(tr, self._dead_letters, _Range("dead", *self.layout.all_items, False))
 
-    def _dead_letter(self, tr: ReadTransaction, dead: LocatedItem) -> Callable[[], DeadLetter]:
-        return lambda: DeadLetter(
-            self._decoded_if_possible(tr, dead),
-            self.codec.id_of(dead.item),
-            dead.attempts,
-            utc_time(dead.died_at),
-            dead.error,
-        )
+    def _dead_letters(self, tr: ReadTransaction, dead: list[LocatedItem]) -> list[DeadLetter]:
+        return [
+            DeadLetter(
+                self._decoded_if_possible(tr, each),
+                self.codec.id_of(each.item),
+                each.attempts,
+                utc_time(each.died_at),
+                each.error,
+            )
+            for each in dead
+        ]
 
     def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
-        now = milliseconds()
 
-        def body(tr: ReadTransaction) -> list[_T]:
+        def body(tr: ReadTransaction, now: int) -> list[_T]:
             return [self.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
 
-        return read(tr, body)
+        return _read_now(tr, body)
 
     def peek_of(
         self,
@@ -216,57 +230,43 @@ class Reads(Generic[_T]):
         is_one: Callable[[ReadTransaction, StoredItem], bool],
     ) -> _T | None:
         """Return the item that `pop_of` would take: the first one that `is_one` accepts."""
-        now = milliseconds()
 
-        def body(tr: ReadTransaction) -> _T | None:
+        def body(tr: ReadTransaction, now: int) -> _T | None:
             found = self.views.first_of(tr, first, is_one, now)
             return None if found is None else self.decode(tr, found)
 
-        return read(tr, body)
+        return _read_now(tr, body)
 
     def _list(
-        self,
-        tr: ReadTransactor,
-        state: State,
-        begin_show: Callable[[ReadTransaction, LocatedItem], Callable[[], _R]],
-        bounds: tuple[bytes, bytes],
-        limit: int = 0,
-        reverse: bool = False,
+        self, tr: ReadTransactor, show: _Show[_R], of: _Range, limit: int = 0
     ) -> Iterator[_R]:
-        """Iterate over what is shown of the items in a state and in a range of keys.
+        """Iterate over what is shown of some items.
 
         On a database, read them in pages. In a transaction, read only the items that the caller
         asks for, and conflict only with changes of them.
-
-        `begin_show(tr, item)` starts reads and returns a function that waits for them.
         """
-        if not is_database(tr):
-            found = self.views.listed(tr, state, *bounds, milliseconds(), limit, reverse)
-            return (begin_show(tr, item)() for item in found)
+        if is_database(tr):
+            return self._pages(tr, show, of, limit)
+        state, begin, end, reverse = of
+        found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
+        return chain.from_iterable(show(tr, [item]) for item in found)
 
-        def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
-            return [finish() for finish in [begin_show(tr, item) for item in items]]
-
-        return self._pages(tr, state, bounds, page, limit, reverse)
-
-    def _pages(
-        self,
-        db: ReadTransactor,
-        state: State,
-        bounds: tuple[bytes, bytes],
-        page: Callable[[ReadTransaction, list[LocatedItem]], list[_R]],
-        limit: int,
-        reverse: bool,
-    ) -> Iterator[_R]:
-        """Iterate over what `page` makes of the items in a state and in a range of keys."""
-        now = milliseconds()
+    def _pages(self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int) -> Iterator[_R]:
+        """Iterate over what is shown of some items, page by page."""
+        now, (state, first, last, reverse) = milliseconds(), of
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
         ) -> Iterator[LocatedItem]:
             return self.views.listed(tr, state, begin, end, now, n, reverse)
 
-        pages = read_pages(db, *bounds, page, limit=limit, reverse=reverse, rows=rows)
+        def done(tr: ReadTransaction, times: list[KeyValue]) -> list[_R]:
+            return show(tr, self._done_items.at(tr, times))
+
+        if state == "done":  # in order of their times, the newest first
+            pages = read_pages(db, first, last, done, limit=limit, reverse=not reverse)
+        else:
+            pages = read_pages(db, first, last, show, limit=limit, reverse=reverse, rows=rows)
         return chain.from_iterable(pages)
 
     def browse(
@@ -278,8 +278,8 @@ class Reads(Generic[_T]):
         priority: Priority | None = None,
     ) -> Iterator[_T]:
         """Iterate over the ready items in order; on a database, read them in pages."""
-        bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, "ready", self._shown, bounds, limit, reverse)
+        of = self._range(tr, "ready", after, reverse, priority)
+        return self._list(tr, self._values, of, limit)
 
     def inspect(
         self,
@@ -295,10 +295,9 @@ class Reads(Generic[_T]):
         Done items are in order of their acknowledgement, the newest first.
         """
         if state == "done":
-            infos = self._done(tr, Filter(priority), self._infos, after, reverse)
-            return islice((info for _, info in infos if info is not None), limit or None)
-        bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, state, self._info, bounds, limit, reverse)
+            return self.matching(tr, state, Filter(priority), limit, after, reverse)
+        of = self._range(tr, state, after, reverse, priority)
+        return self._list(tr, self._infos, of, limit)
 
     def matching(
         self,
@@ -310,7 +309,8 @@ class Reads(Generic[_T]):
         reverse: bool = False,
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state that match, in order, page by page."""
-        found = self._scan(db, state, wanted, self._infos, after, reverse, 0)
+        of = self._range(db, state, after, reverse, wanted.priority)
+        found = self._scan(db, of, wanted, self._infos, 0)
         return islice((info for _, info in found if info is not None), limit or None)
 
     def search(
@@ -324,54 +324,53 @@ class Reads(Generic[_T]):
         scan: int,
     ) -> SearchPage:
         """Return up to `limit` items in a state that match, among up to `scan` items."""
-
-        def show(tr: ReadTransaction, found: list[LocatedItem]) -> list[ItemInfo | None]:
-            return [*self._infos(tr, found[:limit]), *[None] * (len(found) - limit)]
-
-        items: list[ItemInfo] = []
-        last, scanned = None, 0
-        # One more item shows whether any follows.
-        most = min(limit, scan) if self._matches_by_key(state, wanted) else scan
-        for found, info in self._scan(db, state, wanted, show, after, reverse, most + 1):
-            if scanned == scan or len(items) == limit:
-                return SearchPage(items, last and self.codec.id_of(last.item), scanned)
-            last, scanned = found, scanned + 1
-            if info is not None:
-                items.append(info)
-        return SearchPage(items, None, scanned)
+        of = self._range(db, state, after, reverse, wanted.priority)
+        return SearchPage(*self._first(db, of, wanted, self._infos, limit, scan))
 
     def count(
         self, db: ReadTransactor, state: State, wanted: Filter, after: _T | str | None, scan: int
     ) -> MatchCount:
         """Return how many items in a state match, among up to `scan` items."""
-        last, count, scanned = None, 0, 0
-        for found, is_match in self._scan(db, state, wanted, _matches, after, False, scan + 1):
-            if scanned == scan:
-                return MatchCount(count, last and self.codec.id_of(last.item), scanned)
-            last, scanned = found, scanned + 1
-            count += is_match is not None
-        return MatchCount(count, None, scanned)
+        of = self._range(db, state, after, False, wanted.priority)
+        found, last, scanned = self._first(db, of, wanted, _matches, scan, scan)
+        return MatchCount(len(found), last, scanned)
 
-    def _scan(
+    def _first(
         self,
         db: ReadTransactor,
-        state: State,
+        of: _Range,
         wanted: Filter,
         show: _Show[_R],
-        after: _T | str | None,
-        reverse: bool,
         limit: int,
-    ) -> Iterator[tuple[LocatedItem, _R | None]]:
-        """Iterate over all items in a state, each with what is shown of it if it matches.
+        scan: int,
+    ) -> tuple[list[_R], str | None, int]:
+        """Look for up to `limit` items that match, among up to `scan` items.
 
-        The items of another priority are left out where the range of keys tells them apart.
+        Returns:
+            What is shown of them, the id of the last item that was scanned, or `None` if none
+            follows, and how many were scanned.
         """
-        if state == "done":
-            return self._done(db, wanted, show, after, reverse, limit)
-        by_key = self.given_options.kind == "priority"
-        bounds = self._bounds(db, after, reverse, wanted.priority if by_key else None)
-        page = partial(self._selected, wanted, show)
-        return self._pages(db, state, bounds, page, limit, reverse)
+
+        def show_few(tr: ReadTransaction, found: list[LocatedItem]) -> list[_R | None]:
+            return [*show(tr, found[:limit]), *[None] * (len(found) - limit)]
+
+        shown: list[_R] = []
+        last, scanned = None, 0
+        # One more item shows whether any follows.
+        most = min(limit, scan) if self._matches_by_key(of.state, wanted) else scan
+        for found, one in self._scan(db, of, wanted, show_few, most + 1):
+            if scanned == scan or len(shown) == limit:
+                return shown, last and self.codec.id_of(last.item), scanned
+            last, scanned = found, scanned + 1
+            if one is not None:
+                shown.append(one)
+        return shown, None, scanned
+
+    def _scan(
+        self, db: ReadTransactor, of: _Range, wanted: Filter, show: _Show[_R], limit: int
+    ) -> Iterator[tuple[LocatedItem, _R | None]]:
+        """Iterate over some items, each with what is shown of it if it matches."""
+        return self._pages(db, partial(self._selected, wanted, show), of, limit)
 
     def _matches_by_key(self, state: State, wanted: Filter) -> bool:
         """Return whether all items that `_scan` iterates over match."""
@@ -420,34 +419,6 @@ class Reads(Generic[_T]):
     def _infos(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[ItemInfo]:
         return [finish() for finish in [self._info(tr, found) for found in items]]
 
-    def _done(
-        self,
-        tr: ReadTransactor,
-        wanted: Filter,
-        show: _Show[_R],
-        after: _T | str | None,
-        reverse: bool,
-        limit: int = 0,
-    ) -> Iterator[tuple[LocatedItem, _R | None]]:
-        times = self.layout.done_times
-        begin, end = self.layout.range_of(times)
-        if after is not None:
-            found = self._located(tr, after)
-            if found is None and not reverse:
-                return iter(())  # it is not kept any more, nor are the older ones
-            if found is None or found.state != "done":
-                raise InvalidItemId(after)
-            position = self.layout.position(found.key)
-            passed = self.layout.timer_key(times, found.finished_at, position)
-            begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
-
-        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[tuple[LocatedItem, _R | None]]:
-            return self._selected(wanted, show, tr, self._done_items.at(tr, rows))
-
-        return chain.from_iterable(
-            read_pages(tr, begin, end, page, limit=limit, reverse=not reverse)
-        )
-
     def result(
         self, tr: ReadTransactor, item: _T | str, *, must_have_ended: bool = False
     ) -> Finished | None:
@@ -456,9 +427,9 @@ class Reads(Generic[_T]):
         Raises:
             NoResult: It is dead or unknown; with `must_have_ended`, also if it has not ended.
         """
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: ReadTransaction) -> Finished | None:
+        def body(tr: ReadTransaction, now: int) -> Finished | None:
             found = self.views.locate(tr, reference, now)
             id = item if isinstance(item, str) else item.id
             if found is not None and found.state in ("ready", "delayed", "claimed"):
@@ -470,63 +441,83 @@ class Reads(Generic[_T]):
             position = self.layout.position(found.key)
             return Finished(decode_json(tr[self.layout.returned + position].value))
 
-        return read(tr, body)
+        return _read_now(tr, body)
 
-    def _bounds(
+    def _range(
         self,
         tr: ReadTransactor,
+        state: State,
         after: _T | str | None,
         reverse: bool,
-        priority: Priority | None,
-    ) -> tuple[bytes, bytes]:
-        """Return the range of the keys of the items of a priority, behind an item."""
-        begin, end = self.layout.all_items
-        if priority is not None:
-            _, begin, end, *_ = self._items.levels.level(priority)
-        if after is not None:
-            reference = self.codec.reference(after)
-            passed = self.layout.items + reference
-            if self.given_options.kind == "task":  # whose ids do not say where they are
-                found = self._located(tr, after)
-                if found is None:
-                    raise InvalidItemId(after)
-                passed = found.key
-            else:
-                moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
-                if moved is not None:
-                    passed = self.layout.items + moved
-                elif isinstance(after, Item):
-                    passed = after.key  # the last position of an item that was moved and ended
-            return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
-        return begin, end
+        priority: Priority | None = None,
+    ) -> _Range:
+        """Return the items in a state behind an item.
 
-    def _shown(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], _T]:
-        return partial(self.decode, tr, found.item)
+        The items of another priority are left out where the range of keys tells them apart.
+        """
+        begin, end = self.layout.all_items
+        if state == "done":
+            begin, end = self.layout.range_of(self.layout.done_times)
+        elif priority is not None and self.given_options.kind == "priority":
+            _, begin, end, *_ = self._items.levels.level(priority)
+        if after is None:
+            return _Range(state, begin, end, reverse)
+        if state == "done":
+            newer, older = self._times_around(tr, after, not reverse)
+            return _Range(state, *((newer, end) if reverse else (begin, older)), reverse)
+        passed = self._key_of(tr, after)
+        if reverse:
+            return _Range(state, begin, min(end, passed), reverse)
+        return _Range(state, max(begin, passed + b"\0"), end, reverse)
+
+    def _times_around(
+        self, tr: ReadTransactor, after: _T | str, may_be_gone: bool
+    ) -> tuple[bytes, bytes]:
+        """Return the key behind that of the time of a done item, and the key itself."""
+        times = self.layout.done_times
+        found = self._located(tr, after)
+        if found is None and may_be_gone:
+            return times, times  # it is not kept any more, nor are the older ones
+        if found is None or found.state != "done":
+            raise InvalidItemId(after)
+        passed = self.layout.timer_key(times, found.finished_at, self.layout.position(found.key))
+        return passed + b"\x00", passed
+
+    def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
+        """Return the key that an item has while it is ready, perhaps since it was moved."""
+        reference = self.codec.reference(item)
+        if self.given_options.kind == "task":  # whose ids do not say where they are
+            found = self._located(tr, item)
+            if found is None:
+                raise InvalidItemId(item)
+            return found.key
+        moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
+        if moved is None and isinstance(item, Item):
+            return item.key  # the last position of an item that was moved and ended
+        return self.layout.items + (reference if moved is None else moved)
+
+    def _values(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[_T]:
+        return [self.decode(tr, found.item) for found in items]
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the numbers of the queue."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.stats(tr, now, self.given_options))
+        return _read_now(tr, partial(self.views.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return what happened in the last 5 minutes, hour and day."""
-        now = milliseconds()
-        return read(tr, lambda tr: read_history(tr, self.layout, now))
+        return _read_now(tr, partial(read_history, layout=self.layout))
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.size(tr, now))
+        return _read_now(tr, self.views.size)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
-        now = milliseconds()
-        return read(tr, lambda tr: not self.views.first(tr, 1, now))
+        return not _read_now(tr, partial(self.views.first, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority; omit priorities without items."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.counts(tr, now))
+        return _read_now(tr, self.views.counts)
 
     def counts_text(self, db: Database) -> str:
         """Return the counts as text, for a log: an error must not hide what has happened."""
@@ -535,6 +526,11 @@ class Reads(Generic[_T]):
         except error_classes() as error:
             return f"unknown ({error.code})"
         return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+
+
+def _read_now(tr: ReadTransactor, body: Callable[..., _R]) -> _R:
+    """Run `body(tr, now=now)`, which only reads; `now` is in milliseconds since 1970."""
+    return read(tr, partial(body, now=milliseconds()))
 
 
 def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:

@@ -634,3 +634,17 @@ class LocatedItem(NamedTuple):
     def key(self) -> bytes:
         """The key that it has while it is ready."""
         return self.item.key
+
+    def timer_over(self, tr: ReadTransaction, layout: Layout, now: int) -> bytes | None:
+        """Return the key of its timer if that is over; `None` otherwise.
+
+        A lease that is over by its version may have to be renewed, because of the clock.
+        """
+        position, expires = layout.position(self.key), self.item.header.expires
+        if self.state == "claimed" and self.lease_end <= tr.get_read_version().wait():
+            return layout.timer_key(layout.leases, self.lease_end, position)
+        if self.state == "delayed" and self.due <= now:
+            return layout.timer_key(layout.dues, self.due, position)
+        if self.state == "ready" and expires is not None and expires <= now:
+            return layout.timer_key(layout.expiries, expires, position)
+        return None

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
 from fdbqueue.operations.leases import Leases
-from fdbqueue.operations.timers import VERSIONS, timer_over
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import KeySelector, KeyValue, State, Transaction
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
@@ -162,7 +162,7 @@ class Sweep:
         }
         found = find()
         for _ in range(2):  # a claimed or delayed item becomes ready, and then expires
-            timer = found and timer_over(tr, self._layout, found, now)
+            timer = found and found.timer_over(tr, self._layout, now)
             if found is None or timer is None:
                 break
             rows = list(tr.get_range(timer, timer + b"\x00", limit=1))

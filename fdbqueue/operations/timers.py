@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import Lease, with_header
-from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.types import Options, ReadTransaction, State
+from fdbqueue.layout.values import Lease
+from fdbqueue.types import Options, State
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
@@ -59,29 +57,3 @@ def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | Non
 def fate_of_delay(expires: int | None, now: int) -> Fate:
     """Return the fate of an item whose delay is over."""
     return Fate.LAPSED if has_expired(expires, now) else Fate.AVAILABLE
-
-
-def timer_over(tr: ReadTransaction, layout: Layout, found: LocatedItem, now: int) -> bytes | None:
-    """Return the key of the timer of an item if it is over; `None` otherwise.
-
-    A lease that is over by its version may have to be renewed, because of the clock.
-    """
-    position, expires = layout.position(found.key), found.item.header.expires
-    if found.state == "claimed" and found.lease_end <= tr.get_read_version().wait():
-        return layout.timer_key(layout.leases, found.lease_end, position)
-    if found.state == "delayed" and found.due <= now:
-        return layout.timer_key(layout.dues, found.due, position)
-    if found.state == "ready" and expires is not None and expires <= now:
-        return layout.timer_key(layout.expiries, expires, position)
-    return None
-
-
-def after_timer(items: Items, found: LocatedItem, fate: Fate, now: int) -> LocatedItem | None:
-    """Return an item as it is after its timer was over; `None` if it ended."""
-    if fate.after == "dead":
-        return LocatedItem("dead", found.item, found.attempts, died_at=now, error=LEASE_OVER)
-    if fate.after is None:
-        return None
-    header = found.item.header._replace(attempts=found.attempts)
-    value = with_header(header, found.item.content)
-    return LocatedItem("ready", items.levels.item(found.key, value), found.attempts)

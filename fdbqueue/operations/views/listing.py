@@ -12,16 +12,11 @@ from typing import Any
 from fdbqueue.layout.items import StoredItem, counters_range
 from fdbqueue.layout.values import Lease, decode_lease, header_of
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.timers import (
-    Fate,
-    after_timer,
-    fate_of_delay,
-    fate_of_lease,
-    timer_over,
-)
+from fdbqueue.operations.timers import Fate, fate_of_delay, fate_of_lease
 from fdbqueue.operations.views.overdue import (
     NOTHING_OVERDUE,
     Overdue,
+    after_timer,
     begin_overdue,
     read_overdue,
 )
@@ -253,7 +248,7 @@ class Views:
         return lambda: decode_lease(timer.value or b"")
 
     def _as_swept(self, tr: ReadTransaction, found: LocatedItem, now: int) -> LocatedItem | None:
-        if timer_over(tr, self._layout, found, now) is None:
+        if found.timer_over(tr, self._layout, now) is None:
             return found
         expires = found.item.header.expires
         fate: Fate | None = Fate.EXPIRED

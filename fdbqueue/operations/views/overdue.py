@@ -14,9 +14,10 @@ from fdbqueue.layout.values import (
     decode_expiry,
     decode_lease,
     header_of,
+    with_header,
 )
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.timers import Fate, fate_of_delay, fate_of_lease, has_expired
+from fdbqueue.operations.timers import LEASE_OVER, Fate, fate_of_delay, fate_of_lease, has_expired
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.types import KeyValue, Options, ReadTransaction, State
 
@@ -138,6 +139,17 @@ def read_overdue(
         if position in staged:
             item = items.levels.item(layout.items + position, staged[position])
             yield LocatedItem("claimed", item, item.header.attempts), fate
+
+
+def after_timer(items: Items, found: LocatedItem, fate: Fate, now: int) -> LocatedItem | None:
+    """Return an item as it is after its timer was over; `None` if it ended."""
+    if fate.after == "dead":
+        return LocatedItem("dead", found.item, found.attempts, died_at=now, error=LEASE_OVER)
+    if fate.after is None:
+        return None
+    header = found.item.header._replace(attempts=found.attempts)
+    value = with_header(header, found.item.content)
+    return LocatedItem("ready", items.levels.item(found.key, value), found.attempts)
 
 
 def corrections(
