@@ -20,7 +20,6 @@ from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Items, LocatedItem, read_payload
-from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
@@ -223,20 +222,6 @@ class Reads(Generic[_T]):
 
         return _read_now(tr, body)
 
-    def peek_of(
-        self,
-        tr: ReadTransactor,
-        first: ReadFirst,
-        is_one: Callable[[ReadTransaction, StoredItem], bool],
-    ) -> _T | None:
-        """Return the item that `pop_of` would take: the first one that `is_one` accepts."""
-
-        def body(tr: ReadTransaction, now: int) -> _T | None:
-            found = self.views.first_of(tr, first, is_one, now)
-            return None if found is None else self.decode(tr, found)
-
-        return _read_now(tr, body)
-
     def _list(
         self, tr: ReadTransactor, show: _Show[_R], of: _Range, limit: int = 0
     ) -> Iterator[_R]:
@@ -310,7 +295,7 @@ class Reads(Generic[_T]):
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state that match, in order, page by page."""
         of = self._range(db, state, after, reverse, wanted.priority)
-        found = self._scan(db, of, wanted, self._infos, 0)
+        found = self._pages(db, partial(self._selected, wanted, self._infos), of, 0)
         return islice((info for _, info in found if info is not None), limit or None)
 
     def search(
@@ -357,25 +342,17 @@ class Reads(Generic[_T]):
         shown: list[_R] = []
         last, scanned = None, 0
         # One more item shows whether any follows.
-        most = min(limit, scan) if self._matches_by_key(of.state, wanted) else scan
-        for found, one in self._scan(db, of, wanted, show_few, most + 1):
+        by_key = self.given_options.kind == "priority" and of.state != "done"
+        all_match = wanted == (Filter(wanted.priority) if by_key else Filter())
+        most = min(limit, scan) if all_match else scan
+        select = partial(self._selected, wanted, show_few)
+        for found, one in self._pages(db, select, of, most + 1):
             if scanned == scan or len(shown) == limit:
                 return shown, last and self.codec.id_of(last.item), scanned
             last, scanned = found, scanned + 1
             if one is not None:
                 shown.append(one)
         return shown, None, scanned
-
-    def _scan(
-        self, db: ReadTransactor, of: _Range, wanted: Filter, show: _Show[_R], limit: int
-    ) -> Iterator[tuple[LocatedItem, _R | None]]:
-        """Iterate over some items, each with what is shown of it if it matches."""
-        return self._pages(db, partial(self._selected, wanted, show), of, limit)
-
-    def _matches_by_key(self, state: State, wanted: Filter) -> bool:
-        """Return whether all items that `_scan` iterates over match."""
-        by_range = self.given_options.kind == "priority" and state != "done"
-        return wanted == (Filter(wanted.priority) if by_range else Filter())
 
     def _selected(
         self, wanted: Filter, show: _Show[_R], tr: ReadTransaction, items: list[LocatedItem]

@@ -124,7 +124,7 @@ class Store(Generic[_T]):
         stored = self.options = items.options
         failures = self._failures = Failures(items)
         done = DoneItems(items)
-        self._changes = Changes(items, failures, done)
+        self._changes = Changes(items, done)
         slots = self._slots = Slots(items, agents, places)
         leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
         sweep = self._sweep = Sweep(items, leases)
@@ -563,7 +563,7 @@ class Store(Generic[_T]):
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_if(tr, item, "dead", self._failures.drop)
+        return self._change_if(tr, item, "dead", self._changes.remove)
 
     def run_now(self, tr: Transactor, item: _T | str) -> bool:
         """Make a delayed item ready; return false for any other state."""

@@ -451,35 +451,28 @@ class Layout:
         """Return the key that holds the record of the push with this idempotency key."""
         return self.idempotency_keys + fdb_tuple.pack((key,))
 
-    def idempotency_hour_key(self, hour: int, key: str) -> bytes:
-        """Return the key of an idempotency key in the index of hours since 1970."""
-        return self.idempotency_hours + fdb_tuple.pack((hour, key))
-
-    def idempotency_keys_before(self, hour: int) -> tuple[bytes, bytes]:
-        """Return the range of the idempotency keys of earlier hours, in the index of hours."""
-        return self.idempotency_hours + b"\x00", self.idempotency_hours + fdb_tuple.pack((hour,))
-
-    def unpack_idempotency_hour_key(self, entry: bytes) -> str:
-        """Return the idempotency key from a key of the index of hours."""
-        key: str = fdb_tuple.unpack(entry[len(self.idempotency_hours) :])[1]
-        return key
-
     def import_key(self, source: str) -> bytes:
         """Return the key that holds the progress of an import."""
         return self.imports + fdb_tuple.pack((source,))
 
-    def import_week_key(self, week: int, source: str) -> bytes:
-        """Return the key of an import in the index of weeks since 1970 in which imports ran."""
-        return self.imports + fdb_tuple.pack((week, source))
+    @staticmethod
+    def dated_key(index: bytes, number: int, name: str) -> bytes:
+        """Return the key of a name in an index of hours or weeks since 1970.
 
-    def import_weeks_before(self, week: int) -> tuple[bytes, bytes]:
-        """Return the range of the imports of earlier weeks, in the index of weeks."""
-        return self.imports + fdb_tuple.pack((0,)), self.imports + fdb_tuple.pack((week,))
+        The indexes are those of imports by week, and of idempotency keys by hour.
+        """
+        return index + fdb_tuple.pack((number, name))
 
-    def unpack_import_week_key(self, entry: bytes) -> str:
-        """Return the source of an import from a key of the index of weeks."""
-        source: str = fdb_tuple.unpack(entry[len(self.imports) :])[1]
-        return source
+    @staticmethod
+    def dated_before(index: bytes, number: int) -> tuple[bytes, bytes]:
+        """Return the range of the keys of earlier hours or weeks."""
+        return index + fdb_tuple.pack((0,)), index + fdb_tuple.pack((number,))
+
+    @staticmethod
+    def unpack_dated_key(index: bytes, key: bytes) -> str:
+        """Return the name from a key of `dated_key`."""
+        name: str = fdb_tuple.unpack(key[len(index) :])[1]
+        return name
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:

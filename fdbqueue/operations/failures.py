@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
-    Header,
     decode_attempt,
     encode_attempt,
     encode_metadata,
@@ -19,12 +18,8 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
-    NewItem,
     ReturnedItem,
-    Tail,
-    clear_kept,
     free_unique,
-    write_payload,
 )
 from fdbqueue.operations.timers import is_last_attempt
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
@@ -219,32 +214,3 @@ class Failures:
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self._items.requeue(tr, now, [returned], dead=-1, retried=1)
         return True
-
-    def drop(self, tr: Transaction, now: int, dead: LocatedItem) -> bool:
-        """Delete a dead letter; return true, because it existed."""
-        self._delete(tr, dead)
-        self._items.tally(tr, now, dead=-1, removed=1)
-        return True
-
-    def _delete(self, tr: Transaction, dead: LocatedItem) -> None:
-        """Delete a dead letter, with what it owns."""
-        layout = self._layout
-        position = layout.position(dead.key)
-        self._items.unpark(tr, layout.dead, position)
-        clear_kept(tr, layout, position, dead.item.value)
-        tr.clear_range(*layout.attempts_range(position))
-
-    def move(self, tr: Transaction, dead: LocatedItem, new: NewItem, tail: Tail) -> bytes:
-        """Move a dead letter to the end of a level, without its attempts; return its new key.
-
-        It changes no counter, and leaves its unique key to the item that may have taken it.
-        """
-        layout = self._layout
-        self._delete(tr, dead)
-        key = layout.item_key(new.level.prefix, self._items.take_count(tr, tail), new.random)
-        position = layout.position(key)
-        value = write_payload(tr, layout, new.random, new.payload, new.header)
-        stored = encode_metadata((dead.attempts, dead.died_at, dead.error), value)
-        self._items.park(tr, layout.dead, position, stored)
-        self._items.index_header(tr, position, Header(origin=new.header.origin))
-        return key

@@ -158,7 +158,7 @@ class Leases:
         candidates: list[Candidate],
         request: ClaimRequest,
         version: int,
-        mark: Value | None = None,
+        mark: Value,
     ) -> Claim | None:
         """Claim items that have a read conflict key, except those that cannot be decoded.
 
@@ -168,13 +168,11 @@ class Leases:
             candidates: The items.
             request: What to claim, and for how long.
             version: The read version of the transaction.
-            mark: The value that marks a queue with timers, if reading it has begun.
+            mark: The value that marks a queue with timers, whose read has begun.
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
         client = request.client
-        if mark is None:
-            mark = tr.snapshot.get(layout.scheduled)
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []

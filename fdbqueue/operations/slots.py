@@ -20,9 +20,6 @@ MAX_SLOTS = 10_000
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 """A function that reads up to `n` first items in a transaction."""
 
-ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[StoredItem]]
-"""The same, where nothing but reads is needed."""
-
 
 class Candidate(NamedTuple):
     """An item that may be claimed.

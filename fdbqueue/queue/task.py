@@ -23,7 +23,6 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.layout.values import Header
 from fdbqueue.operations.items import Moved, NewItem, Tail
-from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
@@ -418,8 +417,8 @@ class TaskQueue(BaseQueue[Task]):
             True
         """
         if agent is not None:
-            is_of_agent = self._index.is_of(self._store.layout.agents, agent)
-            return self._store.reads.peek_of(tr, self._first_for_agent(agent), is_of_agent)
+            agents = self._store.layout.agents
+            return next(self._by_index(tr, agents, validate_agent(agent), limit=1), None)
         return next(iter(self._store.reads.peek(tr, 1)), None)
 
     def peek_many(self, tr: ReadTransactor, n: int) -> list[Task]:
@@ -703,12 +702,14 @@ class TaskQueue(BaseQueue[Task]):
 
         return begin
 
-    def _first_for_agent(self, agent: str) -> ReadFirst:
+    def _first_for_agent(self, agent: str) -> _FirstForAgent:
         """Return how to read the first tasks of an agent."""
         return _FirstForAgent(self._index, validate_agent(agent))
 
-    def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
-        """Yield the tasks of an agent or client, page by page."""
+    def _by_index(
+        self, tr: ReadTransactor, index: bytes, name: str, limit: int = 0
+    ) -> Iterator[Task]:
+        """Yield the first tasks of an agent or client, page by page."""
         store, now = self._store, milliseconds()
         prefix, is_one = store.layout.entry_key(index, name), self._index.is_of(index, name)
 
@@ -720,4 +721,5 @@ class TaskQueue(BaseQueue[Task]):
         def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
             return [store.reads.decode(tr, item) for item in items]
 
-        return chain.from_iterable(read_pages(tr, *store.layout.all_items, page, rows=rows))
+        pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)
+        return chain.from_iterable(pages)

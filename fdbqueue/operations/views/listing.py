@@ -169,22 +169,6 @@ class Views:
     def _level_of(self, position: bytes) -> bytes:
         return self._items.levels.level_of(self._layout.items + position).prefix
 
-    def first_of(
-        self,
-        tr: ReadTransaction,
-        first: Callable[[ReadTransaction, int], Iterable[StoredItem]],
-        is_one: Callable[[ReadTransaction, StoredItem], bool],
-        now: int,
-    ) -> StoredItem | None:
-        """Return the first item of those that `first(tr, n)` reads and `is_one` accepts."""
-        overdue = self.overdue(tr, now)
-        expired = overdue.leaving("ready")
-        stored = first(tr, 1 + len(expired))
-        live = [item for item in stored if self._layout.position(item.key) not in expired]
-        moved = self._moved(tr, overdue, overdue.entering("ready"), now)
-        live += [found.item for found in moved if is_one(tr, found.item)]
-        return min(live, key=_key_of, default=None)
-
     def indexed(
         self,
         tr: ReadTransaction,
