@@ -328,7 +328,8 @@ class Items:
             return LocatedItem(state, item, item.header.attempts)
         metadata, value = decode_metadata(stored)
         item = self.levels.item(key, value)
-        fields = {"attempts": item.header.attempts, **dict(zip(METADATA[state], metadata))}
+        fields: dict[str, Any] = {"attempts": item.header.attempts}
+        fields.update(zip(METADATA[state], metadata))
         return LocatedItem(state, item, **fields)
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
