@@ -56,7 +56,7 @@ BESIDE = {
         "embedded.permissions",
         "embedded.ranges",
     },
-    "operations": {"operations.items", "operations.leases", "operations.sweep"},
+    "operations": {"operations.items", "operations.options", "operations.timers"},
     "http": {"http.responses", "http.routing", "http.security", "http.served"},
 }
 

@@ -19,10 +19,11 @@ from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.leases import VERSIONS, ClaimRequest, Leases
+from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.slots import First, Slots
 from fdbqueue.operations.sweep import Sweep
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")

@@ -14,15 +14,12 @@ from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec, decode_json
-from fdbqueue.layout.items import UUID_SIZE, StoredItem, time_of
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import decode_options, utc_time
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.values import UUID_SIZE, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.slots import ReadFirst
+from fdbqueue.operations.items import Items, LocatedItem, read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
@@ -73,6 +70,18 @@ class Filter(NamedTuple):
     client: str | None = None
 
 
+class _Range(NamedTuple):
+    """The items in a state and in a range of keys, as those of ready items.
+
+    Done items are in a range of the index of their times.
+    """
+
+    state: State
+    begin: bytes
+    end: bytes
+    reverse: bool
+
+
 class Reads(Generic[_T]):
     """The reads of one queue.
 
@@ -80,106 +89,98 @@ class Reads(Generic[_T]):
     that are over as the next sweep leaves them (see `Views`).
 
     Args:
-        layout: The keys of the queue.
-        levels: The levels of the queue.
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
+        done: The done items of the queue.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        levels: Levels,
-        items: Items,
-        codec: RowCodec[_T],
-        options: Options,
-        done: DoneItems,
+        self, items: Items, codec: RowCodec[_T], options: Options, done: DoneItems
     ) -> None:
-        self.layout = layout
-        self.levels = levels
+        self.layout = items.layout
         self.codec = codec
         self.given_options = options
         self._items = items
         self._done_items = done
-        self.views = Views(layout, items, first_key)
+        self.views = Views(items, first_key)
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""
+        return read(tr, self._items.options.read) or self.given_options
 
-        def body(tr: ReadTransaction) -> Options:
-            stored = tr[self.layout.options].value
-            return self.given_options if stored is None else decode_options(stored)
+    def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
+        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        return self.codec.decode(item, read_payload(tr, self.layout, item))
 
-        return read(tr, body)
+    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
+        """Return an item; `None` if it cannot be decoded, which is why some items die."""
+        with suppress(UndecodableItem):
+            return self.decode(tr, found.item)
+        return None
 
     # Single items
 
+    def _at(
+        self,
+        tr: ReadTransactor,
+        item: _T | str,
+        show: Callable[[ReadTransaction, LocatedItem], _R],
+    ) -> _R | None:
+        """Return what is shown of an item in any state; `None` if it ended."""
+        reference = self.codec.reference(item)
+
+        def body(tr: ReadTransaction, now: int) -> _R | None:
+            found = self.views.locate(tr, reference, now)
+            return None if found is None else show(tr, found)
+
+        return _read_now(tr, body)
+
+    def _located(self, tr: ReadTransactor, item: _T | str) -> LocatedItem | None:
+        return self._at(tr, item, lambda _, found: found)
+
     def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
         """Return an item in any state; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
-
-        def body(tr: ReadTransaction) -> _T | None:
-            found = self.views.locate(tr, reference, now)
-            return None if found is None else self.codec.decode(tr, found.item)
-
-        return read(tr, body)
+        return self._at(tr, item, lambda tr, found: self.decode(tr, found.item))
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
-        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        found = self._located(tr, item)
         return None if found is None else found.state
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it ended."""
-        reference, now = self.codec.reference(item), milliseconds()
-
-        def body(tr: ReadTransaction) -> ItemInfo | None:
-            found = self.views.locate(tr, reference, now)
-            return None if found is None else self._info(tr, found)()
-
-        return read(tr, body)
+        return self._at(tr, item, lambda tr, found: self._info(tr, found)())
 
     def _info(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], ItemInfo]:
         """Start to read what is known of an item; return a function that waits for it."""
-        state, key, header, metadata = found.state, found.key, found.item.header, found.metadata
-        attempts = header.attempts
-        due_at = died_at = error = claimed_at = finished_at = returned = None
+        state, key, header = found.state, found.key, found.item.header
         position = self.layout.position(key)
-        if state == "delayed":
-            due_at = utc_time(metadata[0])
-        elif state == "claimed" and metadata:
-            attempts, claimed_at = metadata[2], time_of(metadata[0][:UUID_SIZE])
-        elif state == "dead":
-            attempts, died_at, error = metadata[0], utc_time(metadata[1]), metadata[2]
-        elif state == "done":
-            finished_at, attempts = utc_time(metadata[0]), metadata[1]
-            returned = tr[self.layout.returned + position]
         expires = None if state in ("dead", "done") else header.expires
+        returned = tr[self.layout.returned + position] if state == "done" else None
         begun_lease = self.views.begin_lease(tr, found)
         begun_attempts = begin_attempts(tr, self.layout, position)
-        options = getattr(tr, "snapshot", tr).get(self.layout.options)
+        begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
 
         def finish() -> ItemInfo:
-            stored, lease, failed = options.value, begun_lease(), begun_attempts()
-            last = failed[-1].error if failed else None
+            options, lease, failed = begun_options(), begun_lease(), begun_attempts()
+            error = found.error or (failed[-1].error if failed else None)
             return ItemInfo(
                 item=self._decoded_if_possible(tr, found),
                 id=self.codec.id_of(found.item),
                 state=state,
-                attempts=attempts,
-                max_attempts=None if stored is None else decode_options(stored).max_attempts,
+                attempts=found.attempts,
+                max_attempts=None if options is None else options.max_attempts,
                 pushed_at=self.layout.pushed_at(key),
-                due_at=due_at,
+                due_at=utc_time(found.due) if state == "delayed" else None,
                 expires_at=None if expires is None else utc_time(expires),
                 claimed_by=None if state != "claimed" else lease.client if lease else "",
-                claimed_at=claimed_at,
+                claimed_at=time_of(found.token[:UUID_SIZE]),
                 lease_ends=lease and utc_time(lease.clock_end),
-                died_at=died_at,
-                finished_at=finished_at,
+                died_at=utc_time(found.died_at) if state == "dead" else None,
+                finished_at=utc_time(found.finished_at) if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),
-                error=None if state == "done" else error or last,
+                error=None if state == "done" else error,
                 unique=header.unique,
                 failed_attempts=tuple(failed),
             )
@@ -188,11 +189,10 @@ class Reads(Generic[_T]):
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of items ahead of an item; `None` if it is not ready."""
-        reference, now = self.codec.reference(item), milliseconds()
-        found = read(tr, lambda tr: self.views.locate(tr, reference, now))
+        found = self._located(tr, item)
         if found is None or found.state != "ready":
             return None
-        begin, key = self.layout.all_items[0], found.key
+        begin, key, now = self.layout.all_items[0], found.key, milliseconds()
         n = sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
         return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
 
@@ -200,81 +200,58 @@ class Reads(Generic[_T]):
 
     def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
         """Iterate over the dead letters in order; on a database, read them in pages."""
-        return self._list(tr, "dead", self._dead_letter)
+        return self._list(tr, self._dead_letters, _Range("dead", *self.layout.all_items, False))
 
-    def _dead_letter(self, tr: ReadTransaction, dead: LocatedItem) -> Callable[[], DeadLetter]:
-        attempts, died_at, error = dead.metadata
-        return lambda: DeadLetter(
-            self._decoded_if_possible(tr, dead),
-            self.codec.id_of(dead.item),
-            attempts,
-            utc_time(died_at),
-            error,
-        )
-
-    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
-        """Return an item; `None` if it cannot be decoded, which is why some items die."""
-        with suppress(UndecodableItem):
-            return self.codec.decode(tr, found.item)
-        return None
+    def _dead_letters(self, tr: ReadTransaction, dead: list[LocatedItem]) -> list[DeadLetter]:
+        return [
+            DeadLetter(
+                self._decoded_if_possible(tr, each),
+                self.codec.id_of(each.item),
+                each.attempts,
+                utc_time(each.died_at),
+                each.error,
+            )
+            for each in dead
+        ]
 
     def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
-        now = milliseconds()
 
-        def body(tr: ReadTransaction) -> list[_T]:
-            return [self.codec.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
+        def body(tr: ReadTransaction, now: int) -> list[_T]:
+            return [self.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
 
-        return read(tr, body)
-
-    def peek_of(
-        self,
-        tr: ReadTransactor,
-        first: ReadFirst,
-        is_one: Callable[[ReadTransaction, StoredItem], bool],
-    ) -> _T | None:
-        """Return the item that `pop_of` would take: the first one that `is_one` accepts."""
-        now = milliseconds()
-
-        def body(tr: ReadTransaction) -> _T | None:
-            found = self.views.first_of(tr, first, is_one, now)
-            return None if found is None else self.codec.decode(tr, found)
-
-        return read(tr, body)
+        return _read_now(tr, body)
 
     def _list(
-        self,
-        tr: ReadTransactor,
-        state: State,
-        begin_show: Callable[[ReadTransaction, LocatedItem], Callable[[], _R]],
-        begin: bytes | None = None,
-        end: bytes | None = None,
-        limit: int = 0,
-        reverse: bool = False,
+        self, tr: ReadTransactor, show: _Show[_R], of: _Range, limit: int = 0
     ) -> Iterator[_R]:
-        """Iterate over what is shown of the items in a state and in a range of keys.
+        """Iterate over what is shown of some items.
 
         On a database, read them in pages. In a transaction, read only the items that the caller
         asks for, and conflict only with changes of them.
-
-        `begin_show(tr, item)` starts reads and returns a function that waits for them.
         """
-        now = milliseconds()
-        first, last = self.layout.all_items
-        begin, end = begin or first, end or last
-        if not is_database(tr):
-            found = self.views.listed(tr, state, begin, end, now, limit, reverse)
-            return (begin_show(tr, item)() for item in found)
+        if is_database(tr):
+            return self._pages(tr, show, of, limit)
+        state, begin, end, reverse = of
+        found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
+        return chain.from_iterable(show(tr, [item]) for item in found)
+
+    def _pages(self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int) -> Iterator[_R]:
+        """Iterate over what is shown of some items, page by page."""
+        now, (state, first, last, reverse) = milliseconds(), of
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
         ) -> Iterator[LocatedItem]:
             return self.views.listed(tr, state, begin, end, now, n, reverse)
 
-        def page(tr: ReadTransaction, items: list[LocatedItem]) -> list[_R]:
-            return [finish() for finish in [begin_show(tr, item) for item in items]]
+        def done(tr: ReadTransaction, times: list[KeyValue]) -> list[_R]:
+            return show(tr, self._done_items.at(tr, times))
 
-        pages = read_pages(tr, begin, end, page, limit=limit, reverse=reverse, rows=rows)
+        if state == "done":  # in order of their times, the newest first
+            pages = read_pages(db, first, last, done, limit=limit, reverse=not reverse)
+        else:
+            pages = read_pages(db, first, last, show, limit=limit, reverse=reverse, rows=rows)
         return chain.from_iterable(pages)
 
     def browse(
@@ -286,8 +263,8 @@ class Reads(Generic[_T]):
         priority: Priority | None = None,
     ) -> Iterator[_T]:
         """Iterate over the ready items in order; on a database, read them in pages."""
-        bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, "ready", self._shown, *bounds, limit, reverse)
+        of = self._range(tr, "ready", after, reverse, priority)
+        return self._list(tr, self._values, of, limit)
 
     def inspect(
         self,
@@ -303,10 +280,9 @@ class Reads(Generic[_T]):
         Done items are in order of their acknowledgement, the newest first.
         """
         if state == "done":
-            infos = self._done(tr, Filter(priority), self._infos, after, reverse)
-            return islice((info for _, info in infos if info is not None), limit or None)
-        bounds = self._bounds(tr, after, reverse, priority)
-        return self._list(tr, state, self._info, *bounds, limit, reverse)
+            return self.matching(tr, state, Filter(priority), limit, after, reverse)
+        of = self._range(tr, state, after, reverse, priority)
+        return self._list(tr, self._infos, of, limit)
 
     def matching(
         self,
@@ -318,7 +294,8 @@ class Reads(Generic[_T]):
         reverse: bool = False,
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state that match, in order, page by page."""
-        found = self._scan(db, state, wanted, self._infos, after, reverse, 0)
+        of = self._range(db, state, after, reverse, wanted.priority)
+        found = self._pages(db, partial(self._selected, wanted, self._infos), of, 0)
         return islice((info for _, info in found if info is not None), limit or None)
 
     def search(
@@ -332,67 +309,50 @@ class Reads(Generic[_T]):
         scan: int,
     ) -> SearchPage:
         """Return up to `limit` items in a state that match, among up to `scan` items."""
-
-        def show(tr: ReadTransaction, found: list[LocatedItem]) -> list[ItemInfo | None]:
-            return [*self._infos(tr, found[:limit]), *[None] * (len(found) - limit)]
-
-        items: list[ItemInfo] = []
-        last, scanned = None, 0
-        # One more item shows whether any follows.
-        most = min(limit, scan) if self._matches_by_key(state, wanted) else scan
-        for found, info in self._scan(db, state, wanted, show, after, reverse, most + 1):
-            if scanned == scan or len(items) == limit:
-                return SearchPage(items, last and self.codec.id_of(last.item), scanned)
-            last, scanned = found, scanned + 1
-            if info is not None:
-                items.append(info)
-        return SearchPage(items, None, scanned)
+        of = self._range(db, state, after, reverse, wanted.priority)
+        return SearchPage(*self._first(db, of, wanted, self._infos, limit, scan))
 
     def count(
         self, db: ReadTransactor, state: State, wanted: Filter, after: _T | str | None, scan: int
     ) -> MatchCount:
         """Return how many items in a state match, among up to `scan` items."""
-        last, count, scanned = None, 0, 0
-        for found, is_match in self._scan(db, state, wanted, _matches, after, False, scan + 1):
-            if scanned == scan:
-                return MatchCount(count, last and self.codec.id_of(last.item), scanned)
-            last, scanned = found, scanned + 1
-            count += is_match is not None
-        return MatchCount(count, None, scanned)
+        of = self._range(db, state, after, False, wanted.priority)
+        found, last, scanned = self._first(db, of, wanted, _matches, scan, scan)
+        return MatchCount(len(found), last, scanned)
 
-    def _scan(
+    def _first(
         self,
         db: ReadTransactor,
-        state: State,
+        of: _Range,
         wanted: Filter,
         show: _Show[_R],
-        after: _T | str | None,
-        reverse: bool,
         limit: int,
-    ) -> Iterator[tuple[LocatedItem, _R | None]]:
-        """Iterate over all items in a state, each with what is shown of it if it matches.
+        scan: int,
+    ) -> tuple[list[_R], str | None, int]:
+        """Look for up to `limit` items that match, among up to `scan` items.
 
-        The items of another priority are left out where the range of keys tells them apart.
+        Returns:
+            What is shown of them, the id of the last item that was scanned, or `None` if none
+            follows, and how many were scanned.
         """
-        if state == "done":
-            return self._done(db, wanted, show, after, reverse, limit)
-        by_key = self.given_options.kind == "priority"
-        begin, end = self._bounds(db, after, reverse, wanted.priority if by_key else None)
-        now = milliseconds()
 
-        def rows(
-            tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
-        ) -> Iterator[LocatedItem]:
-            return self.views.listed(tr, state, begin, end, now, n, reverse)
+        def show_few(tr: ReadTransaction, found: list[LocatedItem]) -> list[_R | None]:
+            return [*show(tr, found[:limit]), *[None] * (len(found) - limit)]
 
-        page = partial(self._selected, wanted, show)
-        pages = read_pages(db, begin, end, page, limit=limit, reverse=reverse, rows=rows)
-        return chain.from_iterable(pages)
-
-    def _matches_by_key(self, state: State, wanted: Filter) -> bool:
-        """Return whether all items that `_scan` iterates over match."""
-        by_range = self.given_options.kind == "priority" and state != "done"
-        return wanted == (Filter(wanted.priority) if by_range else Filter())
+        shown: list[_R] = []
+        last, scanned = None, 0
+        # One more item shows whether any follows.
+        by_key = self.given_options.kind == "priority" and of.state != "done"
+        all_match = wanted == (Filter(wanted.priority) if by_key else Filter())
+        most = min(limit, scan) if all_match else scan
+        select = partial(self._selected, wanted, show_few)
+        for found, one in self._pages(db, select, of, most + 1):
+            if scanned == scan or len(shown) == limit:
+                return shown, last and self.codec.id_of(last.item), scanned
+            last, scanned = found, scanned + 1
+            if one is not None:
+                shown.append(one)
+        return shown, None, scanned
 
     def _selected(
         self, wanted: Filter, show: _Show[_R], tr: ReadTransaction, items: list[LocatedItem]
@@ -411,7 +371,7 @@ class Reads(Generic[_T]):
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
         if priority is not None and self.given_options.kind == "priority":
-            if not found.key.startswith(self.levels.level(priority).prefix):
+            if not found.key.startswith(self._items.levels.level(priority).prefix):
                 return _never
         elif priority is not None or agent is not None:
             task: Any = self._decoded_if_possible(tr, found)
@@ -419,9 +379,8 @@ class Reads(Generic[_T]):
                 return _never
             if not _has(task.agent_name, agent):
                 return _never
-        known = found.metadata[2] if found.state == "dead" else None
         begun_error = begun_lease = None
-        if error is not None and not known:
+        if error is not None and not found.error:
             position = self.layout.position(found.key)
             begun_error = begin_last_error(tr, self.layout, position)
         if client is not None:
@@ -429,43 +388,13 @@ class Reads(Generic[_T]):
 
         def test() -> bool:
             lease = begun_lease and begun_lease()
-            return _has(begun_error() if begun_error else known, error) and _has(
-                lease and lease.client, client
-            )
+            last_error = begun_error() if begun_error else found.error
+            return _has(last_error, error) and _has(lease and lease.client, client)
 
         return test
 
     def _infos(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[ItemInfo]:
         return [finish() for finish in [self._info(tr, found) for found in items]]
-
-    def _done(
-        self,
-        tr: ReadTransactor,
-        wanted: Filter,
-        show: _Show[_R],
-        after: _T | str | None,
-        reverse: bool,
-        limit: int = 0,
-    ) -> Iterator[tuple[LocatedItem, _R | None]]:
-        times = self.layout.done_times
-        begin, end = self.layout.range_of(times)
-        if after is not None:
-            reference, now = self.codec.reference(after), milliseconds()
-            found = read(tr, lambda tr: self.views.locate(tr, reference, now))
-            if found is None and not reverse:
-                return iter(())  # it is not kept any more, nor are the older ones
-            if found is None or found.state != "done":
-                raise InvalidItemId(after)
-            position = self.layout.position(found.key)
-            passed = self.layout.timer_key(times, found.metadata[0], position)
-            begin, end = (passed + b"\x00", end) if reverse else (begin, passed)
-
-        def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[tuple[LocatedItem, _R | None]]:
-            return self._selected(wanted, show, tr, self._done_items.at(tr, rows))
-
-        return chain.from_iterable(
-            read_pages(tr, begin, end, page, limit=limit, reverse=not reverse)
-        )
 
     def result(
         self, tr: ReadTransactor, item: _T | str, *, must_have_ended: bool = False
@@ -475,9 +404,9 @@ class Reads(Generic[_T]):
         Raises:
             NoResult: It is dead or unknown; with `must_have_ended`, also if it has not ended.
         """
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
-        def body(tr: ReadTransaction) -> Finished | None:
+        def body(tr: ReadTransaction, now: int) -> Finished | None:
             found = self.views.locate(tr, reference, now)
             id = item if isinstance(item, str) else item.id
             if found is not None and found.state in ("ready", "delayed", "claimed"):
@@ -485,67 +414,87 @@ class Reads(Generic[_T]):
                     raise NoResult(id, found.state)
                 return None
             if found is None or found.state == "dead":
-                raise NoResult(id, found and found.state, found and found.metadata[2])
+                raise NoResult(id, found and found.state, found and found.error)
             position = self.layout.position(found.key)
             return Finished(decode_json(tr[self.layout.returned + position].value))
 
-        return read(tr, body)
+        return _read_now(tr, body)
 
-    def _bounds(
+    def _range(
         self,
         tr: ReadTransactor,
+        state: State,
         after: _T | str | None,
         reverse: bool,
-        priority: Priority | None,
-    ) -> tuple[bytes, bytes]:
-        """Return the range of the keys of the items of a priority, behind an item."""
-        begin, end = self.layout.all_items
-        if priority is not None:
-            _, begin, end, *_ = self.levels.level(priority)
-        if after is not None:
-            reference, now = self.codec.reference(after), milliseconds()
-            passed = self.layout.items + reference
-            if self.given_options.kind == "task":  # whose ids do not say where they are
-                found = read(tr, lambda tr: self.views.locate(tr, reference, now))
-                if found is None:
-                    raise InvalidItemId(after)
-                passed = found.key
-            else:
-                moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
-                if moved is not None:
-                    passed = self.layout.items + moved
-                elif isinstance(after, Item):
-                    passed = after.key  # the last position of an item that was moved and ended
-            return (begin, min(end, passed)) if reverse else (max(begin, passed + b"\0"), end)
-        return begin, end
+        priority: Priority | None = None,
+    ) -> _Range:
+        """Return the items in a state behind an item.
 
-    def _shown(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], _T]:
-        return partial(self.codec.decode, tr, found.item)
+        The items of another priority are left out where the range of keys tells them apart.
+        """
+        begin, end = self.layout.all_items
+        if state == "done":
+            begin, end = self.layout.range_of(self.layout.done_times)
+        elif priority is not None and self.given_options.kind == "priority":
+            _, begin, end, *_ = self._items.levels.level(priority)
+        if after is None:
+            return _Range(state, begin, end, reverse)
+        if state == "done":
+            newer, older = self._times_around(tr, after, not reverse)
+            return _Range(state, *((newer, end) if reverse else (begin, older)), reverse)
+        passed = self._key_of(tr, after)
+        if reverse:
+            return _Range(state, begin, min(end, passed), reverse)
+        return _Range(state, max(begin, passed + b"\0"), end, reverse)
+
+    def _times_around(
+        self, tr: ReadTransactor, after: _T | str, may_be_gone: bool
+    ) -> tuple[bytes, bytes]:
+        """Return the key behind that of the time of a done item, and the key itself."""
+        times = self.layout.done_times
+        found = self._located(tr, after)
+        if found is None and may_be_gone:
+            return times, times  # it is not kept any more, nor are the older ones
+        if found is None or found.state != "done":
+            raise InvalidItemId(after)
+        passed = self.layout.timer_key(times, found.finished_at, self.layout.position(found.key))
+        return passed + b"\x00", passed
+
+    def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
+        """Return the key that an item has while it is ready, perhaps since it was moved."""
+        reference = self.codec.reference(item)
+        if self.given_options.kind == "task":  # whose ids do not say where they are
+            found = self._located(tr, item)
+            if found is None:
+                raise InvalidItemId(item)
+            return found.key
+        moved = read(tr, lambda tr: tr[self.layout.moved + reference].value)
+        if moved is None and isinstance(item, Item):
+            return item.key  # the last position of an item that was moved and ended
+        return self.layout.items + (reference if moved is None else moved)
+
+    def _values(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[_T]:
+        return [self.decode(tr, found.item) for found in items]
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the numbers of the queue."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.stats(tr, now, self.given_options))
+        return _read_now(tr, partial(self.views.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return what happened in the last 5 minutes, hour and day."""
-        now = milliseconds()
-        return read(tr, lambda tr: read_history(tr, self.layout, now))
+        return _read_now(tr, partial(read_history, layout=self.layout))
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.size(tr, now))
+        return _read_now(tr, self.views.size)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
-        now = milliseconds()
-        return read(tr, lambda tr: not self.views.first(tr, 1, now))
+        return not _read_now(tr, partial(self.views.first, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority; omit priorities without items."""
-        now = milliseconds()
-        return read(tr, lambda tr: self.views.counts(tr, now))
+        return _read_now(tr, self.views.counts)
 
     def counts_text(self, db: Database) -> str:
         """Return the counts as text, for a log: an error must not hide what has happened."""
@@ -554,6 +503,11 @@ class Reads(Generic[_T]):
         except error_classes() as error:
             return f"unknown ({error.code})"
         return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
+
+
+def _read_now(tr: ReadTransactor, body: Callable[..., _R]) -> _R:
+    """Run `body(tr, now=now)`, which only reads; `now` is in milliseconds since 1970."""
+    return read(tr, partial(body, now=milliseconds()))
 
 
 def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:

@@ -31,12 +31,20 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import Header
 from fdbqueue.operations.changes import Changes
-from fdbqueue.operations.delays import Delays
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay
-from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
+from fdbqueue.operations.items import (
+    BATCH_BYTES,
+    Items,
+    LocatedItem,
+    Moved,
+    NewItem,
+    Tail,
+    clear_owned,
+    read_payload,
+)
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
-from fdbqueue.operations.options import LIMITS, StoredOptions
+from fdbqueue.operations.options import LIMITS
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
@@ -116,19 +124,16 @@ class Store(Generic[_T]):
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(layout, random.randrange)
-        stored = self.options = StoredOptions(layout)
-        failures = self._failures = Failures(layout, items, stored)
-        delays = self._delays = Delays(layout, items)
-        done = DoneItems(layout, items)
-        self._changes = Changes(layout, items, failures, done)
-        slots = self._slots = Slots(layout, stored, agents, places)
-        leases = self._leases = Leases(
-            layout, items, codec, stored, slots, failures, done, self._retry_delay
-        )
-        sweep = self._sweep = Sweep(layout, items, leases, delays)
-        self.reads = Reads(layout, levels, items, codec, options, done)
+        stored = self.options = items.options
+        failures = self._failures = Failures(items)
+        done = DoneItems(items)
+        self._changes = Changes(items, done)
+        slots = self._slots = Slots(items, agents, places)
+        leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
+        sweep = self._sweep = Sweep(items, leases)
+        self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self._pusher = Pusher(layout, items, sweep, options, places)
+        pushing = self._pusher = Pusher(items, sweep, options, places)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
@@ -203,7 +208,7 @@ class Store(Generic[_T]):
             found = self._pusher.push_unique(tr, now, new, is_callers)
             if found is None:
                 return (None,)
-            item = self.codec.decode(tr, found.item)
+            item = self._decoded(tr, found.item)
             is_new = self.layout.unpack_item_key(found.key)[-1] == new.random
             return (item if is_new or isinstance(item, Task) else replace(item, is_new=False),)
 
@@ -287,14 +292,14 @@ class Store(Generic[_T]):
         if not self.sweeper.may_take(tr, now):
             return []
         first = self.items.first(tr, n, at_max)
-        items = self._decoded(tr, first)
+        items = [self._decoded(tr, item) for item in first]
         self.items.delete_first(tr, now, first)
         for item in first:
-            self.layout.clear_owned(tr, self.layout.position(item.key), item.value)
+            clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
         return items
 
-    def _decoded(self, tr: ReadTransaction, items: Iterable[StoredItem]) -> list[_T]:
-        return [self.codec.decode(tr, item) for item in items]
+    def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
+        return self.codec.decode(item, read_payload(tr, self.layout, item))
 
     def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
         """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
@@ -316,7 +321,7 @@ class Store(Generic[_T]):
         def body(tr: Transaction, now: int) -> _T | None:
             if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
-            item = self.codec.decode(tr, found[0])
+            item = self._decoded(tr, found[0])
             self.items.take(tr, now, found[0], "popped")
             return item
 
@@ -554,11 +559,11 @@ class Store(Generic[_T]):
 
     def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
         """Delete a dead letter; return false if the item is not one."""
-        return self._change_if(tr, item, "dead", self._failures.drop)
+        return self._change_if(tr, item, "dead", self._changes.remove)
 
     def run_now(self, tr: Transactor, item: _T | str) -> bool:
         """Make a delayed item ready; return false for any other state."""
-        return self._change_if(tr, item, "delayed", self._delays.run_now)
+        return self._change_if(tr, item, "delayed", self._changes.run_now)
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
@@ -615,11 +620,11 @@ class Store(Generic[_T]):
             stored = found.item
             if found.state in ("claimed", "done"):
                 raise WrongState(self.codec.id_of(stored), found.state)
-            before = self.codec.decode(tr, stored)
+            before = self._decoded(tr, stored)
             moved = change(before)
             if moved is None:
                 return None
-            payload = self.layout.read_payload(tr, stored) if moved[1] is None else moved[1]
+            payload = read_payload(tr, self.layout, stored) if moved[1] is None else moved[1]
             shared = {} if tails is None else tails
             return before, self._changes.move(tr, now, found, payload, moved[0], shared)
 

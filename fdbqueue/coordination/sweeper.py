@@ -14,6 +14,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
+from fdbqueue.operations.waiters import has_items
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
@@ -152,7 +153,7 @@ class Sweeper:
             skipped = MAX_SWEPT * int(random.random() * self._range)
             begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
             swept = self._sweep_in.sweep(tr, now, begin)
-            return swept, not self._options.is_paused(tr), swept.all or self._layout.has_items(tr)
+            return swept, not self._options.is_paused(tr), swept.all or has_items(tr, self._layout)
 
         outcome = run(db, body)
         if tries < 2:

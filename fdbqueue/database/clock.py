@@ -11,7 +11,7 @@ import time
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
-from fdbqueue.layout.items import UUID_SIZE
+from fdbqueue.layout.values import UUID_SIZE
 
 
 def nanoseconds() -> int:

@@ -24,10 +24,10 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import NO_HEADER, Header
-from fdbqueue.types import Codec, Item, Json, ReadTransaction
+from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header
+from fdbqueue.types import Codec, Item, Json
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
@@ -304,12 +304,8 @@ class RowCodec(ABC, Generic[_T]):
             raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
         return payload
 
-    def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
+    def decode(self, item: StoredItem, payload: bytes) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
-        return self.decode_payload(item, self._layout.read_payload(tr, item))
-
-    def decode_payload(self, item: StoredItem, payload: bytes) -> _T:
-        """Return a stored item with this payload; raise `UndecodableItem` if decoding fails."""
         try:
             try:
                 value = self._codec.decode(payload)

@@ -1,40 +1,27 @@
-"""Items as they are stored, their levels and counters, and the time of creation in their keys.
-
-Source: RFC 9562, section 5.7, for UUIDs of version 7.
-"""
+"""Items as they are stored, their levels and counters."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
-from datetime import datetime
 from typing import NamedTuple
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.spaces import TALLIES, Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
-    LAST_MILLISECOND,
+    MAX_PAYLOAD,
     NO_HEADER,
-    TALLIES,
+    PIECES,
     Header,
     decode_count,
     decode_level,
     decode_tallies,
     encode_level,
     header_of,
-    utc_time,
 )
 from fdbqueue.types import KeyValue, Priority
-
-UUID_SIZE = 16  # bytes
-
-# Staged items: the size of the position and of the value before each item, and zeros before the
-# items of each pop.
-_SIZES = struct.Struct(">HI")
-_BEGIN = _SIZES.pack(0, 0)
 
 
 class Level(NamedTuple):
@@ -81,59 +68,10 @@ class StoredItem:
         else:
             self.header, self.content = NO_HEADER, value
 
-
-def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
-    """Return the positions and values of the items that are staged for each pop of a request.
-
-    >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
-    [[(b'p', b'value')], []]
-    """
-    parts: list[bytes] = []
-    for items in pops:
-        parts.append(_BEGIN)
-        for position, value in items:
-            parts += (_SIZES.pack(len(position), len(value)), position, value)
-    return b"".join(parts)
-
-
-def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """Return what `pack_staged` packed; raise `struct.error` or `IndexError` for other bytes."""
-    pops: list[list[tuple[bytes, bytes]]] = []
-    offset = 0
-    while offset < len(result):
-        position_size, value_size = _SIZES.unpack_from(result, offset)
-        offset += _SIZES.size
-        if not position_size:
-            pops.append([])
-            continue
-        middle = offset + position_size
-        end = middle + value_size
-        pops[-1].append((result[offset:middle], result[middle:end]))
-        offset = end
-    return pops
-
-
-def time_of(uuid: bytes) -> datetime | None:
-    """Return when a UUID was created, by its creator's clock; `None` for other bytes.
-
-    >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"not a UUID")
-    (1970, None)
-    >>> time_of(bytes([255] * 6 + [0x70, 0, 0x80] + [0] * 7)) is None  # the year 10889
-    True
-    """
-    if len(uuid) != UUID_SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:
-        return None
-    created = int.from_bytes(uuid[:6], "big")
-    return utc_time(created) if created <= LAST_MILLISECOND else None  # it only looks like a UUID
-
-
-def at_time(uuid: bytes, milliseconds: int) -> bytes:
-    """Return the UUID of version 7 with another time, in milliseconds since 1970.
-
-    >>> time_of(at_time(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7), 86_400_000)).day
-    2
-    """
-    return milliseconds.to_bytes(6, "big") + uuid[6:]
+    @property
+    def largest_payload(self) -> int:
+        """The largest possible size of its payload, in bytes."""
+        return MAX_PAYLOAD if self.content.startswith(PIECES) else len(self.value)
 
 
 _COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))

@@ -16,24 +16,9 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.items import StoredItem, time_of, unpack_staged
 from fdbqueue.layout.spaces import Space
-from fdbqueue.layout.values import (
-    HEADER_MARK,
-    NO_HEADER,
-    Header,
-    header_of,
-    with_header,
-)
-from fdbqueue.types import KeyValue, Priority, ReadTransaction, State, Transaction
-
-PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
-MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
-
-# The first bytes of an item's value if its payload is in pieces. A payload that itself begins with
-# these bytes, or with those of a header, is split into pieces too. So no value is ambiguous.
-_PIECES = b"\xffpieces:"
-_MARKS = (_PIECES, HEADER_MARK)
+from fdbqueue.layout.values import PIECES, time_of, unpack_staged
+from fdbqueue.types import KeyValue, Priority, State
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.
@@ -53,20 +38,12 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 @functools.lru_cache(4096)
 def _packed_integer(number: int) -> bytes:
-    packed: bytes = fdb_tuple.pack((number,))
-    return packed
-
-
-@functools.lru_cache(4096)
-def _packed(parts: tuple[Any, ...]) -> bytes:
-    packed: bytes = fdb_tuple.pack(parts)
-    return packed
+    return fdb_tuple.pack((number,))
 
 
 @functools.lru_cache(1024)
 def _unpacked_slot(slot: bytes) -> tuple[Any, ...]:
-    parts: tuple[Any, ...] = fdb_tuple.unpack(slot)
-    return parts
+    return fdb_tuple.unpack(slot)
 
 
 def unpack_priority(packed: bytes) -> Any:
@@ -85,13 +62,27 @@ def receipt_key(receipts: Subspace, hour: int, client_id: bytes) -> bytes:
 @functools.lru_cache(maxsize=1_000)
 def _client_key(hour: int, client_id: bytes) -> bytes:
     """Return the key of a client's receipt without its prefix: the same for all its operations."""
-    key: bytes = fdb_tuple.pack((hour, client_id))
-    return key
+    return fdb_tuple.pack((hour, client_id))
 
 
 def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
     """Return the range of the receipts of clients that started before an hour."""
     return receipts.range().start, receipts.pack((hour,))
+
+
+class _Prefix:
+    """The first bytes of some keys of a layout, which computes them when it first needs them."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._packed = fdb_tuple.pack(parts)
+
+    def __set_name__(self, _: type[Layout], name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: Layout, _: type[Layout]) -> bytes:
+        prefix = layout.subspace.key() + self._packed
+        layout.__dict__[self._name] = prefix  # which Python finds first from now on
+        return prefix
 
 
 class Layout:
@@ -102,12 +93,58 @@ class Layout:
 
     The names of the methods follow one scheme. `x_key` builds a key, and `unpack_x_key` reads its
     parts. `x_prefix` builds the prefix of several keys, `x_range` and `x_before` build a range.
-    `encode_x` and `decode_x` convert values. What takes a transaction reads or writes rows.
+    Nothing here reads or writes a row.
 
     >>> layout = Layout(Subspace(("q",)))
     >>> layout.unpack_item_key(layout.item_key(layout.level_prefix(7), 0, b"r" * 16))
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
+
+    items = _Prefix(Space.ITEMS)
+    counts = _Prefix(Space.COUNTS)
+    totals = _Prefix(Space.TOTALS)
+    total_in = _Prefix(Space.TOTALS, 0)
+    level_counts = _Prefix(Space.TOTALS, 1)
+    total_rejected = _Prefix(Space.TOTALS, 4)
+    tallies = _Prefix(Space.TOTALS, 7)
+    pieces = _Prefix(Space.PIECES)
+    options = _Prefix(Space.QUEUE, "layout")
+    scheduled = _Prefix(Space.QUEUE, "scheduled")
+    wake_counter = _Prefix(Space.QUEUE, "freed")
+    arrivals = _Prefix(Space.QUEUE, "arrived")
+    waiters = _Prefix(Space.QUEUE, "idle")
+    waiting_claims = _Prefix(Space.QUEUE, "idle", 0)
+    waiting_pops = _Prefix(Space.QUEUE, "idle", 1)
+    imports = _Prefix(Space.IMPORTS)
+    requests = _Prefix(Space.REQUESTS)
+    results = _Prefix(Space.RESULTS)
+    leader = _Prefix(Space.LEADER)
+    places = _Prefix(Space.PLACES)
+    idempotency_keys = _Prefix(Space.IDEMPOTENCY_KEYS)
+    idempotency_hours = _Prefix(Space.IDEMPOTENCY_HOURS)
+    ids = _Prefix(Space.TASK_IDS, 0)
+    ids_parked = _Prefix(Space.TASK_IDS, 1)
+    agents = _Prefix(Space.TASK_OWNERS, 0)
+    clients = _Prefix(Space.TASK_OWNERS, 1)
+    agent_counts = _Prefix(Space.AGENT_COUNTS)
+    claims = _Prefix(Space.CLAIMS)
+    leases = _Prefix(Space.LEASES)
+    delayed = _Prefix(Space.DELAYED)
+    dues = _Prefix(Space.DUE_TIMES)
+    dead = _Prefix(Space.DEAD)
+    expiries = _Prefix(Space.EXPIRIES)
+    unique_keys = _Prefix(Space.UNIQUE_KEYS)
+    slots = _Prefix(Space.SLOTS)
+    agent_slots = _Prefix(Space.SLOTS, 1)
+    slot_places = _Prefix(Space.SLOTS, 2)
+    attempts = _Prefix(Space.ATTEMPTS)
+    done = _Prefix(Space.DONE)
+    done_times = _Prefix(Space.DONE_TIMES)
+    returned = _Prefix(Space.RETURNED)
+    moved = _Prefix(Space.MOVED)
+    history = _Prefix(Space.HISTORY)
+    waits = _Prefix(Space.HISTORY, 0)
+    samples = _Prefix(Space.HISTORY, 1)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -117,56 +154,12 @@ class Layout:
             )
         self.subspace = subspace
         self.name = name
-        prefix: bytes = subspace.key()
-
-        def key(*parts: Any) -> bytes:
-            return prefix + _packed(parts)
-
-        self.items: bytes = key(Space.ITEMS)
+        self.receipts = subspace[Space.RECEIPTS]
         self.all_items = self.range_of(self.items)
         self.position: Callable[[bytes], bytes] = itemgetter(slice(len(self.items), None))
         """Return the position of the item with this key."""
-        self.counts: bytes = key(Space.COUNTS)
-        self.total_in: bytes = key(Space.TOTALS, 0)
-        self.level_counts: bytes = key(Space.TOTALS, 1)
-        self.total_rejected: bytes = key(Space.TOTALS, 4)
-        self.tallies: bytes = key(Space.TOTALS, 7)
-        self.totals: bytes = key(Space.TOTALS)
-        self.pieces: bytes = key(Space.PIECES)
-        self.receipts = subspace[Space.RECEIPTS]
-        self.options: bytes = key(Space.QUEUE, "layout")
-        self.arrivals: bytes = key(Space.QUEUE, "arrived")
-        self.waiters: bytes = key(Space.QUEUE, "idle")
-        self.waiting_claims: bytes = key(Space.QUEUE, "idle", 0)
-        self.waiting_pops: bytes = key(Space.QUEUE, "idle", 1)
         # A push reads both at once, backwards: first the options, then the newest waiters.
         self.waiters_and_options = self.waiters, self.options + b"\x00"
-        self.imports: bytes = key(Space.IMPORTS)
-        self.requests: bytes = key(Space.REQUESTS)
-        self.results: bytes = key(Space.RESULTS)
-        self.ids: bytes = key(Space.TASK_IDS, 0)
-        self.ids_parked: bytes = key(Space.TASK_IDS, 1)
-        self.agents: bytes = key(Space.TASK_OWNERS, 0)
-        self.clients: bytes = key(Space.TASK_OWNERS, 1)
-        self.agent_counts: bytes = key(Space.AGENT_COUNTS)
-        self.claims: bytes = key(Space.CLAIMS)
-        self.leases: bytes = key(Space.LEASES)
-        self.delayed: bytes = key(Space.DELAYED)
-        self.dues: bytes = key(Space.DUE_TIMES)
-        self.dead: bytes = key(Space.DEAD)
-        self.expiries: bytes = key(Space.EXPIRIES)
-        self.unique_keys: bytes = key(Space.UNIQUE_KEYS)
-        self.attempts: bytes = key(Space.ATTEMPTS)
-        self.done: bytes = key(Space.DONE)
-        self.done_times: bytes = key(Space.DONE_TIMES)
-        self.returned: bytes = key(Space.RETURNED)
-        self.moved: bytes = key(Space.MOVED)
-        self.history: bytes = key(Space.HISTORY)
-        self.waits: bytes = key(Space.HISTORY, 0)
-        self.samples: bytes = key(Space.HISTORY, 1)
-        self.slots: bytes = key(Space.SLOTS)
-        self.agent_slots: bytes = key(Space.SLOTS, 1)
-        self.counters = (self.counts, self.level_counts, self.agent_counts, self.slots)
         self.prefix_of: dict[State, bytes] = {
             "ready": self.items,
             "delayed": self.delayed,
@@ -174,26 +167,35 @@ class Layout:
             "dead": self.dead,
             "done": self.done,
         }
-        self.indexes = (
+
+    @property
+    def timers_and_results(self) -> tuple[bytes, bytes]:
+        """The range of the mark that the queue has timers, and of the results, which follow it."""
+        return self.scheduled, self.range_of(self.results)[1]
+
+    @property
+    def counters(self) -> tuple[bytes, ...]:
+        """The prefixes of the counters that have no key at zero, and of the levels."""
+        return self.counts, self.level_counts, self.agent_counts, self.slots
+
+    @property
+    def indexes(self) -> tuple[bytes, ...]:
+        """The prefixes of all keys that lead to an item."""
+        return (
             *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
             self.moved,
         )
-        self.of_items = (
+
+    @property
+    def of_items(self) -> tuple[bytes, ...]:
+        """The prefixes of all keys that a queue without items does not have, but for totals."""
+        return (
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history),
         )
-        self.scheduled: bytes = key(Space.QUEUE, "scheduled")
-        # A view reads both at once: first the mark that the queue has timers, then the results.
-        self.timers_and_results = self.scheduled, self.range_of(self.results)[1]
-        self.wake_counter: bytes = key(Space.QUEUE, "freed")
-        self.leader: bytes = key(Space.LEADER)
-        self.places: bytes = key(Space.PLACES)
-        self.slot_places: bytes = key(Space.SLOTS, 2)
-        self.idempotency_keys: bytes = key(Space.IDEMPOTENCY_KEYS)
-        self.idempotency_hours: bytes = key(Space.IDEMPOTENCY_HOURS)
 
     # Items
 
@@ -201,8 +203,7 @@ class Layout:
         """Return the prefix of the keys of a priority's items."""
         if type(priority) is int:
             return self.items + _packed_integer(priority)
-        packed: bytes = fdb_tuple.pack((priority,))
-        return self.items + packed
+        return self.items + fdb_tuple.pack((priority,))
 
     @staticmethod
     def item_key(prefix: bytes, count: int, random: bytes) -> bytes:
@@ -231,8 +232,7 @@ class Layout:
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
         """Return (priority, count, random), or (index, random), from the key of an item."""
-        position: tuple[Any, ...] = fdb_tuple.unpack(key[len(self.items) :])
-        return position
+        return fdb_tuple.unpack(key[len(self.items) :])
 
     @staticmethod
     def is_item_key(key: bytes, prefix: bytes) -> bool:
@@ -268,36 +268,21 @@ class Layout:
         """
         return time_of(self.unpack_item_key(key)[-1])
 
-    # Tasks
+    # Tasks and counters
 
     @staticmethod
-    def task_id_key(ids: bytes, random: bytes) -> bytes:
-        """Return the key that holds the position of the task with this id, in an index of ids."""
-        packed: bytes = fdb_tuple.pack((random,))
-        return ids + packed
+    def entry_key(index: bytes, name: bytes | str | None) -> bytes:
+        """Return the key of the entry of an index for a name.
 
-    def task_pushed_at(self, key: bytes) -> datetime | None:
-        """Return when a task was pushed, from its key in the index; `None` for another key."""
-        if not key.startswith(self.ids):
-            return None
-        return time_of(fdb_tuple.unpack(key[len(self.ids) :])[0])
+        The indexes are those of tasks by id, agent or client, the counters of agents, and the
+        waiting clients. The tasks of an agent or client have the entry as their prefix.
+        """
+        return index + fdb_tuple.pack((name,))
 
     @staticmethod
-    def owner_key(index: bytes, name: str | None) -> bytes:
-        """Return the prefix of the tasks of an agent or client, or an agent's counter."""
-        packed: bytes = fdb_tuple.pack((name,))
-        return index + packed
-
-    def unpack_agent_counter_key(self, counter: bytes) -> str:
-        """Return the agent whose counter has this key."""
-        name: str = fdb_tuple.unpack(counter[len(self.agent_counts) :])[0]
-        return name
-
-    # Counters
-
-    def has_items(self, tr: Transaction) -> bool:
-        """Return whether an item is ready, by a snapshot read."""
-        return bool([*tr.snapshot.get_range(*self.all_items, limit=1)])
+    def unpack_entry_key(index: bytes, key: bytes) -> Any:
+        """Return the name from a key of `entry_key`."""
+        return fdb_tuple.unpack(key[len(index) :])[0]
 
     def counter_key(self, prefix: bytes, counts_taken: bool = False) -> bytes:
         """Return the key of the counter of the level with this prefix."""
@@ -307,61 +292,6 @@ class Layout:
         """Return the priority whose counter has this key."""
         counts = self.counts if key.startswith(self.counts) else self.level_counts
         return self.unpack_level_prefix(self.items + key[len(counts) :])
-
-    # Payloads
-
-    def write_payload(
-        self, tr: Transaction, random: bytes, payload: bytes, header: Header = NO_HEADER
-    ) -> bytes:
-        """Return the value of an item with this payload; write the pieces of a large payload."""
-        value = payload
-        if len(payload) > PIECE_SIZE or payload.startswith(_MARKS):
-            value = _PIECES + random
-            self.write_pieces(tr, self.pieces + fdb_tuple.pack((random,)), payload)
-        return value if header is NO_HEADER else with_header(header, value)
-
-    @staticmethod
-    def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
-        """Store bytes of any size in several values behind a prefix."""
-        for number, offset in enumerate(range(0, len(payload), PIECE_SIZE)):
-            tr[prefix + fdb_tuple.pack((number,))] = payload[offset : offset + PIECE_SIZE]
-
-    def read_payload(self, tr: ReadTransaction, item: StoredItem) -> bytes:
-        """Return the payload of an item; read the pieces of a large payload."""
-        if not item.content.startswith(_PIECES):
-            return item.content
-        begin, end = self._piece_range(item.content)
-        return b"".join(row.value for row in tr.get_range(begin, end))
-
-    @staticmethod
-    def largest_payload(item: StoredItem) -> int:
-        """Return the largest possible size of an item's payload, in bytes."""
-        return MAX_PAYLOAD if item.content.startswith(_PIECES) else len(item.value)
-
-    def clear_pieces(self, tr: Transaction, value: bytes) -> None:
-        """Delete the pieces of a payload, if it has any."""
-        content = header_of(value)[1]
-        if content.startswith(_PIECES):
-            tr.clear_range(*self._piece_range(content))
-
-    def clear_owned(self, tr: Transaction, position: bytes, value: bytes) -> None:
-        """Delete what an item that ended owns besides its row.
-
-        That is its pieces, its unique key, its failed attempts, and the way to it by its id.
-        """
-        if value.startswith(_MARKS):
-            self.free_unique(tr, value)
-            self.clear_kept(tr, position, value)
-
-    def clear_kept(self, tr: Transaction, position: bytes, value: bytes) -> None:
-        """Delete what a done or dead item still owns: all but its unique key."""
-        if value.startswith(_MARKS):
-            self.clear_pieces(tr, value)
-            header, _ = header_of(value)
-            if header.attempts:
-                self.clear_attempts(tr, position)
-            if header.origin is not None:
-                tr.clear(self.moved + header.origin)
 
     # Failed attempts
 
@@ -373,41 +303,30 @@ class Layout:
         """Return the range of the failed attempts of the item at a position."""
         return self.range_of(self.attempts + position)
 
-    def clear_attempts(self, tr: Transaction, position: bytes) -> None:
-        """Delete the failed attempts of the item at a position."""
-        tr.clear_range(*self.attempts_range(position))
-
     def unpack_attempt_key(self, key: bytes) -> tuple[bytes, int]:
         """Return the position of the item, and the number of the attempt, of a key."""
         *position, number = fdb_tuple.unpack(key[len(self.attempts) :])
-        packed: bytes = fdb_tuple.pack(tuple(position))
-        return packed, number
+        return fdb_tuple.pack(tuple(position)), number
 
-    def piece_owner(self, value: bytes) -> bytes | None:
-        """Return the prefix of an item's pieces; `None` if its value contains the payload."""
-        content = header_of(value)[1]
-        return self._piece_range(content)[0] if content.startswith(_PIECES) else None
+    # Pieces of payloads, and unique keys
 
-    def piece_prefix(self, key: bytes) -> bytes:
+    def pieces_prefix(self, content: bytes) -> bytes:
+        """Return the prefix of the pieces of a payload, to which this content refers."""
+        return self.pieces + fdb_tuple.pack((content[len(PIECES) :],))
+
+    def prefix_of_piece(self, key: bytes) -> bytes:
         """Return the prefix that all pieces of a payload share, given the key of one."""
-        random = fdb_tuple.unpack(key[len(self.pieces) :])[0]
-        prefix: bytes = self.pieces + fdb_tuple.pack((random,))
-        return prefix
+        random, _ = fdb_tuple.unpack(key[len(self.pieces) :])
+        return self.pieces + fdb_tuple.pack((random,))
 
-    def _piece_range(self, content: bytes) -> tuple[bytes, bytes]:
-        prefix = self.pieces + fdb_tuple.pack((content[len(_PIECES) :],))
-        return prefix, prefix + b"\xff"
+    @staticmethod
+    def piece_key(prefix: bytes, number: int) -> bytes:
+        """Return the key of a piece, or of a part of the items staged for a request."""
+        return prefix + fdb_tuple.pack((number,))
 
     def unique_key(self, key: str) -> bytes:
         """Return the key that holds the position of the unfinished item with this unique key."""
-        packed: bytes = fdb_tuple.pack((key,))
-        return self.unique_keys + packed
-
-    def free_unique(self, tr: Transaction, value: bytes) -> None:
-        """Release the unique key of an item, if it has one, for another item."""
-        unique = header_of(value)[0].unique
-        if unique is not None:
-            tr.clear(self.unique_key(unique))
+        return self.unique_keys + fdb_tuple.pack((key,))
 
     # Timers: when leases end, delayed items are due, and items expire
 
@@ -449,8 +368,7 @@ class Layout:
 
         After the prefix of all slots it is the key of the counter.
         """
-        packed: bytes = fdb_tuple.pack((0,) if agent is None else (1, agent))
-        return packed
+        return fdb_tuple.pack((0,) if agent is None else (1, agent))
 
     def slot_counter(self, slot: bytes) -> bytes:
         """Return the key of the counter of a slot that a claim holds.
@@ -459,11 +377,6 @@ class Layout:
         """
         kind, *agent = _unpacked_slot(slot)
         return self.slots + self.slot_of(agent[0] if kind else None)
-
-    def unpack_agent_slot_key(self, key: bytes) -> str:
-        """Return the agent whose counter of claimed tasks has this key."""
-        agent: str = fdb_tuple.unpack(key[len(self.agent_slots) :])[0]
-        return agent
 
     # Items staged for the pops of other processes
 
@@ -477,8 +390,7 @@ class Layout:
 
     def sample_key(self, seconds: int, number: int) -> bytes:
         """Return the key of the totals at the beginning of a period of this many seconds."""
-        packed: bytes = fdb_tuple.pack((seconds, number))
-        return self.samples + packed
+        return self.samples + fdb_tuple.pack((seconds, number))
 
     def unpack_sample_key(self, key: bytes) -> tuple[int, int]:
         """Return the length in seconds and the number of a period."""
@@ -531,59 +443,36 @@ class Layout:
             *((self.range_of(prefix), 1) for prefix in self.prefix_of.values()),
         ]
 
-    @staticmethod
-    def waiter_key(waiters: bytes, name: bytes) -> bytes:
-        """Return the key of a client that waits; `waiters` is the prefix of those of its kind."""
-        packed: bytes = fdb_tuple.pack((name,))
-        return waiters + packed
-
-    @staticmethod
-    def unpack_waiter_key(waiters: bytes, key: bytes) -> bytes:
-        """Return the name of the client that waits under a key."""
-        name: bytes = fdb_tuple.unpack(key[len(waiters) :])[0]
-        return name
-
     def newest_waiter(self, waiters: bytes) -> bytes:
         """Return the key that holds the name of the client of this kind that came last."""
         return self.arrivals + waiters[len(self.waiters) :]
 
     def idempotency_key(self, key: str) -> bytes:
         """Return the key that holds the record of the push with this idempotency key."""
-        packed: bytes = fdb_tuple.pack((key,))
-        return self.idempotency_keys + packed
-
-    def idempotency_hour_key(self, hour: int, key: str) -> bytes:
-        """Return the key of an idempotency key in the index of hours since 1970."""
-        packed: bytes = fdb_tuple.pack((hour, key))
-        return self.idempotency_hours + packed
-
-    def idempotency_keys_before(self, hour: int) -> tuple[bytes, bytes]:
-        """Return the range of the idempotency keys of earlier hours, in the index of hours."""
-        return self.idempotency_hours + b"\x00", self.idempotency_hours + fdb_tuple.pack((hour,))
-
-    def unpack_idempotency_hour_key(self, entry: bytes) -> str:
-        """Return the idempotency key from a key of the index of hours."""
-        key: str = fdb_tuple.unpack(entry[len(self.idempotency_hours) :])[1]
-        return key
+        return self.idempotency_keys + fdb_tuple.pack((key,))
 
     def import_key(self, source: str) -> bytes:
         """Return the key that holds the progress of an import."""
-        key: bytes = self.imports + fdb_tuple.pack((source,))
-        return key
+        return self.imports + fdb_tuple.pack((source,))
 
-    def import_week_key(self, week: int, source: str) -> bytes:
-        """Return the key of an import in the index of weeks since 1970 in which imports ran."""
-        key: bytes = self.imports + fdb_tuple.pack((week, source))
-        return key
+    @staticmethod
+    def dated_key(index: bytes, number: int, name: str) -> bytes:
+        """Return the key of a name in an index of hours or weeks since 1970.
 
-    def import_weeks_before(self, week: int) -> tuple[bytes, bytes]:
-        """Return the range of the imports of earlier weeks, in the index of weeks."""
-        return self.imports + fdb_tuple.pack((0,)), self.imports + fdb_tuple.pack((week,))
+        The indexes are those of imports by week, and of idempotency keys by hour.
+        """
+        return index + fdb_tuple.pack((number, name))
 
-    def unpack_import_week_key(self, entry: bytes) -> str:
-        """Return the source of an import from a key of the index of weeks."""
-        source: str = fdb_tuple.unpack(entry[len(self.imports) :])[1]
-        return source
+    @staticmethod
+    def dated_before(index: bytes, number: int) -> tuple[bytes, bytes]:
+        """Return the range of the keys of earlier hours or weeks."""
+        return index + fdb_tuple.pack((0,)), index + fdb_tuple.pack((number,))
+
+    @staticmethod
+    def unpack_dated_key(index: bytes, key: bytes) -> str:
+        """Return the name from a key of `dated_key`."""
+        name: str = fdb_tuple.unpack(key[len(index) :])[1]
+        return name
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:

@@ -44,8 +44,7 @@ def name_key(name: str) -> bytes:
         raise InvalidQueueName(name, "a name must be printable, without space at its ends")
     if len(name.encode()) > _MAX_NAME:
         raise InvalidQueueName(name, f"a name must have at most {_MAX_NAME} bytes in UTF-8")
-    key: bytes = NAMES.pack((name,))
-    return key
+    return NAMES.pack((name,))
 
 
 def renames_key(name: str | None) -> bytes:
@@ -53,8 +52,7 @@ def renames_key(name: str | None) -> bytes:
 
     `None` stands for all names that have no separate number.
     """
-    key: bytes = RENAMES.pack((name,))
-    return key
+    return RENAMES.pack((name,))
 
 
 def default_subspace(name: str, number: int) -> Subspace:
@@ -70,8 +68,7 @@ def restored_subspace(uuid: bytes) -> Subspace:
 def unfinished_key(name: str) -> bytes:
     """Return the key of the restored rows that will become the queue with this name."""
     name_key(name)  # raises for a text that cannot be a name
-    key: bytes = ROOT[5].pack((name,))
-    return key
+    return ROOT[5].pack((name,))
 
 
 def encode_unfinished(prefix: bytes, rows: int, digest: bytes) -> bytes:
@@ -80,8 +77,7 @@ def encode_unfinished(prefix: bytes, rows: int, digest: bytes) -> bytes:
     >>> decode_unfinished(encode_unfinished(b"prefix", 7, b"digest"))
     (b'prefix', 7, b'digest')
     """
-    value: bytes = fdb_tuple.pack((prefix, rows, digest))
-    return value
+    return fdb_tuple.pack((prefix, rows, digest))
 
 
 def decode_unfinished(value: bytes) -> tuple[bytes, int, bytes]:
@@ -98,8 +94,7 @@ def workers_range() -> tuple[bytes, bytes]:
 
 def worker_key(uuid: bytes) -> bytes:
     """Return the key of the row of a worker; its UUID sorts by the time of its start."""
-    key: bytes = ROOT[6].pack((uuid,))
-    return key
+    return ROOT[6].pack((uuid,))
 
 
 def encode_worker(*fields: str | int) -> bytes:
@@ -112,8 +107,7 @@ def encode_worker(*fields: str | int) -> bytes:
     >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
     ('a', 'b', 1, 'c', 2, 3, 4, 5, 6)
     """
-    value: bytes = fdb_tuple.pack(fields)
-    return value
+    return fdb_tuple.pack(fields)
 
 
 _WORKER = [str, str, int, str, int, int, int, int, int]

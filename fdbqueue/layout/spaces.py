@@ -5,7 +5,22 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from fdbqueue.layout.values import TALLIES
+TALLIES = (
+    *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
+    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done"),
+)
+"""The tallies of a queue, in the order in which one counter stores them.
+
+- `popped`, `claimed`: items popped and claimed, except those that the counters of priorities count.
+- `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
+- `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
+- `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
+- `expired`, `removed`: items that ended in these ways.
+- `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
+  items that returned; they count as moved too.
+- `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
+- `done`: acknowledged items that are kept.
+"""
 
 
 class Row(NamedTuple):

@@ -10,8 +10,8 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
 from fdbqueue.layout.codecs import JsonCodec, RowCodec
-from fdbqueue.layout.items import StoredItem, time_of
-from fdbqueue.layout.values import NO_HEADER, Header
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.values import NO_HEADER, Header, time_of
 from fdbqueue.types import Task, TaskPriority
 
 RANK = (int, int, float)

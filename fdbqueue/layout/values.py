@@ -1,4 +1,7 @@
-"""The values of counters, items and queue options."""
+"""The values of counters, items and queue options.
+
+Source: RFC 9562, section 5.7, for UUIDs of version 7, which items have in their keys.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.types import Options, PriorityKind
+from fdbqueue.layout.spaces import TALLIES
+from fdbqueue.types import Options, PriorityKind, State
 
 LAYOUT_VERSION = 6
 OLDEST_LAYOUT = 4
@@ -27,12 +31,27 @@ Moment: TypeAlias = datetime
 HEADER_MARK = b"\xffheader:"
 """The first bytes of an item's value if the value has a header."""
 
+PIECES = b"\xffpieces:"
+"""The first bytes of an item's value, behind its header, if its payload is in pieces."""
+
+MARKS = (PIECES, HEADER_MARK)
+"""A payload that itself begins with one of these is split into pieces. So no value is ambiguous."""
+
+MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
+
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
 _LEASE = struct.Struct(">QQIQ")
 _SHORT_LEASE = struct.Struct(">QQ")
 _EXPIRY = struct.Struct(">Q")
+
+# Staged items: the size of the position and of the value before each item, and zeros before the
+# items of each pop.
+_SIZES = struct.Struct(">HI")
+_BEGIN = _SIZES.pack(0, 0)
+
+UUID_SIZE = 16  # bytes
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
@@ -99,14 +118,12 @@ def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
 
 @functools.lru_cache(1024)
 def _packed(metadata: tuple[Any, ...]) -> bytes:
-    packed: bytes = fdb_tuple.pack(metadata)
-    return packed
+    return fdb_tuple.pack(metadata)
 
 
 @functools.lru_cache(1024)
 def _unpacked(packed: bytes) -> tuple[Any, ...]:
-    metadata: tuple[Any, ...] = fdb_tuple.unpack(packed)
-    return metadata
+    return fdb_tuple.unpack(packed)
 
 
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
@@ -114,6 +131,15 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     end = _SIZE.size + _SIZE.unpack_from(stored)[0]
     metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
     return metadata, stored[end:]
+
+
+METADATA: dict[State, tuple[str, ...]] = {
+    "delayed": ("due",),
+    "claimed": ("token", "lease_end", "attempts"),
+    "dead": ("attempts", "died_at", "error"),
+    "done": ("finished_at", "attempts"),
+}
+"""What the metadata of an item in each state are; the slots of a claimed item follow."""
 
 
 class ClaimedItem(NamedTuple):
@@ -170,6 +196,37 @@ def decode_claim(stored: bytes) -> ClaimedItem:
         tuple(slots),
         stored[value_begin:],
     )
+
+
+def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
+    """Return the positions and values of the items that are staged for each pop of a request.
+
+    >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
+    [[(b'p', b'value')], []]
+    """
+    parts: list[bytes] = []
+    for items in pops:
+        parts.append(_BEGIN)
+        for position, value in items:
+            parts += (_SIZES.pack(len(position), len(value)), position, value)
+    return b"".join(parts)
+
+
+def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
+    """Return what `pack_staged` packed; raise `struct.error` or `IndexError` for other bytes."""
+    pops: list[list[tuple[bytes, bytes]]] = []
+    offset = 0
+    while offset < len(result):
+        position_size, value_size = _SIZES.unpack_from(result, offset)
+        offset += _SIZES.size
+        if not position_size:
+            pops.append([])
+            continue
+        middle = offset + position_size
+        end = middle + value_size
+        pops[-1].append((result[offset:middle], result[middle:end]))
+        offset = end
+    return pops
 
 
 def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, id: str) -> str:
@@ -269,8 +326,7 @@ def encode_attempt(ended_at: int, client: str, error: str | None, traceback: str
     >>> decode_attempt(encode_attempt(1000, "host:7", "busy", None))
     (1000, 'host:7', 'busy', None)
     """
-    value: bytes = fdb_tuple.pack((ended_at, client, error, traceback))
-    return value
+    return fdb_tuple.pack((ended_at, client, error, traceback))
 
 
 def decode_attempt(value: bytes) -> tuple[int, str, str | None, str | None]:
@@ -303,8 +359,7 @@ def encode_options(options: Options) -> bytes:
         names = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
         names = priorities.__name__
-    value: bytes = fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
-    return value
+    return fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
 
 
 @functools.lru_cache(1024)
@@ -343,23 +398,6 @@ MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 ZERO = bytes(8)
 _FIELD = 2**64
 _FIELD_BYTES = 8
-
-TALLIES = (
-    *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
-    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done"),
-)
-"""The tallies of a queue, in the order in which one counter stores them.
-
-- `popped`, `claimed`: items popped and claimed, except those that the counters of priorities count.
-- `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
-- `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
-- `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
-- `expired`, `removed`: items that ended in these ways.
-- `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
-  items that returned; they count as moved too.
-- `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
-- `done`: acknowledged items that are kept.
-"""
 
 
 @functools.lru_cache(256)
@@ -445,8 +483,7 @@ def encode_sample(numbers: Sequence[int]) -> bytes:
     (5, 4, 3, 2, 1, 0, 7, 0)
     """
     last = max((place for place, number in enumerate(numbers) if number), default=-1)
-    value: bytes = fdb_tuple.pack(tuple(numbers[: last + 1]))
-    return value
+    return fdb_tuple.pack(tuple(numbers[: last + 1]))
 
 
 def decode_sample(value: bytes) -> tuple[int, ...]:
@@ -531,14 +568,36 @@ def utc_time(milliseconds: float) -> datetime:
         return _LAST_TIME if milliseconds > 0 else _FIRST_TIME
 
 
+def time_of(uuid: bytes) -> datetime | None:
+    """Return when a UUID was created, by its creator's clock; `None` for other bytes.
+
+    >>> time_of(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7)).year, time_of(b"not a UUID")
+    (1970, None)
+    >>> time_of(bytes([255] * 6 + [0x70, 0, 0x80] + [0] * 7)) is None  # the year 10889
+    True
+    """
+    if len(uuid) != UUID_SIZE or uuid[6] >> 4 != 7 or uuid[8] >> 6 != 2:
+        return None
+    created = int.from_bytes(uuid[:6], "big")
+    return utc_time(created) if created <= LAST_MILLISECOND else None  # it only looks like a UUID
+
+
+def at_time(uuid: bytes, milliseconds: int) -> bytes:
+    """Return the UUID of version 7 with another time, in milliseconds since 1970.
+
+    >>> time_of(at_time(bytes([0] * 6 + [0x70, 0, 0x80] + [0] * 7), 86_400_000)).day
+    2
+    """
+    return milliseconds.to_bytes(6, "big") + uuid[6:]
+
+
 def encode_progress(lines: int, digest: bytes) -> bytes:
     """Return the progress of an import: the number of stored lines, and their digest.
 
     >>> decode_progress(encode_progress(7, b"digest"))
     (7, b'digest')
     """
-    value: bytes = fdb_tuple.pack((lines, digest))
-    return value
+    return fdb_tuple.pack((lines, digest))
 
 
 def decode_progress(value: bytes) -> tuple[int, bytes]:
@@ -553,8 +612,7 @@ def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
     >>> decode_push(encode_push(480_000, b"digest", ["id"]))
     (480000, b'digest', ['id'])
     """
-    value: bytes = fdb_tuple.pack((hour, digest, *ids))
-    return value
+    return fdb_tuple.pack((hour, digest, *ids))
 
 
 def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:

@@ -1,25 +1,39 @@
-"""Changes of single items in any state within a transaction: remove and move."""
+"""Changes of single items within a transaction: remove them, move them, end their delays."""
 
 from __future__ import annotations
 
 from fdbqueue.layout.items import Level
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import Header, encode_metadata, with_header
 from fdbqueue.operations.done import DoneItems
-from fdbqueue.operations.failures import Failures
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import (
+    Items,
+    LocatedItem,
+    NewItem,
+    Tail,
+    clear_kept,
+    clear_owned,
+    write_payload,
+)
 from fdbqueue.types import KeyValue, State, Transaction
 
 MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 """The states of items that can be moved."""
 
+_REMOVED: dict[State, dict[str, int]] = {
+    "ready": {"removed": 1},
+    "delayed": {"removed": 1, "delayed": -1},
+    "dead": {"removed": 1, "dead": -1},
+    "done": {"done": -1},
+}
+"""The changes of the tallies when an item is removed that is in a state."""
+
 
 class Changes:
     """The changes of items that a caller names. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, items: Items, failures: Failures, done: DoneItems) -> None:
-        self._layout = layout
+    def __init__(self, items: Items, done: DoneItems) -> None:
+        self._layout = items.layout
         self._items = items
-        self._failures = failures
         self._done = done
 
     def remove(self, tr: Transaction, now: int, found: LocatedItem | None) -> bool:
@@ -27,23 +41,35 @@ class Changes:
 
         A done item does not count as removed: it has been completed.
         """
-        layout = self._layout
         if found is None or found.state == "claimed":
             return False
-        position = layout.position(found.item.key)
+        self._delete(tr, now, found)
+        self._items.tally(tr, now, **_REMOVED[found.state])
+        return True
+
+    def _delete(self, tr: Transaction, now: int, found: LocatedItem) -> None:
+        """Delete an item in any state but claimed, with what it owns. The caller counts it."""
+        layout, items = self._layout, self._items
+        position, value = layout.position(found.key), found.item.value
         if found.state == "ready":
-            self._items.take(tr, now, found.item, None)
-            self._items.tally(tr, now, removed=1)
+            items.take(tr, now, found.item, None)
         elif found.state == "delayed":
-            self._items.undelay(tr, position, found.metadata[0])
-            self._items.tally(tr, now, removed=1, delayed=-1)
-            layout.clear_owned(tr, position, found.item.value)
+            items.undelay(tr, position, found.due)
+            clear_owned(tr, layout, position, value)
         elif found.state == "dead":
-            self._failures.drop(tr, now, found)
+            items.unpark(tr, layout.dead, position)
+            clear_kept(tr, layout, position, value)
+            tr.clear_range(*layout.attempts_range(position))
         else:
-            tr.clear(layout.timer_key(layout.done_times, found.metadata[0], position))
-            self._done.forget(tr, position, found.item.value)
-            self._items.tally(tr, now, done=-1)
+            tr.clear(layout.timer_key(layout.done_times, found.finished_at, position))
+            self._done.forget(tr, position, value)
+
+    def run_now(self, tr: Transaction, now: int, delayed: LocatedItem) -> bool:
+        """Make a delayed item ready; return true, because it existed."""
+        self._items.undelay(tr, self._layout.position(delayed.key), delayed.due)
+        header = delayed.item.header._replace(since=now)
+        self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
+        self._items.count_returned(tr, now, 1, delayed=-1)
         return True
 
     def move(
@@ -59,7 +85,7 @@ class Changes:
 
         `tails` are those of earlier moves of the transaction, by prefix, behind which it goes.
         """
-        layout, (state, item, metadata) = self._layout, found
+        layout, state, item = self._layout, found.state, found.item
         position = layout.position(item.key)
         attempts: list[KeyValue] = []
         if item.header.attempts or state == "dead":
@@ -69,22 +95,31 @@ class Changes:
         header = item.header
         if self._items.ids_are_positions:
             header = header._replace(origin=header.origin or position)
-        due = metadata[0] if state == "delayed" else None
+        due = found.due if state == "delayed" else None
         new = NewItem(level, payload, random, due, header)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
+        self._delete(tr, now, found)
         if state == "dead":
-            key = self._failures.move(tr, position, found, new, tail)
+            key = self._store_dead(tr, found, new, tail)
         else:
-            if state == "ready":
-                self._items.take(tr, now, item, None)
-                self._items.tally(tr, now, moved=1)
-            else:
-                self._items.undelay(tr, position, metadata[0])
-                layout.clear_owned(tr, position, item.value)
-                self._items.tally(tr, now, moved=1, delayed=-1)
+            self._items.tally(tr, now, moved=1, delayed=-1 if state == "delayed" else 0)
             (key,) = self._items.append(tr, now, [new], {level.prefix: tail})
         for row in attempts:
             number = layout.unpack_attempt_key(row.key)[1]
             tr[layout.attempt_key(layout.position(key), number)] = row.value
+        return key
+
+    def _store_dead(self, tr: Transaction, dead: LocatedItem, new: NewItem, tail: Tail) -> bytes:
+        """Store a dead letter at the end of a level; return its new key.
+
+        This changes no counter, and leaves its unique key to the item that may have taken it.
+        """
+        layout = self._layout
+        key = layout.item_key(new.level.prefix, self._items.take_count(tr, tail), new.random)
+        position = layout.position(key)
+        value = write_payload(tr, layout, new.random, new.payload, new.header)
+        stored = encode_metadata((dead.attempts, dead.died_at, dead.error), value)
+        self._items.park(tr, layout.dead, position, stored)
+        self._items.index_header(tr, position, Header(origin=new.header.origin))
         return key

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_metadata, encode_metadata
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
+from fdbqueue.operations.items import (
+    WANT_ALL,
+    Items,
+    LocatedItem,
+    clear_kept,
+    free_unique,
+    stored_at,
+)
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 
@@ -28,14 +34,14 @@ class Done(NamedTuple):
 class DoneItems:
     """The done items of a queue that keeps some. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, items: Items) -> None:
-        self._layout = layout
+    def __init__(self, items: Items) -> None:
+        self._layout = items.layout
         self._items = items
 
     def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
         """Keep an item that was claimed and is done. The caller counts it."""
         layout = self._layout
-        layout.free_unique(tr, value)
+        free_unique(tr, layout, value)
         stored = encode_metadata((done.time, done.attempts), value)
         self._items.park(tr, layout.done, position, stored)
         tr[layout.timer_key(layout.done_times, done.time, position)] = b""
@@ -51,22 +57,17 @@ class DoneItems:
         """Return the done items of some rows of the index of times."""
         layout = self._layout
         positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
-        # Start all reads before waiting for the first.
-        reads = [(position, tr[layout.done + position]) for position in positions]
-        found: list[LocatedItem] = []
-        for position, read in reads:
-            if read.value is not None:
-                metadata, value = decode_metadata(read.value)
-                item = self._items.levels.item(layout.items + position, value)
-                found.append(LocatedItem("done", item, metadata))
-        return found
+        return [
+            self._items.located("done", layout.items + position, stored)
+            for position, stored in stored_at(tr, layout.done, positions)
+        ]
 
     def forget(self, tr: Transaction, position: bytes, value: bytes) -> None:
         """Delete a done item, with what it owns, except its entry in the index of times."""
         layout = self._layout
         self._items.unpark(tr, layout.done, position)
         tr.clear(layout.returned + position)
-        layout.clear_kept(tr, position, value)
+        clear_kept(tr, layout, position, value)
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
         """Delete up to `limit` done items, the oldest first, that the queue no longer keeps.
@@ -103,10 +104,7 @@ class DoneItems:
         end = rows[len(old) - 1].key + b"\x00"
         tr.add_read_conflict_range(begin, end)
         tr.clear_range(begin, end)
-        # Start all reads before waiting for the first.
-        stored = [tr.snapshot.get(layout.done + position) for position in old]
-        for position, read in zip(old, stored):
-            if read.value is not None:
-                self.forget(tr, position, decode_metadata(read.value)[1])
+        for position, stored in stored_at(tr.snapshot, layout.done, old):
+            self.forget(tr, position, decode_metadata(stored)[1])
         self._items.tally(tr, now, done=-len(old))
         return len(old)

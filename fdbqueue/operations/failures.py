@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
-    Header,
     decode_attempt,
     encode_attempt,
     encode_metadata,
@@ -16,8 +15,13 @@ from fdbqueue.layout.values import (
     utc_time,
     with_header,
 )
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, ReturnedItem, Tail
-from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.items import (
+    Items,
+    LocatedItem,
+    ReturnedItem,
+    free_unique,
+)
+from fdbqueue.operations.timers import is_last_attempt
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
 
 MAX_KEPT_ATTEMPTS = 1_000
@@ -146,10 +150,9 @@ class FailedItem(NamedTuple):
 class Failures:
     """The failed attempts and the dead letters of a queue. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, items: Items, options: StoredOptions) -> None:
-        self._layout = layout
+    def __init__(self, items: Items) -> None:
+        self._layout = items.layout
         self._items = items
-        self._options = options
 
     def return_failed(
         self,
@@ -165,8 +168,8 @@ class Failures:
         """
         if not failed:
             return
-        options = self._options.read(tr.snapshot) or _NO_OPTIONS
-        max_attempts, kept = options.max_attempts, options.kept_attempts
+        options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
+        kept = options.kept_attempts
         if traceback is not None:
             traceback = _text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
@@ -177,10 +180,10 @@ class Failures:
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
                 tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
-            if max_attempts is not None and attempts >= max_attempts:
-                self._layout.free_unique(tr, value)
+            if is_last_attempt(attempts, options):
+                free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
-                self._items.park(tr, self._layout.dead, position, stored)
+                self._items.park(tr, layout.dead, position, stored)
             else:
                 header, payload = header_of(value)
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
@@ -205,37 +208,9 @@ class Failures:
         if header.unique is not None:
             tr[layout.unique_key(header.unique)] = position
         self._items.unpark(tr, layout.dead, position)
-        layout.clear_attempts(tr, position)  # their numbers start again
+        tr.clear_range(*layout.attempts_range(position))  # their numbers start again
         # The item may have expired since, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None, since=now)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self._items.requeue(tr, now, [returned], dead=-1, retried=1)
         return True
-
-    def drop(self, tr: Transaction, now: int, dead: LocatedItem) -> bool:
-        """Delete a dead letter; return true, because it existed."""
-        self._items.unpark(tr, self._layout.dead, self._layout.position(dead.item.key))
-        self._items.tally(tr, now, dead=-1, removed=1)
-        position = self._layout.position(dead.item.key)
-        self._layout.clear_kept(tr, position, dead.item.value)
-        self._layout.clear_attempts(tr, position)
-        return True
-
-    def move(
-        self, tr: Transaction, position: bytes, dead: LocatedItem, new: NewItem, tail: Tail
-    ) -> bytes:
-        """Move a dead letter to the end of a level, without its attempts; return its new key.
-
-        It changes no counter, and leaves its unique key to the item that may have taken it.
-        """
-        layout = self._layout
-        self._items.unpark(tr, layout.dead, position)
-        layout.clear_kept(tr, position, dead.item.value)
-        layout.clear_attempts(tr, position)
-        key = layout.item_key(new.level.prefix, self._items.take_count(tr, tail), new.random)
-        value = layout.write_payload(tr, new.random, new.payload, new.header)
-        self._items.park(
-            tr, layout.dead, layout.position(key), encode_metadata(dead.metadata, value)
-        )
-        self._items.index_header(tr, layout.position(key), Header(origin=new.header.origin))
-        return key

@@ -15,26 +15,32 @@ from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
+    MARKS,
+    METADATA,
     MINUS_ONE,
     NO_HEADER,
     ONE,
+    PIECES,
     ZERO,
     Header,
     decode_metadata,
-    decode_options,
     encode_count,
     encode_expiry,
     encode_level,
     encode_metadata,
     encode_tallies,
     header_of,
+    with_header,
 )
 from fdbqueue.operations.history import History
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """The streaming mode for range reads that need all rows: they arrive in one reply."""
+
+_PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
@@ -46,6 +52,15 @@ _level_of = attrgetter("level")
 
 Taken: TypeAlias = Literal["popped", "claimed"]
 """The ways in which a client takes ready items."""
+
+
+def stored_at(
+    tr: ReadTransaction, prefix: bytes, positions: Iterable[bytes]
+) -> list[tuple[bytes, bytes]]:
+    """Return those of some positions where something is stored behind a prefix, with the value."""
+    # Start all reads before waiting for the first.
+    reads = [(position, tr[prefix + position]) for position in positions]
+    return [(position, read.value) for position, read in reads if read.value is not None]
 
 
 class NewItem(NamedTuple):
@@ -116,8 +131,9 @@ class Items:
     """True if every item has index entries. Otherwise only items with a header may have some."""
 
     def __init__(self, layout: Layout, levels: Levels) -> None:
-        self._layout = layout
+        self.layout = layout
         self.levels = levels
+        self.options = StoredOptions(layout)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
 
@@ -126,12 +142,12 @@ class Items:
     def tally(self, tr: Transaction, now: int, **changes: int) -> None:
         """Add to tallies of the queue, by their names in `TALLIES`."""
         self.history.note_change(tr, now)
-        tr.add(self._layout.tallies, encode_tallies(**changes))
+        tr.add(self.layout.tallies, encode_tallies(**changes))
 
     def count_returned(self, tr: Transaction, now: int, n: int, **changes: int) -> None:
         """Count items that are not new, and wake clients; add to other tallies, too."""
         self.history.note_change(tr, now)
-        tr.add(self._layout.total_in, encode_count(n))
+        tr.add(self.layout.total_in, encode_count(n))
         self.tally(tr, now, moved=n, **changes)
         self.waiters.wake(tr, n)
 
@@ -163,7 +179,7 @@ class Items:
         Returns:
             A function that waits for the read and returns the counters.
         """
-        subspace = self._layout.subspace
+        subspace = self.layout.subspace
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
 
@@ -179,7 +195,7 @@ class Items:
         expires = item.header.expires
         if expires is None:
             return {}, []
-        layout = self._layout
+        layout = self.layout
         return {layout.timer_key(layout.expiries, expires, layout.position(item.key)): b""}, []
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
@@ -222,7 +238,7 @@ class Items:
 
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
-        layout = self._layout
+        layout = self.layout
         self.park(tr, layout.delayed, position, encode_metadata((due,), value))
         expiry = encode_expiry(header_of(value)[0].expires)
         tr[layout.timer_key(layout.dues, due, position)] = expiry
@@ -230,8 +246,8 @@ class Items:
 
     def undelay(self, tr: Transaction, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
-        self.unpark(tr, self._layout.delayed, position)
-        tr.clear(self._layout.timer_key(self._layout.dues, due, position))
+        self.unpark(tr, self.layout.delayed, position)
+        tr.clear(self.layout.timer_key(self.layout.dues, due, position))
 
     @staticmethod
     def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
@@ -263,7 +279,7 @@ class Items:
             self.tally(tr, now, **changes)
         for position, value, due in items:
             if due is None:
-                self.insert(tr, now, self._layout.items + position, value)
+                self.insert(tr, now, self.layout.items + position, value)
             else:
                 self.delay(tr, position, due, value)
 
@@ -290,25 +306,41 @@ class Items:
         >>> items.at(db.create_transaction(), layout.position(item.key)).state
         'delayed'
         """
-        layout = self._layout
+        layout = self.layout
         key = layout.items + position
         value = tr[key].value
         if value is not None:
-            return LocatedItem("ready", self.levels.item(key, value))
+            return self.located("ready", key, value)
         states: tuple[State, ...] = ("delayed", "claimed", "dead", "done")
         parked = [tr[layout.prefix_of[state] + position] for state in states]
         moved = tr[layout.moved + position]
         for state, stored in zip(states, parked):
             if stored.value is not None:
-                metadata, value = decode_metadata(stored.value)
-                return LocatedItem(state, self.levels.item(key, value), metadata)
+                return self.located(state, key, stored.value)
         position_now = moved.value
         # An item may have come back to its first position.
         return None if position_now in (None, position) else self.at(tr, position_now)
 
+    def located(self, state: State, key: bytes, stored: bytes) -> LocatedItem:
+        """Return the item that is stored in a state; `key` is the one that it has while ready."""
+        if state == "ready":
+            item = self.levels.item(key, stored)
+            return LocatedItem(state, item, item.header.attempts)
+        metadata, value = decode_metadata(stored)
+        item = self.levels.item(key, value)
+        fields: dict[str, Any] = {"attempts": item.header.attempts}
+        fields.update(zip(METADATA[state], metadata))
+        return LocatedItem(state, item, **fields)
+
+    def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
+        """Return the ready items at some positions."""
+        items = self.layout.items
+        stored = stored_at(tr, items, positions)
+        return [self.levels.item(items + position, value) for position, value in stored]
+
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
         """Return the keys to watch until an item becomes done or dead, or is moved."""
-        layout = self._layout
+        layout = self.layout
         ends = [layout.prefix_of[state] + position for state in ("dead", "done")]
         return [*ends, layout.moved + reference]
 
@@ -318,7 +350,7 @@ class Items:
         Either way, the oldest item of a priority is its first. The range that this reads is what a
         pop conflicts with, as `PriorityQueue.pop_min` describes.
         """
-        begin, end = self._layout.all_items
+        begin, end = self.layout.all_items
         if not at_max:
             return self.read(tr, begin, end, n)
         items: list[StoredItem] = []
@@ -356,7 +388,7 @@ class Items:
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""
-        layout = self._layout
+        layout = self.layout
         position = layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
         return [*reads, tr[layout.moved + (header.origin or position)]]
@@ -376,14 +408,14 @@ class Items:
             items: The items.
             tails: The tails of their levels, by prefix.
         """
-        layout = self._layout
+        layout = self.layout
         keys: list[bytes] = []
         delayed = 0
         for level, payload, random, due, header, _ in items:
             tail = tails[level.prefix]
             count = self.take_count(tr, tail)
             key = layout.item_key(level.prefix, count, random)
-            value = layout.write_payload(tr, random, payload, header)
+            value = write_payload(tr, layout, random, payload, header)
             if header is not NO_HEADER:
                 self.index_header(tr, layout.position(key), header)
             if due is None:
@@ -420,7 +452,7 @@ class Items:
         """
         version: int = tr.get_read_version().wait()
         for row in tail.last_row:
-            last = self._layout.unpack_count(row.key, tail.level.prefix)
+            last = self.layout.unpack_count(row.key, tail.level.prefix)
             if last is None:
                 raise ForeignKey(row.key)
             return max(version, last + 1)
@@ -429,11 +461,11 @@ class Items:
     def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
         """Store what finds an item by its header: its unique key, and where it was moved to."""
         if header.expires is not None:
-            tr[self._layout.scheduled] = b""
+            tr[self.layout.scheduled] = b""
         if header.unique is not None:
-            tr[self._layout.unique_key(header.unique)] = position
+            tr[self.layout.unique_key(header.unique)] = position
         if header.origin is not None:
-            tr[self._layout.moved + header.origin] = position
+            tr[self.layout.moved + header.origin] = position
 
     def insert(self, tr: Transaction, now: int, key: bytes, value: bytes) -> None:
         """Store a ready item and count it in its level, but not in the totals."""
@@ -446,7 +478,7 @@ class Items:
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
     ) -> None:
         """Return popped items, as key, payload and header, unless they already exist."""
-        layout = self._layout
+        layout = self.layout
         items = {key: (payload, header) for key, payload, header in popped}
         # Start all reads before waiting for the first.
         pending = [self.begin_look(tr, key, header) for key, (_, header) in items.items()]
@@ -457,7 +489,7 @@ class Items:
                 if header.unique is not None and tr[layout.unique_key(header.unique)].present():
                     header = header._replace(unique=None)  # another item has the key now
                 self.index_header(tr, layout.position(key), header)
-                self.insert(tr, now, key, layout.write_payload(tr, random, payload, header))
+                self.insert(tr, now, key, write_payload(tr, layout, random, payload, header))
                 n += 1
         if n:
             self.count_returned(tr, now, n, put_back=n)
@@ -503,17 +535,75 @@ class Items:
         """Add a read conflict key for a ready item; delete it and what it owns."""
         tr.add_read_conflict_key(item.key)
         self.delete(tr, now, [item], taken)
-        self._layout.clear_owned(tr, self._layout.position(item.key), item.value)
+        clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
-        layout = self._layout
-        stored = tr[layout.options].value
+        layout = self.layout
+        is_paused = self.options.is_paused(tr)
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
         self.history.begin_again(tr, now)
-        if stored is not None and decode_options(stored).paused:
+        if is_paused:
             self.tally(tr, now, paused=1)
+
+
+# What an item has besides its row
+
+
+def write_payload(
+    tr: Transaction, layout: Layout, random: bytes, payload: bytes, header: Header = NO_HEADER
+) -> bytes:
+    """Return the value of an item with this payload; write the pieces of a large payload."""
+    value = payload
+    if len(payload) > _PIECE_SIZE or payload.startswith(MARKS):
+        value = PIECES + random
+        write_pieces(tr, layout.pieces_prefix(value), payload)
+    return value if header is NO_HEADER else with_header(header, value)
+
+
+def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
+    """Store bytes of any size in several values behind a prefix."""
+    for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
+        tr[Layout.piece_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
+
+
+def read_payload(tr: ReadTransaction, layout: Layout, item: StoredItem) -> bytes:
+    """Return the payload of an item; read the pieces of a large payload."""
+    if not item.content.startswith(PIECES):
+        return item.content
+    pieces = tr.get_range(*layout.range_of(layout.pieces_prefix(item.content)))
+    return b"".join(row.value for row in pieces)
+
+
+def clear_owned(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> None:
+    """Delete what an item that ended owns besides its row.
+
+    That is its pieces, its unique key, its failed attempts, and the way to it by its id.
+    """
+    if value.startswith(MARKS):
+        free_unique(tr, layout, value)
+        clear_kept(tr, layout, position, value)
+
+
+def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> None:
+    """Delete what a done or dead item still owns: all but its unique key."""
+    if not value.startswith(MARKS):
+        return
+    header, content = header_of(value)
+    if content.startswith(PIECES):
+        tr.clear_range(*layout.range_of(layout.pieces_prefix(content)))
+    if header.attempts:
+        tr.clear_range(*layout.attempts_range(position))
+    if header.origin is not None:
+        tr.clear(layout.moved + header.origin)
+
+
+def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:
+    """Release the unique key of an item, if it has one, for another item."""
+    unique = header_of(value)[0].unique
+    if unique is not None:
+        tr.clear(layout.unique_key(unique))
 
 
 class LocatedItem(NamedTuple):
@@ -522,14 +612,40 @@ class LocatedItem(NamedTuple):
     Attributes:
         state: The state.
         item: The item, with the key that it has while it is ready.
-        metadata: The metadata of a delayed, claimed, dead or done item.
+        attempts: How often it was claimed; how often that failed, if it is ready or delayed.
+        due: When it becomes available, if it is delayed.
+        token: The identity of its claim; empty if it is not claimed, but staged for a pop.
+        lease_end: The version at which the lease of its claim ends.
+        died_at: When it became a dead letter.
+        error: Why it became one, if that is known.
+        finished_at: When it was done.
     """
 
     state: State
     item: StoredItem
-    metadata: tuple[Any, ...] = ()
+    attempts: int
+    due: int = 0
+    token: bytes = b""
+    lease_end: int = 0
+    died_at: int = 0
+    error: str | None = None
+    finished_at: int = 0
 
     @property
     def key(self) -> bytes:
         """The key that it has while it is ready."""
         return self.item.key
+
+    def timer_over(self, tr: ReadTransaction, layout: Layout, now: int) -> bytes | None:
+        """Return the key of its timer if that is over; `None` otherwise.
+
+        A lease that is over by its version may have to be renewed, because of the clock.
+        """
+        position, expires = layout.position(self.key), self.item.header.expires
+        if self.state == "claimed" and self.lease_end <= tr.get_read_version().wait():
+            return layout.timer_key(layout.leases, self.lease_end, position)
+        if self.state == "delayed" and self.due <= now:
+            return layout.timer_key(layout.dues, self.due, position)
+        if self.state == "ready" and expires is not None and expires <= now:
+            return layout.timer_key(layout.expiries, expires, position)
+        return None

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import StoredItem, at_time
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
     ClaimedItem,
     Lease,
+    at_time,
     decode_claim,
     decode_lease,
     encode_claim,
@@ -24,18 +24,12 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, error_text, traceback_text
-from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem
-from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
 from fdbqueue.operations.slots import Candidate, Limit, Slots
-from fdbqueue.types import Claim, KeyValue, Options, Transaction, Value
+from fdbqueue.operations.timers import LEASE_OVER, VERSIONS
+from fdbqueue.types import Claim, KeyValue, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
-
-VERSIONS = 1_000_000
-"""The approximate number of read versions per second."""
-
-LEASE_OVER = "its lease ran out"
-"""The error of an attempt whose lease has ended."""
 
 _KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
 _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
@@ -133,19 +127,16 @@ class Leases:
 
     def __init__(
         self,
-        layout: Layout,
         items: Items,
         codec: RowCodec[Any],
-        options: StoredOptions,
         slots: Slots,
         failures: Failures,
         done: DoneItems,
         retry_delay: Callable[[int], float],
     ) -> None:
-        self._layout = layout
+        self._layout = items.layout
         self._items = items
         self._codec = codec
-        self._options = options
         self._slots = slots
         self._failures = failures
         self._done = done
@@ -167,7 +158,7 @@ class Leases:
         candidates: list[Candidate],
         request: ClaimRequest,
         version: int,
-        mark: Value | None = None,
+        mark: Value,
     ) -> Claim | None:
         """Claim items that have a read conflict key, except those that cannot be decoded.
 
@@ -177,13 +168,11 @@ class Leases:
             candidates: The items.
             request: What to claim, and for how long.
             version: The read version of the transaction.
-            mark: The value that marks a queue with timers, if reading it has begun.
+            mark: The value that marks a queue with timers, whose read has begun.
         """
         layout = self._layout
         end = version + int(request.lease * VERSIONS)
         client = request.client
-        if mark is None:
-            mark = tr.snapshot.get(layout.scheduled)
         items: list[Any] = []
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
@@ -193,7 +182,7 @@ class Leases:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
             try:
-                items.append(self._codec.decode(tr, stored))
+                items.append(self._codec.decode(stored, read_payload(tr, layout, stored)))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
                 failed = FailedItem(position, stored.value, delivery_count, due, client)
@@ -270,31 +259,25 @@ class Leases:
 
     def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], None]:
         """Start to read the items of a claim; return a function that acknowledges the claim."""
-        reads = self._begin(tr, request.claim)
-        options = self._options.begin_read(tr.snapshot) if request.may_keep else None
-        return partial(self._ack, tr, now, request, reads, options)
+        claim, may_keep, returned = request
+        reads = self._begin(tr, claim)
+        begun_options = self._items.options.begin_read(tr.snapshot) if may_keep else None
 
-    def _ack(
-        self,
-        tr: Transaction,
-        now: int,
-        request: AckRequest,
-        reads: _Reads,
-        begun_options: Callable[[], Options | None] | None,
-    ) -> None:
-        claim, _, returned = request
-        options = None if begun_options is None else begun_options()
-        ended = self._end(tr, claim, reads)
-        n = len(ended)
-        if options is not None and options.keeps_done:
-            self._items.tally(tr, now, acked=n, done=n)
+        def ack() -> None:
+            options = begun_options and begun_options()
+            ended = self._end(tr, claim, reads)
+            n = len(ended)
+            if options is not None and options.keeps_done:
+                self._items.tally(tr, now, acked=n, done=n)
+                for position, item in ended:
+                    done = Done(now, item.delivery_count, returned)
+                    self._done.finish(tr, position, item.value, done)
+                return
+            self._items.tally(tr, now, acked=n)
             for position, item in ended:
-                done = Done(now, item.delivery_count, returned)
-                self._done.finish(tr, position, item.value, done)
-            return
-        self._items.tally(tr, now, acked=n)
-        for position, item in ended:
-            self._layout.clear_owned(tr, position, item.value)
+                clear_owned(tr, self._layout, position, item.value)
+
+        return ack
 
     def ack_each(
         self, tr: Transaction, now: int, requests: list[AckRequest]
@@ -357,8 +340,7 @@ class Leases:
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Release an item as the client that has claimed it would; return true."""
-        token = claimed.metadata[0]
-        self.release(tr, now, Claim((), (), (claimed.key,), token))
+        self.release(tr, now, Claim((), (), (claimed.key,), claimed.token))
         return True
 
     def nack(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE, decode_options
-from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
 LIMITS = frozenset({"concurrency", "agent_concurrency", "paused"})
@@ -24,7 +23,6 @@ class StoredOptions:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._waiters = Waiters(layout, layout.waiters)
         self.max_attempts: int | None = None
         self.keeps_done: bool | None = None
         self.may_have_done = False
@@ -61,4 +59,4 @@ class StoredOptions:
         """Let clients check the limits from now on, and wake those that wait."""
         tr[self._layout.scheduled] = b""
         tr.add(self._layout.wake_counter, ONE)
-        self._waiters.wake_all(tr)
+        tr.clear_range(*self._layout.range_of(self._layout.waiters))

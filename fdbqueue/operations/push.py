@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_options, encode_count, encode_options
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
@@ -69,24 +68,28 @@ class Pusher:
 
     The first push stores the queue's options. Every push reads them, so all clients follow the same
     options, even if the options changed after a client opened the queue.
+
+    In a bounded queue, a transaction takes one place for each item that it adds. An item occupies a
+    place from its push until it ends: while it is ready, delayed or claimed. Pops,
+    acknowledgements, expiry, removal and death end an item. A claim, its release, a retried failure
+    and an expired lease only move it, and the number of taken places stays the same. So only pushes
+    and retries of dead letters take places. (`put_back` takes none: it may exceed the bound.) The
+    transaction reads the counters in its own snapshot, so their sum is exact. Unbounded queues pay
+    nothing.
+
+    `Places` says how pushes keep to the bound without conflicting with each other far from it. All
+    operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        items: Items,
-        sweep: Sweep,
-        options: Options,
-        places: Places,
-    ) -> None:
-        self.layout = layout
+    def __init__(self, items: Items, sweep: Sweep, options: Options, places: Places) -> None:
+        self.layout = items.layout
         self._items = items
         self._sweep = sweep
         self._given = options
         self.options = options
         """The options that the last push read or stored."""
         self._stored = b""
-        self._bound = Bound(layout, items, places)
+        self._places = places
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
@@ -116,7 +119,7 @@ class Pusher:
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
-        taken = None if known_bound is None else self._bound.begin_count(tr)
+        taken = None if known_bound is None else self._begin_count(tr)
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
@@ -131,7 +134,7 @@ class Pusher:
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
-                taken = self._bound.begin_count(tr)
+                taken = self._begin_count(tr)
             fitting = self._fitting(tr, requests, taken(), bound)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
@@ -158,7 +161,7 @@ class Pusher:
         if found is None and self.push(tr, now, [PushRequest([item])])[0]:
             found = self._find_unique(tr, now, key)
         if found is None and relies_on_full:
-            self._bound.rely_on_full(tr)
+            self.rely_on_full(tr)
         return found
 
     def _find_unique(self, tr: Transaction, now: int, key: bytes) -> LocatedItem | None:
@@ -169,19 +172,35 @@ class Pusher:
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""
-        stored = tr[self.layout.options].value
-        bound = None if stored is None else decode_options(stored).max_size
-        if bound is None:
+        options = self._items.options.read(tr)
+        if options is None or options.max_size is None:
             return
-        taken = self._bound.begin_count(tr)()
+        bound = options.max_size
+        taken = self._begin_count(tr)()
         if taken >= bound:
-            self._bound.rely_on_full(tr)
+            self.rely_on_full(tr)
             raise QueueFull(bound, 1)
-        self._bound.take(tr, taken, bound, 1)
+        self._places.take(tr, self.layout.places, taken, bound, 1)
+
+    def _begin_count(self, tr: Transaction) -> Callable[[], int]:
+        """Start to count the taken places.
+
+        The reads are snapshot reads, which see the transaction's own writes.
+
+        Cost: the counters, at most 260 small rows.
+
+        Returns:
+            A function that waits for the reads and returns the count.
+        """
+        counters = self._items.begin_counters(tr.snapshot)
+        return lambda: counters().unfinished
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        self._bound.rely_on_full(tr)
+        layout = self.layout
+        for key in (layout.tallies, layout.level_counts):
+            tr.add_read_conflict_key(key)
+        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))
 
     def _agree(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options; store the given ones if there are none yet."""
@@ -207,61 +226,8 @@ class Pusher:
             fitting.append(items)
         pushed = bound - taken - room
         if pushed:
-            self._bound.take(tr, taken, bound, pushed)
+            self._places.take(tr, self.layout.places, taken, bound, pushed)
         rejected = sum(len(push.items) for push in pushes) - pushed
         if rejected:
             tr.add(self.layout.total_rejected, encode_count(rejected))
         return fitting
-
-
-class Bound:
-    """The places of a bounded queue. A transaction takes one place for each item that it adds.
-
-    An item occupies a place from its push until it ends: while it is ready, delayed or claimed.
-    Pops, acknowledgements, expiry, removal and death end an item. A claim, its release, a retried
-    failure and an expired lease only move it, and the number of taken places stays the same. So
-    only pushes and retries of dead letters take places. (`put_back` takes none: it may exceed the
-    bound.)
-
-    The transaction reads the counters in its own snapshot, so their sum is exact. Unbounded queues
-    pay nothing.
-
-    `Places` says how pushes keep to the bound without conflicting with each other far from it. All
-    operations other than those above leave the number of taken places unchanged or lower it.
-    """
-
-    def __init__(self, layout: Layout, items: Items, places: Places) -> None:
-        self._layout = layout
-        self._items = items
-        self._places = places
-
-    def begin_count(self, tr: Transaction) -> Callable[[], int]:
-        """Start to count the taken places.
-
-        The reads are snapshot reads, which see the transaction's own writes.
-
-        Cost: the counters, at most 260 small rows.
-
-        Returns:
-            A function that waits for the reads and returns the count.
-        """
-        counters = self._items.begin_counters(tr.snapshot)
-        return lambda: counters().unfinished
-
-    def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
-        """Take `n` places in addition to the places that the transaction already has.
-
-        Args:
-            tr: The transaction.
-            taken: The number of taken places, including the transaction's own.
-            bound: The bound of the queue.
-            n: The number of places to take; the bound must have room for them.
-        """
-        self._places.take(tr, self._layout.places, taken, bound, n)
-
-    def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        layout = self._layout
-        for key in (layout.tallies, layout.level_counts):
-            tr.add_read_conflict_key(key)
-        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
-from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
@@ -19,9 +19,6 @@ MAX_SLOTS = 10_000
 
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 """A function that reads up to `n` first items in a transaction."""
-
-ReadFirst: TypeAlias = Callable[[ReadTransaction, int], Sequence[StoredItem]]
-"""The same, where nothing but reads is needed."""
 
 
 class Candidate(NamedTuple):
@@ -146,12 +143,10 @@ class Slots:
     tasks, whatever the limit is.
     """
 
-    def __init__(
-        self, layout: Layout, options: StoredOptions, agents: Agents | None, places: Places
-    ) -> None:
-        self._layout = layout
+    def __init__(self, items: Items, agents: Agents | None, places: Places) -> None:
+        layout = self._layout = items.layout
         self._places = places
-        self._options = options
+        self._options = items.options
         self._waiting = Waiters(layout, layout.waiting_claims)
         self._agents = agents
 
@@ -198,7 +193,10 @@ class Slots:
     ) -> list[Candidate]:
         layout = self._layout
         rows = tr.snapshot.get_range(*layout.range_of(layout.agent_slots))
-        taken = {layout.unpack_agent_slot_key(row.key): decode_count(row.value) for row in rows}
+        taken = {
+            layout.unpack_entry_key(layout.agent_slots, row.key): decode_count(row.value)
+            for row in rows
+        }
         of_agent: dict[str, Limit] = {}
 
         def has_room(agent: str | None, number: int = 1) -> bool:

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
-from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.delays import Delays
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.leases import VERSIONS, Leases
-from fdbqueue.types import KeySelector, KeyValue, Transaction
+from fdbqueue.layout.values import decode_metadata, header_of, with_header
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
+from fdbqueue.operations.leases import Leases
+from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.types import KeySelector, KeyValue, State, Transaction
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
@@ -50,11 +50,10 @@ class Sweep:
     first.
     """
 
-    def __init__(self, layout: Layout, items: Items, leases: Leases, delays: Delays) -> None:
-        self._layout = layout
+    def __init__(self, items: Items, leases: Leases) -> None:
+        self._layout = items.layout
         self._items = items
         self._leases = leases
-        self._delays = delays
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
@@ -128,7 +127,7 @@ class Sweep:
             moves = bool(leases or dues) and (is_all or not may_leave)
             if moves:
                 self._leases.end_over(tr, now, leases)
-                self._delays.make_available(tr, now, dues)
+                self._make_available(tr, now, dues)
                 # There may be expired items among those that just became available.
                 expiries = list(begin_read(*due[2]))
             if expiries:
@@ -156,43 +155,46 @@ class Sweep:
     def _swept(
         self, tr: Transaction, now: int, find: Callable[[], LocatedItem | None]
     ) -> LocatedItem | None:
-        layout = self._layout
-        sweep: Callable[[Transaction, int, list[KeyValue]], None]
+        sweeps: dict[State, Callable[[Transaction, int, list[KeyValue]], None]] = {
+            "claimed": self._leases.end_over,
+            "delayed": self._make_available,
+            "ready": self._expire,
+        }
         found = find()
         for _ in range(2):  # a claimed or delayed item becomes ready, and then expires
-            if found is None:
-                return None
-            position, expires = layout.position(found.key), found.item.header.expires
-            if found.state == "claimed" and found.metadata[1] <= tr.get_read_version().wait():
-                index, when, sweep = layout.leases, found.metadata[1], self._leases.end_over
-            elif found.state == "delayed" and found.metadata[0] <= now:
-                index, when, sweep = layout.dues, found.metadata[0], self._delays.make_available
-            elif found.state == "ready" and expires is not None and expires <= now:
-                index, when, sweep = layout.expiries, expires, self._expire
-            else:
-                return found
-            timer = layout.timer_key(index, when, position)
-            sweep(tr, now, list(tr.get_range(timer, timer + b"\x00", limit=1)))
+            timer = found and found.timer_over(tr, self._layout, now)
+            if found is None or timer is None:
+                break
+            rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
+            sweeps[found.state](tr, now, rows)
             found = find()
         return found
+
+    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """Make the items of these delays available."""
+        layout = self._layout
+        dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
+        due_of = {position: due for due, position in dues}
+        found = stored_at(tr, layout.delayed, due_of)
+        self._items.clear_timers(tr, timers)
+        for position, stored in found:
+            self._items.unpark(tr, layout.delayed, position)
+            header, content = header_of(decode_metadata(stored)[1])
+            value = with_header(header._replace(since=due_of[position]), content)
+            self._items.insert(tr, now, layout.items + position, value)
+        if found:
+            self._items.tally(tr, now, delayed=-len(found))
 
     def _expire(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
         """Delete items that have expired."""
         layout = self._layout
-        keys = [
-            layout.items + layout.unpack_timer_key(layout.expiries, timer.key)[1]
-            for timer in timers
-        ]
-        # Start all reads before waiting for the first.
-        reads = [tr[key] for key in keys]
-        n = 0
+        positions = [layout.unpack_timer_key(layout.expiries, timer.key)[1] for timer in timers]
+        found = self._items.at_positions(tr, positions)
         self._items.clear_timers(tr, timers)
-        for key, stored in zip(keys, reads):
-            if stored.value is not None:
-                self._items.take(tr, now, self._items.levels.item(key, stored.value), None)
-                n += 1
-        if n:
-            self._items.tally(tr, now, expired=n)
+        for item in found:
+            self._items.take(tr, now, item, None)
+        if found:
+            self._items.tally(tr, now, expired=len(found))
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
         """Return the seconds until a lease ends or an item is due; `math.inf` without either."""

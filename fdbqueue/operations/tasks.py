@@ -8,24 +8,24 @@ from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.tasks import decode_header
 from fdbqueue.layout.values import Header, decode_count
-from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.items import Items, LocatedItem, read_payload
 from fdbqueue.operations.views.listing import Views
+from fdbqueue.operations.views.overdue import corrections
 from fdbqueue.types import ReadTransaction, Transaction
 
 
 class TaskIndex:
     """Reads by agent of a task queue. Each method is part of a transaction."""
 
-    def __init__(self, layout: Layout, items: TaskItems) -> None:
-        self._layout = layout
+    def __init__(self, items: TaskItems) -> None:
+        self._layout = items.layout
         self._items = items
 
     def agent_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
         """Return the agent of a task."""
-        return decode_header(self._layout.read_payload(tr, item))[1]
+        return decode_header(read_payload(tr, self._layout, item))[1]
 
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
@@ -33,8 +33,8 @@ class TaskIndex:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         layout = self._layout
         counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
-        names = [None, *(layout.unpack_agent_counter_key(row.key) for row in counted)]
-        indexes = [layout.owner_key(layout.agents, name) for name in names if name not in agents]
+        names = [None, *(layout.unpack_entry_key(layout.agent_counts, row.key) for row in counted)]
+        indexes = [layout.entry_key(layout.agents, name) for name in names if name not in agents]
         # Start all reads before waiting for the first.
         ranges = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
         positions = (
@@ -46,18 +46,16 @@ class TaskIndex:
 
     def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
         """Return up to `n` first tasks of an agent."""
-        index = self._layout.owner_key(self._layout.agents, agent)
+        index = self._layout.entry_key(self._layout.agents, agent)
         rows = tr.get_range(*self._layout.range_of(index), limit=n)
-        keys = [self._layout.items + row.key[len(index) :] for row in rows]
-        values = [tr[key] for key in keys]
-        return [self._items.levels.item(key, bytes(value)) for key, value in zip(keys, values)]
+        return self._items.at_positions(tr, [row.key[len(index) :] for row in rows])
 
     def is_of(self, index: bytes, name: str) -> Callable[[ReadTransaction, StoredItem], bool]:
         """Return a function that tells whether a task belongs to this agent, or to this client."""
         part = 1 if index == self._layout.agents else 2
 
         def is_one(tr: ReadTransaction, item: StoredItem) -> bool:
-            return decode_header(self._layout.read_payload(tr, item))[part] == name
+            return decode_header(read_payload(tr, self._layout, item))[part] == name
 
         return is_one
 
@@ -65,10 +63,11 @@ class TaskIndex:
         """Return the number of ready tasks of each agent that has any."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.agent_counts))
-        counts: Counter[str | None] = Counter(
-            {layout.unpack_agent_counter_key(row.key): decode_count(row.value) for row in rows}
-        )
-        counts.update(views.corrections(tr, now, self.agent_of))
+        counts = Counter[str | None]()
+        for row in rows:
+            agent = layout.unpack_entry_key(layout.agent_counts, row.key)
+            counts[agent] = decode_count(row.value)
+        counts.update(corrections(tr, self._items, views.overdue(tr, now), self.agent_of))
         found = {agent: n for agent, n in counts.items() if agent is not None and n > 0}
         return {agent: found[agent] for agent in sorted(found)}
 
@@ -83,17 +82,17 @@ class TaskItems(Items):
         self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return the entries by id, agent and client, and the counters of priority and agent."""
-        layout = self._layout
+        layout = self.layout
         position = layout.position(item.key)
-        priority, agent, client = decode_header(layout.read_payload(tr, item))
+        priority, agent, client = decode_header(read_payload(tr, layout, item))
         entries, counters = super().index_entries(tr, item)
-        entries[layout.task_id_key(layout.ids, layout.unpack_item_key(item.key)[-1])] = position
-        entries[layout.owner_key(layout.agents, agent) + position] = b""
+        entries[layout.entry_key(layout.ids, layout.unpack_item_key(item.key)[-1])] = position
+        entries[layout.entry_key(layout.agents, agent) + position] = b""
         counters.append(layout.counter_key(layout.level_prefix(priority)))
         if agent is not None:
-            counters.append(layout.owner_key(layout.agent_counts, agent))
+            counters.append(layout.entry_key(layout.agent_counts, agent))
         if client is not None:
-            entries[layout.owner_key(layout.clients, client) + position] = b""
+            entries[layout.entry_key(layout.clients, client) + position] = b""
         return entries, counters
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
@@ -104,21 +103,21 @@ class TaskItems(Items):
 
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
         """Return the keys to watch until a task becomes done or dead, or is moved."""
-        layout = self._layout
+        layout = self.layout
         ends = [layout.prefix_of[state] + position for state in ("dead", "done")]
         # A move changes one of the index entries; the end of a claimed task changes none.
         return [
             *ends,
-            *(layout.task_id_key(ids, reference) for ids in (layout.ids, layout.ids_parked)),
+            *(layout.entry_key(ids, reference) for ids in (layout.ids, layout.ids_parked)),
         ]
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the task that was popped from this key exists, in any state."""
-        return self._begin_ids(tr, self._layout.unpack_item_key(key)[-1])
+        return self._begin_ids(tr, self.layout.unpack_item_key(key)[-1])
 
     def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
-        layout = self._layout
-        return [tr[layout.task_id_key(ids, random)] for ids in (layout.ids, layout.ids_parked)]
+        layout = self.layout
+        return [tr[layout.entry_key(ids, random)] for ids in (layout.ids, layout.ids_parked)]
 
     def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
         """Store a task that is delayed, claimed, dead or done, and its index entry."""
@@ -134,6 +133,6 @@ class TaskItems(Items):
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entry by id."""
-        layout = self._layout
+        layout = self.layout
         random = layout.unpack_item_key(layout.items + position)[-1]
-        return {layout.task_id_key(layout.ids_parked, random): position}
+        return {layout.entry_key(layout.ids_parked, random): position}

@@ -28,6 +28,11 @@ class Waiter(NamedTuple):
     is_alone: bool
 
 
+def has_items(tr: Transaction, layout: Layout) -> bool:
+    """Return whether an item is ready, by a snapshot read."""
+    return bool([*tr.snapshot.get_range(*layout.all_items, limit=1)])
+
+
 class Waiters:
     """The clients that wait for items of one queue. Each has a key, and wakes when it is cleared.
 
@@ -59,10 +64,6 @@ class Waiters:
         for row in tr.snapshot.get_range(self._begin, self._end, limit=n, reverse=True):
             tr.clear(row.key)
 
-    def wake_all(self, tr: Transaction) -> None:
-        """Wake all of the clients."""
-        tr.clear_range(self._begin, self._end)
-
     def wait(
         self, tr: Transaction, key: bytes | None, name: bytes, *, is_first: bool = False
     ) -> Waiter:
@@ -79,7 +80,7 @@ class Waiters:
         is_new = key is None or not tr[key].present()
         if key is None or is_new:
             name = self._newer_name(tr, name)
-            key = self._layout.waiter_key(self.prefix, name)
+            key = self._layout.entry_key(self.prefix, name)
             tr[key] = b""
             if is_first:
                 self._clear_first(tr, key)
@@ -100,7 +101,7 @@ class Waiters:
         the same moment, and only one client takes itself for the oldest.
         """
         for row in tr.get_range(self._begin, self._end, limit=1, reverse=True):
-            newest = self._layout.unpack_waiter_key(self.prefix, row.key)
+            newest: bytes = self._layout.unpack_entry_key(self.prefix, row.key)
             if newest[_TIME:] == name[_TIME:]:
                 return newest  # an earlier try of this transaction has committed
             if newest > name:
@@ -120,7 +121,7 @@ class Waiters:
         tr.clear(key)
         if has_found:
             self._clear_first(tr, key)
-            if self._layout.has_items(tr):
+            if has_items(tr, self._layout):
                 self.wake(tr, _MAX_WOKEN)
 
     def _clear_first(self, tr: Transaction, key: bytes, reverse: bool = False) -> None:

@@ -19,8 +19,9 @@ from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState, error_classes
-from fdbqueue.layout.keys import MAX_PAYLOAD, Layout
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
+    MAX_PAYLOAD,
     NO_HEADER,
     Header,
     decode_claim_text,

@@ -14,6 +14,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.values import (
+    PIECES,
     ZERO,
     decode_count,
     decode_level,
@@ -204,13 +205,9 @@ class _Check:
     def _states(self) -> dict[str, int]:
         """Return the number of items in each state, as views show them."""
         overdue = self._views.overdue(self._reads, milliseconds())
-        over = len(overdue.returned) + len(overdue.died) + len(overdue.ended)
+        stored = {**self._parked, "ready": self.items}
         return {
-            "ready": self.items + overdue.ready,
-            "delayed": self._parked["delayed"] - len(overdue.due) - len(overdue.lapsed),
-            "claimed": self._parked["claimed"] - over - len(overdue.staged),
-            "dead": self._parked["dead"] + len(overdue.died),
-            "done": self._parked["done"],
+            state: stored.get(state, 0) + overdue.change(state) for state in self._layout.prefix_of
         }
 
     def _compare_all(self) -> None:
@@ -295,12 +292,11 @@ class _Check:
 
     def _own(self, position: bytes, value: bytes) -> None:
         """Note what an item has in any state: the pieces of its payload, and the way by its id."""
-        owner = self._layout.piece_owner(value)
-        if owner is not None:
-            self._owners.add(owner)
-        origin = header_of(value)[0].origin
-        if origin is not None:
-            self._indexed[self._layout.moved + origin] = position
+        header, content = header_of(value)
+        if content.startswith(PIECES):
+            self._owners.add(self._layout.pieces_prefix(content))
+        if header.origin is not None:
+            self._indexed[self._layout.moved + header.origin] = position
 
     def _compare_counts(self) -> None:
         layout = self._layout
@@ -323,9 +319,10 @@ class _Check:
         layout = self._layout
         try:
             if counter.startswith(layout.agent_counts):
-                return f"agent {layout.unpack_agent_counter_key(counter)!r}"
+                return f"agent {layout.unpack_entry_key(layout.agent_counts, counter)!r}"
             if counter.startswith(layout.agent_slots):
-                return f"claims of agent {layout.unpack_agent_slot_key(counter)!r}"
+                agent = layout.unpack_entry_key(layout.agent_slots, counter)
+                return f"claims of agent {agent!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"
@@ -404,7 +401,7 @@ class _Check:
     def _scan_pieces(self) -> None:
         owners_found = set[bytes]()
         for row in self._rows(self._layout.pieces):
-            owner = self._layout.piece_prefix(row.key)
+            owner = self._layout.prefix_of_piece(row.key)
             if owner in owners_found:
                 continue
             owners_found.add(owner)

@@ -23,7 +23,6 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
 from fdbqueue.layout.values import Header
 from fdbqueue.operations.items import Moved, NewItem, Tail
-from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
@@ -133,7 +132,7 @@ class TaskQueue(BaseQueue[Task]):
         levels = Priorities(layout, RANK, are_counted=False)
         items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
-        self._index = TaskIndex(layout, items)
+        self._index = TaskIndex(items)
         options = Options(
             "task", "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
@@ -418,8 +417,8 @@ class TaskQueue(BaseQueue[Task]):
             True
         """
         if agent is not None:
-            is_of_agent = self._index.is_of(self._store.layout.agents, agent)
-            return self._store.reads.peek_of(tr, self._first_for_agent(agent), is_of_agent)
+            agents = self._store.layout.agents
+            return next(self._by_index(tr, agents, validate_agent(agent), limit=1), None)
         return next(iter(self._store.reads.peek(tr, 1)), None)
 
     def peek_many(self, tr: ReadTransactor, n: int) -> list[Task]:
@@ -703,14 +702,16 @@ class TaskQueue(BaseQueue[Task]):
 
         return begin
 
-    def _first_for_agent(self, agent: str) -> ReadFirst:
+    def _first_for_agent(self, agent: str) -> _FirstForAgent:
         """Return how to read the first tasks of an agent."""
         return _FirstForAgent(self._index, validate_agent(agent))
 
-    def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
-        """Yield the tasks of an agent or client, page by page."""
+    def _by_index(
+        self, tr: ReadTransactor, index: bytes, name: str, limit: int = 0
+    ) -> Iterator[Task]:
+        """Yield the first tasks of an agent or client, page by page."""
         store, now = self._store, milliseconds()
-        prefix, is_one = store.layout.owner_key(index, name), self._index.is_of(index, name)
+        prefix, is_one = store.layout.entry_key(index, name), self._index.is_of(index, name)
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, _: bool
@@ -718,6 +719,7 @@ class TaskQueue(BaseQueue[Task]):
             return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
 
         def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
-            return [store.codec.decode(tr, item) for item in items]
+            return [store.reads.decode(tr, item) for item in items]
 
-        return chain.from_iterable(read_pages(tr, *store.layout.all_items, page, rows=rows))
+        pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)
+        return chain.from_iterable(pages)

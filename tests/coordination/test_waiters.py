@@ -124,7 +124,7 @@ def leave_behind(db: Any, space: Subspace, take: str, name: bytes) -> bytes:
     """Store the key of a client that was killed while it waited."""
     layout = store_of(PriorityQueue(space)).layout
     prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
-    key = layout.waiter_key(prefix, name)
+    key = layout.entry_key(prefix, name)
     db[key] = b""
     return key
 

@@ -21,7 +21,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.operations.leases import VERSIONS
+from fdbqueue.operations.timers import VERSIONS
 from tests.support.cluster import Server, find_programs
 from tests.support.leases import read_version
 

@@ -209,10 +209,10 @@ def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
     assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
     layout = store_of(PriorityQueue(space)).layout
     assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
-    note = layout.import_week_key(2916, "f")
+    note = layout.dated_key(layout.imports, 2916, "f")
     assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
-    assert layout.unpack_import_week_key(note) == "f"
-    begin, end = layout.import_weeks_before(2917)
+    assert layout.unpack_dated_key(layout.imports, note) == "f"
+    begin, end = layout.dated_before(layout.imports, 2917)
     assert layout.import_key("f") < begin <= note < end
 
 

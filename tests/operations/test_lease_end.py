@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, check
 from fdbqueue.database import clock
 from fdbqueue.errors import LeaseLost
-from fdbqueue.operations.leases import VERSIONS
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from tests.support.leases import lease_ends, read_version, shift_leases, values
 

@@ -286,9 +286,8 @@ def test_an_import_begun_by_an_earlier_release_resumes(
 ) -> None:
     import_lines(db, queue, lines([1]), "f")
     week = int(clock.now // WEEK)
-    del db[
-        store_of(queue).layout.import_week_key(week, "f")
-    ]  # the earlier release did not write it
+    layout = store_of(queue).layout
+    del db[layout.dated_key(layout.imports, week, "f")]  # the earlier release did not write it
     clock.now += 50 * WEEK
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
 

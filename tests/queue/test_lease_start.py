@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import Claim, PriorityQueue, TaskQueue, check
 from fdbqueue.errors import FDBError, LeaseLost
-from fdbqueue.operations.leases import VERSIONS
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.support.leases import lapse, lease_ends, read_version, values

@@ -501,8 +501,8 @@ def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> No
     keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
     del db[keys[0]]
     del db[keys[4]]
-    db[layout.owner_key(layout.agents, "eve") + layout.position(keys[7])] = b""
-    db[layout.owner_key(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
+    db[layout.entry_key(layout.agents, "eve") + layout.position(keys[7])] = b""
+    db[layout.entry_key(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
     del db[layout.counter_key(layout.level_prefix(2))]
     report = check(db, tasks)
     assert len(report.problems) == 5

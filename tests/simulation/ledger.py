@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from fdbqueue import Claim, DeadLetter
-from fdbqueue.operations.leases import VERSIONS
+from fdbqueue.operations.timers import VERSIONS
 from tests.simulation.scheduler import Commit, SimulatedTransaction
 
 

@@ -16,7 +16,7 @@ from fdbqueue.coordination.contention.sockets import FollowerSocket, LeadSocket
 from fdbqueue.database.exactly_once import NOTHING, Receipt, new_receipt, settle
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, error_classes
-from fdbqueue.layout.items import unpack_staged
+from fdbqueue.layout.values import unpack_staged
 from fdbqueue.types import Database, Transaction
 
 _GATHER = 0.0005  # seconds to wait for the threads that took part in the last message

@@ -17,9 +17,9 @@ from fdbqueue.coordination.contention.staged_pops import StagedPops
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import UUID_SIZE, StoredItem, pack_staged, unpack_staged
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import NO_HEADER
+from fdbqueue.layout.values import NO_HEADER, UUID_SIZE, pack_staged, unpack_staged
 from fdbqueue.operations.items import BATCH_BYTES, Items, NewItem
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Database, Transaction
@@ -134,13 +134,13 @@ class Pops(Generic[_T]):
 
     def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
         """Return the key and value of each item; raise `NotShareable` if that is too much."""
-        if sum(map(self._layout.largest_payload, result)) > MAX_CONTENT:
+        if sum(item.largest_payload for item in result) > MAX_CONTENT:
             raise NotShareable
         return [(item.key, item.value) for item in result]
 
     def result(self, pairs: Pairs) -> list[_T]:
         """Return the items; raise `UndecodableItem` if decoding fails."""
-        return [self._codec.decode_payload(item, item.content) for item in self._stored(pairs)]
+        return [self._codec.decode(item, item.content) for item in self._stored(pairs)]
 
     def undo(self, db: Database, results: list[Pairs]) -> None:
         """Put the items back."""

@@ -17,8 +17,7 @@ from fdbqueue.coordination.contention.messages import (
 )
 from fdbqueue.coordination.contention.process import IDLE_CHECK, Kind, Process
 from fdbqueue.coordination.contention.sockets import LeadSocket
-from fdbqueue.layout.items import pack_staged
-from fdbqueue.layout.values import encode_results
+from fdbqueue.layout.values import encode_results, pack_staged
 from fdbqueue.types import Database, Transaction
 
 _TURN = 0.1  # seconds that a process leads while its own threads go on working

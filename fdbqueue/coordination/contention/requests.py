@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.coordination.batches import MAX_ITEMS
-from fdbqueue.layout.items import StoredItem, pack_staged, unpack_staged
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
+from fdbqueue.layout.values import pack_staged, unpack_staged
+from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, write_pieces
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT, ranges_by_life
 from fdbqueue.types import KeyValue, Transaction
 
@@ -117,7 +118,7 @@ class Requests:
         tr.clear(request)
         position = self._layout.position
         packed = pack_staged([[(position(item.key), item.value) for item in pop] for pop in pops])
-        self._layout.write_pieces(tr, self._result(request), packed)
+        write_pieces(tr, self._result(request), packed)
         n = sum(map(len, pops))
         self._items.tally(tr, now, popped=-n, claimed=n)
 

@@ -27,7 +27,7 @@ from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items
+from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, clear_owned, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -426,7 +426,7 @@ class _Pops(Generic[_T]):
         size. The items of pops of other hosts are stored again as results, so they must fit. The
         items that another process of this host waits for must fit a message.
         """
-        items, largest = self.queue.items, self.queue.layout.largest_payload
+        items = self.queue.items
         drawn: list[list[StoredItem]] = []
         size = 0
         is_full = False
@@ -437,7 +437,9 @@ class _Pops(Generic[_T]):
             for n in counts:
                 found = first[begin : begin + n]
                 is_guests = is_guest(self.batch, len(drawn))
-                added = sum(map(largest, found)) if len(pops) > 1 or is_guests else 0
+                added = 0
+                if len(pops) > 1 or is_guests:
+                    added = sum(item.largest_payload for item in found)
                 size += added
                 is_full = bool(drawn and size > BATCH_BYTES) or (is_guests and added > MAX_CONTENT)
                 if is_full:
@@ -451,13 +453,16 @@ class _Pops(Generic[_T]):
 
     def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
         """Decode the items of this process, and delete what the items of all of them own."""
-        layout, decode = self.queue.layout, partial(self.queue.codec.decode, tr)
+        layout, decode = self.queue.layout, self.queue.codec.decode
         taken: list[list[Any]] = []
         for index, items in enumerate(drawn):
             # Other processes decode their items themselves.
-            taken.append(items if is_guest(self.batch, index) else [*map(decode, items)])
+            if is_guest(self.batch, index):
+                taken.append(items)
+            else:
+                taken.append([decode(item, read_payload(tr, layout, item)) for item in items])
             for item in items:
-                layout.clear_owned(tr, layout.position(item.key), item.value)
+                clear_owned(tr, layout, layout.position(item.key), item.value)
         return taken
 
 

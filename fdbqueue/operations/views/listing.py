@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from fdbqueue.layout.items import StoredItem, counters_range
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import (
-    Lease,
-    decode_lease,
-    decode_metadata,
-    decode_options,
-    header_of,
-    with_header,
-)
+from fdbqueue.layout.values import Lease, decode_lease, header_of
 from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.leases import LEASE_OVER
+from fdbqueue.operations.timers import Fate, fate_of_delay, fate_of_lease
 from fdbqueue.operations.views.overdue import (
+    NOTHING_OVERDUE,
     Overdue,
+    after_timer,
     begin_overdue,
-    overdue_items,
-    stored_options,
-    with_timers,
+    read_overdue,
 )
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
-from fdbqueue.operations.views.stats import FirstKey, begin_size, begin_stats, counts_by_priority
+from fdbqueue.operations.views.stats import (
+    FirstKey,
+    begin_size,
+    begin_stats,
+    begin_timers,
+    counts_by_priority,
+)
 from fdbqueue.types import Options, QueueStats, ReadTransaction, State
-
-_T = TypeVar("_T")
 
 _key_of = attrgetter("key")
 
@@ -41,8 +36,8 @@ _key_of = attrgetter("key")
 class Views:
     """The views of one queue. Each method is part of a transaction that only reads."""
 
-    def __init__(self, layout: Layout, items: Items, first_key: FirstKey) -> None:
-        self._layout = layout
+    def __init__(self, items: Items, first_key: FirstKey) -> None:
+        self._layout = items.layout
         self._items = items
         self._first_key = first_key
 
@@ -56,17 +51,17 @@ class Views:
             between = row.key != begin and not row.key.startswith(layout.results)
             results = snapshot.get_range(layout.results, end, limit=1) if between else [row]
             if [*results]:
-                return begin_overdue(tr, layout, stored_options(tr, layout), now)()
-        return Overdue()
+                return begin_overdue(tr, layout, self._items.options.read(snapshot), now)()
+        return NOTHING_OVERDUE
 
     # Numbers
 
     def stats(self, tr: ReadTransaction, now: int, given: Options) -> QueueStats:
         """Return the statistics of the queue; `given` are its options before its first push."""
         begun = self._items.begin_counters(tr, counters_range)
-        options = tr[self._layout.options]
+        options = self._items.options.begin_read(tr)
         finish = begin_stats(tr, self._layout.subspace, begun(), now, self._first_key)
-        stored = given if options.value is None else decode_options(options.value)
+        stored = options() or given
         return replace(finish(), options=stored)
 
     def size(self, tr: ReadTransaction, now: int) -> int:
@@ -75,50 +70,26 @@ class Views:
 
     def counts(self, tr: ReadTransaction, now: int) -> dict[Any, int]:
         """Return the number of ready items of each priority that has any."""
-        layout = self._layout
         counters = self._items.begin_counters(tr, counters_range)()
-        if not any(with_timers(counters)):
-            return counts_by_priority(tr, layout, None, counters, Overdue())
-        options = stored_options(tr, layout)
-        overdue = begin_overdue(tr, layout, options, now, counters)()
-        return counts_by_priority(tr, layout, options, counters, overdue)
-
-    def corrections(
-        self, tr: ReadTransaction, now: int, of: Callable[[ReadTransaction, StoredItem], _T]
-    ) -> Counter[_T]:
-        """Count the items that are ready although not stored so, less those that have expired.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            of: Returns what to count by.
-        """
-        overdue = self.overdue(tr, now)
-        keys = [self._layout.items + position for position in overdue.expired]
-        # Start all reads before waiting for the first.
-        values = [(key, tr[key]) for key in keys]
-        item = self._items.levels.item
-        expired = [item(key, read.value) for key, read in values if read.value is not None]
-        more = self._overdue_items(tr, overdue, overdue.positions)
-        counts = Counter(of(tr, item) for item in more)
-        counts.subtract(of(tr, item) for item in expired)
-        return counts
+        options, overdue = begin_timers(tr, self._layout, now, counters)
+        return counts_by_priority(tr, self._layout, options, counters, overdue())
 
     # Ready items
 
-    def _overdue_items(
-        self, tr: ReadTransaction, overdue: Overdue, positions: Iterable[bytes]
-    ) -> list[StoredItem]:
-        """Return those items at these positions that become ready."""
-        item = self._items.levels.item
-        return [item(*row) for row in overdue_items(tr, self._layout, overdue, {*positions})]
+    def _moved(
+        self, tr: ReadTransaction, overdue: Overdue, positions: Iterable[bytes], now: int
+    ) -> list[LocatedItem]:
+        """Return the overdue items at some positions as the next sweep leaves them."""
+        found = read_overdue(tr, self._items, overdue, positions)
+        moved = [after_timer(self._items, item, fate, now) for item, fate in found]
+        return [item for item in moved if item is not None]
 
-    def _overdue_between(
-        self, overdue: Overdue, begin: bytes, end: bytes, limit: int, reverse: bool = False
+    def _between(
+        self, positions: Iterable[bytes], begin: bytes, end: bytes, limit: int, reverse: bool
     ) -> list[bytes]:
-        """Return the first positions, in a range of keys, of the items that become ready."""
+        """Return the first of some positions in a range of keys."""
         first, last = self._layout.position(begin), self._layout.position(end)
-        among = [position for position in overdue.positions if first <= position < last]
+        among = [position for position in positions if first <= position < last]
         return sorted(among, reverse=reverse)[: limit or None]
 
     def listed(
@@ -144,61 +115,32 @@ class Views:
         """
         layout = self._layout
         overdue = self.overdue(tr, now)
-        hidden: Iterable[bytes]
-        more: Iterable[LocatedItem]
-        if state == "ready":
-            hidden = overdue.expired
-            among = self._overdue_between(overdue, begin, end, limit, reverse)
-            more = [LocatedItem(state, item) for item in self._overdue_items(tr, overdue, among)]
-        elif state == "delayed":
-            hidden, more = {*overdue.due, *overdue.lapsed}, ()
-        elif state == "claimed":
-            hidden = {*overdue.returned, *overdue.died, *overdue.ended}
-            more = self._staged(tr)
-        else:
-            hidden, more = (), self._died(tr, overdue, now)
-        others = sorted(
-            (item for item in more if begin <= item.key < end), key=_key_of, reverse=reverse
-        )
+        hidden = overdue.leaving(state)
+        entering = self._between(overdue.entering(state), begin, end, limit, reverse)
+        more = self._moved(tr, overdue, entering, now)
+        if state == "claimed":
+            more += [item for item in self._staged(tr) if begin <= item.key < end]
+        more.sort(key=_key_of, reverse=reverse)
         prefix = layout.prefix_of[state]
         rows = tr.get_range(
             prefix + layout.position(begin),
             prefix + layout.position(end),
-            limit=limit and limit + len([*hidden]),
+            limit=limit and limit + len(hidden),
             reverse=reverse,
         )
         stored = (
-            self._located(state, row.key[len(prefix) :], row.value)
+            self._items.located(state, layout.items + row.key[len(prefix) :], row.value)
             for row in rows
             if row.key[len(prefix) :] not in hidden
         )
-        return islice(merge(stored, others, key=_key_of, reverse=reverse), limit or None)
-
-    def _located(self, state: State, position: bytes, stored: bytes) -> LocatedItem:
-        metadata, value = ((), stored) if state == "ready" else decode_metadata(stored)
-        return LocatedItem(
-            state, self._items.levels.item(self._layout.items + position, value), metadata
-        )
+        return islice(merge(stored, more, key=_key_of, reverse=reverse), limit or None)
 
     def _staged(self, tr: ReadTransaction) -> list[LocatedItem]:
         """Return the items staged for the pops of live processes: they count as claimed."""
         layout, item = self._layout, self._items.levels.item
         alive, _ = ranges_by_life(layout, layout.results, tr.get_read_version().wait())
-        staged = begin_staged(tr, layout, [alive])
-        return [LocatedItem("claimed", item(*row)) for row in staged]
-
-    def _died(self, tr: ReadTransaction, overdue: Overdue, now: int) -> list[LocatedItem]:
-        claims = [(position, tr[self._layout.claims + position]) for position in overdue.died]
-        found = [
-            self._located("claimed", position, read.value)
-            for position, read in claims
-            if read.value is not None
-        ]
-        return [self._as_dead(item, now) for item in found]
-
-    @staticmethod
-    def _as_dead(claimed: LocatedItem, now: int) -> LocatedItem:
-        return LocatedItem("dead", claimed.item, (claimed.metadata[2], now, LEASE_OVER))
+        staged = [item(*row) for row in begin_staged(tr, layout, [alive])]
+        return [LocatedItem("claimed", each, each.header.attempts) for each in staged]
 
     def first(
         self, tr: ReadTransaction, n: int, now: int, at_max: bool = False
@@ -208,39 +150,24 @@ class Views:
         # Start to read before looking for what is overdue, which is rare.
         begun = None if at_max else self._items.begin_read(tr, *self._layout.all_items, n)
         overdue = self.overdue(tr, now)
-        if begun is None or (overdue.expired and n):
-            stored = self._items.first(tr, n + len(overdue.expired) if n else 0, at_max)
+        expired, returning = overdue.leaving("ready"), overdue.entering("ready")
+        if begun is None or (expired and n):
+            stored = self._items.first(tr, n + len(expired) if n else 0, at_max)
         else:
             stored = begun()
-        if not overdue.positions and not overdue.expired:
+        if not returning and not expired:
             return stored
         found = {position(item.key): item for item in stored}
-        places = sorted({*found, *overdue.positions} - overdue.expired)
+        places = sorted({*found, *returning} - expired)
         if at_max:
             places.sort(key=self._level_of, reverse=True)
         chosen = places[:n]
-        more = self._overdue_items(tr, overdue, {*chosen} - found.keys())
-        found |= {position(item.key): item for item in more}
+        for moved in self._moved(tr, overdue, {*chosen} - found.keys(), now):
+            found[position(moved.key)] = moved.item
         return [found[place] for place in chosen if place in found]
 
     def _level_of(self, position: bytes) -> bytes:
         return self._items.levels.level_of(self._layout.items + position).prefix
-
-    def first_of(
-        self,
-        tr: ReadTransaction,
-        first: Callable[[ReadTransaction, int], Iterable[StoredItem]],
-        is_one: Callable[[ReadTransaction, StoredItem], bool],
-        now: int,
-    ) -> StoredItem | None:
-        """Return the first item of those that `first(tr, n)` reads and `is_one` accepts."""
-        overdue = self.overdue(tr, now)
-        position = self._layout.position
-        stored = first(tr, 1 + len(overdue.expired))
-        live = [item for item in stored if position(item.key) not in overdue.expired]
-        more = self._overdue_items(tr, overdue, overdue.positions)
-        live += [item for item in more if is_one(tr, item)]
-        return min(live, key=_key_of, default=None)
 
     def indexed(
         self,
@@ -258,29 +185,24 @@ class Views:
         """
         layout = self._layout
         overdue = self.overdue(tr, now)
+        expired = overdue.leaving("ready")
         rows = tr.get_range(
             index + layout.position(begin),
             index + layout.position(end),
-            limit=limit + len(overdue.expired),
+            limit=limit + len(expired),
         )
         positions = [row.key[len(index) :] for row in rows]
-        # Start all reads before waiting for the first.
-        reads = [
-            (layout.items + position, tr[layout.items + position])
-            for position in positions
-            if position not in overdue.expired
-        ]
-        item = self._items.levels.item
-        more = self._overdue_items(tr, overdue, self._overdue_between(overdue, begin, end, 0))
-        found = [item(key, bytes(value)) for key, value in reads]
-        found += [one for one in more if is_one(tr, one)]
+        found = self._items.at_positions(tr, [one for one in positions if one not in expired])
+        returning = self._between(overdue.entering("ready"), begin, end, 0, False)
+        moved = self._moved(tr, overdue, returning, now)
+        found += [each.item for each in moved if is_one(tr, each.item)]
         return sorted(found, key=_key_of)[:limit]
 
     def count_before(self, tr: ReadTransaction, key: bytes, counted: int, now: int) -> int:
         """Correct the number of items before a key, as counted by their rows."""
         overdue, position = self.overdue(tr, now), self._layout.position(key)
-        more = sum(other < position for other in overdue.positions)
-        return counted + more - sum(other < position for other in overdue.expired)
+        more = sum(other < position for other in overdue.entering("ready"))
+        return counted + more - sum(other < position for other in overdue.leaving("ready"))
 
     # Single items
 
@@ -296,42 +218,29 @@ class Views:
             origin = header_of(value)[0].origin
             if reference in (position, origin, layout.unpack_item_key(key)[-1]):
                 item = self._items.levels.item(key, value)
-                overdue = self.overdue(tr, now)
-                if position in overdue.ended:
-                    return None
-                is_back = (position, value) in overdue.staged
-                return LocatedItem("ready" if is_back else "claimed", item)
+                staged = LocatedItem("claimed", item, item.header.attempts)
+                fate = self.overdue(tr, now).fates.get(position)
+                return staged if fate is None else after_timer(self._items, staged, fate, now)
         return None
 
     def begin_lease(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], Lease | None]:
         """Start to read the lease of an item; the result is `None` if it has none."""
-        if found.state != "claimed" or not found.metadata:  # an item staged for a pop has none
+        if not found.token:
             return lambda: None
         layout = self._layout
-        timer = tr[layout.timer_key(layout.leases, found.metadata[1], layout.position(found.key))]
+        timer = tr[layout.timer_key(layout.leases, found.lease_end, layout.position(found.key))]
         return lambda: decode_lease(timer.value or b"")
 
     def _as_swept(self, tr: ReadTransaction, found: LocatedItem, now: int) -> LocatedItem | None:
-        layout, item = self._layout, found.item
+        if found.timer_over(tr, self._layout, now) is None:
+            return found
+        expires = found.item.header.expires
+        fate: Fate | None = Fate.EXPIRED
         if found.state == "claimed":
-            _, lease_end, delivery_count, *_ = found.metadata
-            if lease_end > tr.get_read_version().wait():
-                return found
-            position = layout.position(item.key)
-            timer = tr[layout.timer_key(layout.leases, lease_end, position)].value
-            lease = decode_lease(timer or b"") or Lease(0, 0)
-            if lease.left(now) > 0:
-                return found
-            options = stored_options(tr, layout)
-            max_attempts = None if options is None else options.max_attempts
-            if max_attempts is not None and delivery_count >= max_attempts:
-                return self._as_dead(found, now)
-            value = with_header(item.header._replace(attempts=delivery_count), item.content)
-            found = LocatedItem("ready", self._items.levels.item(item.key, value))
-        elif found.state == "delayed" and found.metadata[0] <= now:
-            found = LocatedItem("ready", item)
-        if found.state == "ready":
-            expires = found.item.header.expires
-            if expires is not None and expires <= now:
-                return None
-        return found
+            lease = self.begin_lease(tr, found)() or Lease(0, 0)
+            lease = lease._replace(delivery_count=found.attempts, expires=expires or 0)
+            options = self._items.options.read(getattr(tr, "snapshot", tr))
+            fate = fate_of_lease(lease, options, now)
+        elif found.state == "delayed":
+            fate = fate_of_delay(expires, now)
+        return found if fate is None else after_timer(self._items, found, fate, now)

@@ -2,57 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
-from fdbqueue.layout.items import Counters
+from fdbqueue.layout.items import Counters, StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     Lease,
     decode_claim,
     decode_expiry,
     decode_lease,
-    decode_metadata,
-    decode_options,
     header_of,
     with_header,
 )
-from fdbqueue.operations.items import WANT_ALL
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
+from fdbqueue.operations.timers import LEASE_OVER, Fate, fate_of_delay, fate_of_lease, has_expired
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
-from fdbqueue.types import KeyValue, Options, ReadTransaction
+from fdbqueue.types import KeyValue, Options, ReadTransaction, State
+
+_T = TypeVar("_T")
 
 
-@dataclass(slots=True)
-class Overdue:
+class Overdue(NamedTuple):
     """The items that the next sweep moves, by their positions.
 
     Attributes:
-        returned: Claimed items that become ready, because their leases are over.
-        died: Claimed items that become dead letters, because it was the last attempt.
-        due: Delayed items that become ready.
-        staged: Items staged for the pop of a dead process: they become ready.
-        expired: Ready items that have expired.
-        ended: Claimed items that have expired.
-        lapsed: Delayed items that have expired.
+        fates: What it does to each of them.
+        staged: The values of those of them that are staged for the pop of a dead process.
     """
 
-    returned: list[bytes] = field(default_factory=list[bytes])
-    died: list[bytes] = field(default_factory=list[bytes])
-    due: list[bytes] = field(default_factory=list[bytes])
-    staged: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
-    expired: set[bytes] = field(default_factory=set[bytes])
-    ended: list[bytes] = field(default_factory=list[bytes])
-    lapsed: list[bytes] = field(default_factory=list[bytes])
+    fates: dict[bytes, Fate]
+    staged: dict[bytes, bytes]
 
-    @property
-    def positions(self) -> list[bytes]:
-        """The positions of the items that become ready."""
-        return [*self.returned, *self.due, *(position for position, _ in self.staged)]
+    def leaving(self, state: State) -> set[bytes]:
+        """Return the positions of the items that cease to be in a state."""
+        return {position for position, fate in self.fates.items() if fate.before == state}
 
-    @property
-    def ready(self) -> int:
-        """How many more items are ready than the counters say."""
-        return len(self.positions) - len(self.expired)
+    def entering(self, state: State | None) -> list[bytes]:
+        """Return the positions of the items that come into a state; `None` for those that end."""
+        return [position for position, fate in self.fates.items() if fate.after == state]
+
+    def change(self, state: State) -> int:
+        """Return how many more items are in a state than are stored in it."""
+        return len(self.entering(state)) - len(self.leaving(state))
+
+
+NOTHING_OVERDUE = Overdue({}, {})
 
 
 def begin_overdue(
@@ -75,7 +71,6 @@ def begin_overdue(
         A function that waits for the reads and returns what is overdue.
     """
     version: int = tr.get_read_version().wait()
-    max_attempts = None if options is None else options.max_attempts
     numbers = (1, 1, 1) if counters is None else with_timers(counters)
     reads: list[Iterable[KeyValue]] = [
         tr.get_range(*timers, streaming_mode=WANT_ALL) if number else ()
@@ -85,36 +80,27 @@ def begin_overdue(
     staged = begin_staged(tr, layout, dead) if numbers[0] else ()
 
     def finish() -> Overdue:
-        overdue = Overdue()
+        overdue = Overdue({}, {})
         leases, dues, expiries = reads
         for row in leases:
             _, position = layout.unpack_timer_key(layout.leases, row.key)
             lease = decode_lease(row.value) or Lease(0, 0)
-            if lease.left(now) > 0:
-                continue
             if lease.delivery_count == 0:  # a timer of an earlier release, or of a repair
                 lease = _lease_of_claim(tr[layout.claims + position].value, lease)
-            if max_attempts is not None and lease.delivery_count >= max_attempts:
-                overdue.died.append(position)
-            elif 0 < lease.expires <= now:
-                overdue.ended.append(position)
-            else:
-                overdue.returned.append(position)
+            fate = fate_of_lease(lease, options, now)
+            if fate is not None:
+                overdue.fates[position] = fate
         for row in dues:
             _, position = layout.unpack_timer_key(layout.dues, row.key)
-            expires = decode_expiry(row.value)
-            if expires is not None and expires <= now:
-                overdue.lapsed.append(position)
-            else:
-                overdue.due.append(position)
+            overdue.fates[position] = fate_of_delay(decode_expiry(row.value), now)
         for row in expiries:
-            overdue.expired.add(layout.unpack_timer_key(layout.expiries, row.key)[1])
+            _, position = layout.unpack_timer_key(layout.expiries, row.key)
+            overdue.fates[position] = Fate.EXPIRED
         for key, value in staged:
-            expires = header_of(value)[0].expires
-            if expires is not None and expires <= now:
-                overdue.ended.append(layout.position(key))
-            else:
-                overdue.staged.append((layout.position(key), value))
+            position = layout.position(key)
+            is_over = has_expired(header_of(value)[0].expires, now)
+            overdue.fates[position] = Fate.ENDED if is_over else Fate.RETURNED
+            overdue.staged[position] = value
         return overdue
 
     return finish
@@ -134,36 +120,54 @@ def with_timers(counters: Counters) -> tuple[int, int, int]:
     return counters.claimed, counters.tallies["delayed"], counters.tallies["expiring"]
 
 
-def overdue_items(
-    tr: ReadTransaction, layout: Layout, overdue: Overdue, positions: Container[bytes]
-) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key and the value of those items at these positions that become ready."""
+def read_overdue(
+    tr: ReadTransaction, items: Items, overdue: Overdue, positions: Iterable[bytes]
+) -> Iterator[tuple[LocatedItem, Fate]]:
+    """Yield the overdue items at some positions as they are stored, each with its fate."""
+    layout, staged = items.layout, overdue.staged
+    moves = [(position, overdue.fates[position]) for position in positions]
     # Start all reads before waiting for the first.
-    claims = [
-        (position, tr[layout.claims + position])
-        for position in overdue.returned
-        if position in positions
+    reads = [
+        (layout.items + position, fate, tr[layout.prefix_of[fate.before] + position])
+        for position, fate in moves
+        if position not in staged
     ]
-    delayed = [
-        (position, tr[layout.delayed + position])
-        for position in overdue.due
-        if position in positions
-    ]
-    for position, read in claims:
+    for key, fate, read in reads:
         if read.value is not None:
-            item = decode_claim(read.value)
-            header, content = header_of(item.value)
-            header = header._replace(attempts=item.delivery_count)
-            yield layout.items + position, with_header(header, content)
-    for position, read in delayed:
-        if read.value is not None:
-            yield layout.items + position, decode_metadata(read.value)[1]
-    for position, value in overdue.staged:
-        if position in positions:
-            yield layout.items + position, value
+            yield items.located(fate.before, key, read.value), fate
+    for position, fate in moves:
+        if position in staged:
+            item = items.levels.item(layout.items + position, staged[position])
+            yield LocatedItem("claimed", item, item.header.attempts), fate
 
 
-def stored_options(tr: ReadTransaction, layout: Layout) -> Options | None:
-    """Return the options of the queue, which it has once it was pushed to."""
-    stored = getattr(tr, "snapshot", tr).get(layout.options).value
-    return None if stored is None else decode_options(stored)
+def after_timer(items: Items, found: LocatedItem, fate: Fate, now: int) -> LocatedItem | None:
+    """Return an item as it is after its timer was over; `None` if it ended."""
+    if fate.after == "dead":
+        return LocatedItem("dead", found.item, found.attempts, died_at=now, error=LEASE_OVER)
+    if fate.after is None:
+        return None
+    header = found.item.header._replace(attempts=found.attempts)
+    value = with_header(header, found.item.content)
+    return LocatedItem("ready", items.levels.item(found.key, value), found.attempts)
+
+
+def corrections(
+    tr: ReadTransaction,
+    items: Items,
+    overdue: Overdue,
+    of: Callable[[ReadTransaction, StoredItem], _T],
+) -> Counter[_T]:
+    """Count the items that are ready although not stored so, less those that have expired.
+
+    Args:
+        tr: A transaction.
+        items: The items of the queue.
+        overdue: What is overdue.
+        of: Returns what to count by.
+    """
+    positions = [*overdue.entering("ready"), *overdue.leaving("ready")]
+    counts = Counter[_T]()
+    for found, fate in read_overdue(tr, items, overdue, positions):
+        counts[of(tr, found.item)] += 1 if fate.after == "ready" else -1
+    return counts

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.items import WANT_ALL
-from fdbqueue.operations.leases import VERSIONS
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import ReadTransaction
 
 REQUEST_TIMEOUT = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -12,16 +12,18 @@ from typing import Any, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.items import Counters
+from fdbqueue.layout.items import Counters, StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
-from fdbqueue.layout.values import Moment, decode_options, utc_time
+from fdbqueue.layout.values import Moment, time_of, utc_time
+from fdbqueue.operations.items import Items, read_payload
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.views.overdue import (
+    NOTHING_OVERDUE,
     Overdue,
     begin_overdue,
-    overdue_items,
-    stored_options,
+    corrections,
     with_timers,
 )
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
@@ -43,8 +45,7 @@ def begin_layout_check(
     """
     if counters.show_layout:
         return lambda: None
-    stored = getattr(tr, "snapshot", tr).get(Layout(subspace).options)
-    return lambda: stored.value is None or decode_options(stored.value)
+    return StoredOptions(Layout(subspace)).begin_read(getattr(tr, "snapshot", tr))
 
 
 def begin_stats(
@@ -64,10 +65,9 @@ def begin_stats(
     """
     has_timers = any(with_timers(counters))
     if not has_timers and not counters.levels and not counters.ready:
-        return lambda: _stats(counters, Overdue(), {}, None, None)  # there may be very many
+        return lambda: _stats(counters, NOTHING_OVERDUE, {}, None, None)  # there may be very many
     layout = Layout(subspace)
-    options = stored_options(tr, layout) if has_timers else None
-    overdue = Overdue if options is None else begin_overdue(tr, layout, options, now, counters)
+    options, overdue = begin_timers(tr, layout, now, counters)
     oldest = _begin_oldest(tr, layout, counters, first_key)
     after_now = layout.timer_key(layout.dues, now + 1, b"")
     dues: Iterable[KeyValue] = ()
@@ -90,14 +90,30 @@ def begin_size(
     """Start to read what the counters of a queue leave open about the number of ready items."""
     if not any(with_timers(counters)):
         return lambda: max(0, counters.ready)
-    layout = Layout(subspace)
-    overdue = begin_overdue(tr, layout, stored_options(tr, layout), now, counters)
-    return lambda: max(0, counters.ready + overdue().ready)
+    _, overdue = begin_timers(tr, Layout(subspace), now, counters)
+    return lambda: max(0, counters.ready + overdue().change("ready"))
+
+
+def begin_timers(
+    tr: ReadTransaction, layout: Layout, now: int, counters: Counters
+) -> tuple[Options | None, Callable[[], Overdue]]:
+    """Start to read what is overdue, if the counters show that anything may be.
+
+    Returns:
+        The options of the queue, if they are needed, and a function that waits for the reads.
+    """
+    options = None
+    if any(with_timers(counters)):
+        options = StoredOptions(layout).read(getattr(tr, "snapshot", tr))
+    if options is None:
+        return None, lambda: NOTHING_OVERDUE
+    return options, begin_overdue(tr, layout, options, now, counters)
 
 
 def unknown_stats(subspace: Subspace, error: Exception) -> QueueStats:
     """Return the statistics of a queue that cannot be read: zeros and the error."""
-    return replace(_stats(Counters(subspace, ()), Overdue(), {}, None, None), error=str(error))
+    nothing = _stats(Counters(subspace, ()), NOTHING_OVERDUE, {}, None, None)
+    return replace(nothing, error=str(error))
 
 
 def _stats(
@@ -108,13 +124,11 @@ def _stats(
     next_due: Moment | None,
 ) -> QueueStats:
     tallies = counters.tallies
-    returned, died, ended = map(len, (overdue.returned, overdue.died, overdue.ended))
-    over = returned + died + ended + len(overdue.staged)
     return QueueStats(
-        ready=max(0, counters.ready + overdue.ready),
-        delayed=max(0, tallies["delayed"] - len(overdue.due) - len(overdue.lapsed)),
-        claimed=max(0, counters.claimed - over),
-        dead=max(0, tallies["dead"] + died),
+        ready=max(0, counters.ready + overdue.change("ready")),
+        delayed=max(0, tallies["delayed"] + overdue.change("delayed")),
+        claimed=max(0, counters.claimed + overdue.change("claimed")),
+        dead=max(0, tallies["dead"] + overdue.change("dead")),
         done=max(0, tallies["done"]),
         by_priority=by_priority,
         oldest=oldest,
@@ -126,7 +140,7 @@ def _stats(
         # Attempts whose leases are over have not failed yet: they may still be acknowledged.
         total_failed=tallies["failed"],
         total_retried=tallies["retried"],
-        total_expired=tallies["expired"] + len(overdue.expired) + ended + len(overdue.lapsed),
+        total_expired=tallies["expired"] + len(overdue.entering(None)),
         total_removed=tallies["removed"],
         total_died=tallies["died"],
         total_put_back=tallies["put_back"],
@@ -150,25 +164,22 @@ def counts_by_priority(
     levels = counters.levels
     counts = Counter({unpack(prefix): levels[prefix] for prefix in sorted(levels)})
     if kind == "task":
-        ranks = Priorities(layout, RANK, are_counted=False)
-        stored = overdue_items(tr, layout, overdue, {*overdue.positions})
-        expired = [(layout.items + place, tr[layout.items + place]) for place in overdue.expired]
 
-        def urgencies(rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[int]:
-            for key, value in rows:
-                with suppress(ValueError, struct.error):  # a damaged task must not hide the others
-                    if value is not None:
-                        yield decode_header(layout.read_payload(tr, ranks.item(key, value)))[0]
+        def urgency(tr: ReadTransaction, item: StoredItem) -> int | None:
+            with suppress(ValueError, struct.error):  # a damaged task must not hide the others
+                return decode_header(read_payload(tr, layout, item))[0]
+            return None
 
-        counts.update(urgencies(stored))
-        counts.subtract(urgencies((key, read.value) for key, read in expired))
+        tasks = Items(layout, Priorities(layout, RANK, are_counted=False))
+        counts.update(corrections(tr, tasks, overdue, urgency))
+        del counts[None]
     elif kind == "priority":
 
         def priority(position: bytes) -> Any:
             return layout.unpack_item_key(layout.items + position)[0]
 
-        counts.update(map(priority, overdue.positions))
-        counts.subtract(map(priority, overdue.expired))
+        counts.update(map(priority, overdue.entering("ready")))
+        counts.subtract(map(priority, overdue.leaving("ready")))
     found = {priority: n for priority, n in counts.items() if n > 0}
     return {priority: found[priority] for priority in sorted(found)}
 
@@ -187,8 +198,8 @@ def _begin_oldest(
     first_id = first_key(tr, layout.ids + b"\x00")
 
     def oldest(overdue: Overdue) -> Moment | None:
-        expired = overdue.expired
-        times = [layout.pushed_at(layout.items + position) for position in overdue.positions]
+        expired, returning = overdue.leaving("ready"), overdue.entering("ready")
+        times = [layout.pushed_at(layout.items + position) for position in returning]
         for prefix, first in firsts:
             key = first.value
             if layout.position(key) in expired:  # look behind all that have expired
@@ -201,7 +212,8 @@ def _begin_oldest(
         if expired:
             rows = tr.get_range(*layout.range_of(layout.ids), limit=len(expired) + 1)
             key = next((row.key for row in rows if row.value not in expired), b"")
-        times.append(layout.task_pushed_at(key))
+        if key.startswith(layout.ids):
+            times.append(time_of(layout.unpack_entry_key(layout.ids, key)))
         return min((time for time in times if time is not None), default=None)
 
     return oldest

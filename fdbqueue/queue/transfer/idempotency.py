@@ -104,11 +104,11 @@ def remembered(
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
                 return ids
-            del tr[layout.idempotency_hour_key(stored_hour, key)]
+            del tr[layout.dated_key(layout.idempotency_hours, stored_hour, key)]
         ids = push(tr)
         if ids:
             tr[stored_key] = encode_push(hour, digest, ids)
-            tr[layout.idempotency_hour_key(hour, key)] = b""
+            tr[layout.dated_key(layout.idempotency_hours, hour, key)] = b""
         return ids
 
     return run_once(db, body, layout.receipts)
@@ -116,9 +116,12 @@ def remembered(
 
 def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
     """Delete some keys that are no longer remembered, without conflicts."""
-    outdated = layout.idempotency_keys_before(hour - _HOURS)
+    outdated = layout.dated_before(layout.idempotency_hours, hour - _HOURS)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
-    keys = [layout.idempotency_key(layout.unpack_idempotency_hour_key(note)) for note in notes]
+    keys = [
+        layout.idempotency_key(layout.unpack_dated_key(layout.idempotency_hours, note))
+        for note in notes
+    ]
     # All reads start before the first is waited for.
     reads = [tr.snapshot[key] for key in keys]
     for note, key, reading in zip(notes, keys, reads):

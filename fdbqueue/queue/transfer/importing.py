@@ -148,7 +148,7 @@ def _begin(db: Database, layout: Layout, source: str | None) -> bytes | None:
     def body(tr: Transaction) -> bytes | None:
         mark: bytes | None = tr[layout.import_key(source)].value
         if mark is not None:
-            tr[layout.import_week_key(week, source)] = b""
+            tr[layout.dated_key(layout.imports, week, source)] = b""
         return mark
 
     return run(db, body)
@@ -157,12 +157,12 @@ def _begin(db: Database, layout: Layout, source: str | None) -> bytes | None:
 def _drop_outdated(tr: Transaction, layout: Layout, week: int) -> bool:
     """Delete a page of outdated progress records; return false if there are more."""
     oldest = week - _WEEKS
-    outdated = layout.import_weeks_before(oldest)
+    outdated = layout.dated_before(layout.imports, oldest)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_PAGE)]
-    sources = [layout.unpack_import_week_key(note) for note in notes]
+    sources = [layout.unpack_dated_key(layout.imports, note) for note in notes]
     # Every read is under way before the first is waited for.
     later = [
-        [tr[layout.import_week_key(each, source)] for each in range(oldest, week + 1)]
+        [tr[layout.dated_key(layout.imports, each, source)] for each in range(oldest, week + 1)]
         for source in sources
     ]
     for note, source, reads in zip(notes, sources, later):
@@ -194,7 +194,7 @@ def _store(
         new_mark = done[-1].mark if done else mark
         if source is not None and new_mark is not None and done:
             tr[layout.import_key(source)] = new_mark
-            tr[layout.import_week_key(week, source)] = b""
+            tr[layout.dated_key(layout.imports, week, source)] = b""
         return len(items), new_mark
 
     return run_once(db, body, layout.receipts)

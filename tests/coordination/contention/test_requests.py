@@ -16,8 +16,8 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention.requests import Request, Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
-from fdbqueue.layout.items import pack_staged, unpack_staged
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import pack_staged, unpack_staged
+from fdbqueue.operations.items import write_pieces
 from fdbqueue.queue.base import store_of
 
 WAITS = b"\x16\x01\x02\x01name\x00"
@@ -60,7 +60,7 @@ def test_golden_bytes_of_the_next_leader(requests: Requests, db: Any, space: Sub
 
 
 def test_golden_bytes_of_staged_items(requests: Requests, db: Any, space: Subspace) -> None:
-    layout: Layout = store_of(PriorityQueue(space)).layout
+    layout = store_of(PriorityQueue(space)).layout
     request = requests.key(258, b"name")
     item = SimpleNamespace(key=layout.item_key(layout.level_prefix(5), 0, b"r"), value=b"payload")
 
@@ -85,6 +85,6 @@ def test_staged_items_are_split_into_values_that_fit_and_restored(
     pops: list[list[tuple[bytes, bytes]]],
 ) -> None:
     stored: Any = {}
-    Layout.write_pieces(stored, b"result", pack_staged(pops))
+    write_pieces(stored, b"result", pack_staged(pops))
     assert all(len(value) <= 90_000 for value in stored.values())
     assert unpack_staged(b"".join(stored[key] for key in sorted(stored))) == pops

@@ -209,13 +209,13 @@ def _uncounted_attempt() -> None:
 @_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
 def _sweep_without_conflict() -> None:
     """Two clients end the same lease, or the same delay."""
-    from fdbqueue.operations.delays import Delays
     from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.sweep import Sweep
 
     def by_snapshot(sweep: Callable[..., None]) -> Callable[..., None]:
         return lambda self, tr, *args: sweep(self, _Snapshot(tr), *args)
 
-    _change(Delays, "make_available", by_snapshot)
+    _change(Sweep, "_make_available", by_snapshot)
     _change(Leases, "end_over", by_snapshot)
 
 
@@ -257,9 +257,9 @@ def _unbounded() -> None:
 @_found_by("queues", "the queue was full, with")
 def _full_by_snapshot() -> None:
     """A push finds the queue full, although an item is taken before it commits."""
-    from fdbqueue.operations.push import Bound
+    from fdbqueue.operations.push import Pusher
 
-    _change(Bound, "rely_on_full", lambda _: lambda self, tr: None)
+    _change(Pusher, "rely_on_full", lambda _: lambda self, tr: None)
 
 
 @_found_by("queues", "was ended, but it is", "was unfinished, but it is")
