@@ -64,10 +64,10 @@ from fdbqueue.types import (
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
     from fdbqueue.database.directory import DirectoryLayer, directory
-    from fdbqueue.queue.presence import WorkerInfo, workers
     from fdbqueue.queue.transfer.backup import backup, restore
     from fdbqueue.queue.transfer.copying import copy_queue
     from fdbqueue.queue.transfer.rows import QueueCopy
+    from fdbqueue.worker.presence import WorkerInfo, workers
     from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
@@ -131,13 +131,13 @@ _ON_DEMAND = {
     "DirectoryLayer": "fdbqueue.database.directory",
     "QueueCopy": "fdbqueue.queue.transfer.rows",
     "Worker": "fdbqueue.worker.worker",
-    "WorkerInfo": "fdbqueue.queue.presence",
+    "WorkerInfo": "fdbqueue.worker.presence",
     "WorkerReport": "fdbqueue.worker.worker",
     "backup": "fdbqueue.queue.transfer.backup",
     "copy_queue": "fdbqueue.queue.transfer.copying",
     "directory": "fdbqueue.database.directory",
     "restore": "fdbqueue.queue.transfer.backup",
-    "workers": "fdbqueue.queue.presence",
+    "workers": "fdbqueue.worker.presence",
 }
 
 

@@ -47,7 +47,7 @@ from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
 from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking
-from fdbqueue.queue import fifo, presence, registry
+from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
@@ -66,7 +66,7 @@ from fdbqueue.types import (
     Transaction,
     Transactor,
 )
-from fdbqueue.worker import worker
+from fdbqueue.worker import presence, worker
 from fdbqueue.worker.handler import Handler
 
 __all__ = [
