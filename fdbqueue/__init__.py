@@ -27,14 +27,12 @@ from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import overview
+from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.registry import (
     drop_queue,
     existing_queue,
     migrate_queue,
-    queue_names,
-    queues,
     rename_queue,
 )
 from fdbqueue.queue.task import TaskQueue

@@ -255,8 +255,8 @@ class _Items(Protocol):
     ) -> Listing[ItemInfo]: ...
 
 
-queue_names = _function(registry.queue_names)
-queues = _function(registry.queues)
+queue_names = _function(status.queue_names)
+queues = _function(status.queues)
 rename_queue = _function(registry.rename_queue)
 drop_queue = _function(registry.drop_queue)
 migrate_queue = _function(registry.migrate_queue)

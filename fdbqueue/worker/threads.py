@@ -80,7 +80,6 @@ class Threads(Generic[_Job]):
     def __enter__(self) -> Threads[_Job]:
         self._is_closed = False
         self._threads = []
-        self.errors = []
         try:
             for i in range(self._n):
                 thread = threading.Thread(target=self._work, args=(i == 0,))

@@ -213,6 +213,7 @@ class Worker:
                 ended as after `stop`.
         """
         self._progress = progress
+        self._threads.errors.clear()
         with closing(self._handler), self._signals(), self._extending(), self._background:
             try:
                 with self._threads:
