@@ -26,14 +26,12 @@ from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError, error_classes
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import overview
+from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.registry import (
     drop_queue,
     existing_queue,
     migrate_queue,
-    queue_names,
-    queues,
     rename_queue,
 )
 from fdbqueue.queue.task import TaskQueue
@@ -63,10 +61,10 @@ from fdbqueue.types import (
 if TYPE_CHECKING:
     from fdbqueue import aio as aio
     from fdbqueue.database.directory import DirectoryLayer, directory
-    from fdbqueue.queue.presence import WorkerInfo, workers
     from fdbqueue.queue.transfer.backup import backup, restore
     from fdbqueue.queue.transfer.copying import copy_queue
     from fdbqueue.queue.transfer.rows import QueueCopy
+    from fdbqueue.worker.presence import WorkerInfo, workers
     from fdbqueue.worker.worker import Worker, WorkerReport
 
 __all__ = [
@@ -130,13 +128,13 @@ _ON_DEMAND = {
     "DirectoryLayer": "fdbqueue.database.directory",
     "QueueCopy": "fdbqueue.queue.transfer.rows",
     "Worker": "fdbqueue.worker.worker",
-    "WorkerInfo": "fdbqueue.queue.presence",
+    "WorkerInfo": "fdbqueue.worker.presence",
     "WorkerReport": "fdbqueue.worker.worker",
     "backup": "fdbqueue.queue.transfer.backup",
     "copy_queue": "fdbqueue.queue.transfer.copying",
     "directory": "fdbqueue.database.directory",
     "restore": "fdbqueue.queue.transfer.backup",
-    "workers": "fdbqueue.queue.presence",
+    "workers": "fdbqueue.worker.presence",
 }
 
 

@@ -47,7 +47,7 @@ from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
 from fdbqueue.database.pages import PAGE
 from fdbqueue.queue import check as checking
-from fdbqueue.queue import fifo, presence, registry
+from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
@@ -66,7 +66,7 @@ from fdbqueue.types import (
     Transaction,
     Transactor,
 )
-from fdbqueue.worker import worker
+from fdbqueue.worker import presence, worker
 from fdbqueue.worker.handler import Handler
 
 __all__ = [
@@ -255,8 +255,8 @@ class _Items(Protocol):
     ) -> Listing[ItemInfo]: ...
 
 
-queue_names = _function(registry.queue_names)
-queues = _function(registry.queues)
+queue_names = _function(status.queue_names)
+queues = _function(status.queues)
 rename_queue = _function(registry.rename_queue)
 drop_queue = _function(registry.drop_queue)
 migrate_queue = _function(registry.migrate_queue)

@@ -157,6 +157,32 @@ def error_classes() -> tuple[type[FDBError], ...]:
     return (FDBError,) if binding is None else (FDBError, binding.FDBError)
 
 
+_MAX_TEXT = 1_000  # characters of an error that a queue stores
+
+
+def error_text(error: object) -> str | None:
+    """Return the text to store for an error, cut to 1,000 characters.
+
+    Args:
+        error: A text or an exception; `None` for no error.
+
+    Raises:
+        TypeError: `error` is neither of these.
+
+    Example:
+        >>> error_text(ValueError("no such address"))
+        'ValueError: no such address'
+    """
+    if isinstance(error, BaseException):
+        try:
+            error = f"{type(error).__name__}: {error}"
+        except Exception:  # raised by its `__str__`
+            error = f"{type(error).__name__} (its text cannot be read)"
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"an error must be a text or an exception, not {error!r}")
+    return error and error[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
 class StorageError(FdbqueueError):
     """A fault in the files of an embedded database.
 

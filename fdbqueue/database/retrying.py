@@ -18,6 +18,12 @@ _T = TypeVar("_T")
 MAX_RETRY_DELAY = 2
 """The maximum milliseconds between a conflict of a queue's transaction and the next attempt."""
 
+TOO_OLD = 1007
+"""The code of the error after the five seconds in which a transaction can read."""
+
+LIFETIME = 4.0  # seconds, with a margin for the clocks
+FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
+
 
 class _Retries:
     """The number of retries in this process, by the code of the error (1020 is a conflict).
@@ -120,3 +126,16 @@ def prepare_retry(transaction: Transaction, error: Any) -> None:
             raise error from None  # the original may say more than its code
         raise
     retries.note(error.code)
+
+
+def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:
+    """Return whether a transaction failed because it reads too much, and would fail again.
+
+    A recovery also makes a transaction too old, but whatever it has read.
+
+    Args:
+        error: The error of the transaction.
+        seconds: For how long it was reading.
+        rows: How many rows it has read.
+    """
+    return error.code == TOO_OLD and seconds >= LIFETIME and rows >= FEW

@@ -30,7 +30,6 @@ MAX_KEPT_ATTEMPTS = 1_000
 MAX_TRACEBACK = 30_000
 """How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
 
-_MAX_ERROR = 1_000  # characters
 _MAX_STDERR = 4_096  # bytes
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
@@ -46,29 +45,6 @@ def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> floa
     """
     delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
     return delay * uniform(0.5, 1.0)
-
-
-def error_text(error: object) -> str | None:
-    """Return the text to store for an error, cut to 1,000 characters.
-
-    Args:
-        error: A text or an exception; `None` for no error.
-
-    Raises:
-        TypeError: `error` is neither of these.
-
-    Example:
-        >>> error_text(ValueError("no such address"))
-        'ValueError: no such address'
-    """
-    if isinstance(error, BaseException):
-        try:
-            error = f"{type(error).__name__}: {error}"
-        except Exception:  # raised by its `__str__`
-            error = f"{type(error).__name__} (its text cannot be read)"
-    if error is not None and not isinstance(error, str):
-        raise TypeError(f"an error must be a text or an exception, not {error!r}")
-    return error and error[:_MAX_ERROR].encode("utf-8", "backslashreplace").decode()
 
 
 def traceback_text(error: object) -> str | None:

@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem
+from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
@@ -23,7 +23,7 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.operations.done import Done, DoneItems
-from fdbqueue.operations.failures import FailedItem, Failures, error_text, traceback_text
+from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
 from fdbqueue.operations.slots import Candidate, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS

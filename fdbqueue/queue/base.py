@@ -18,7 +18,14 @@ from fdbqueue.database.binding import engine_name
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import PayloadTooLarge, QueueFull, UndecodableItem, WrongState, error_classes
+from fdbqueue.errors import (
+    PayloadTooLarge,
+    QueueFull,
+    UndecodableItem,
+    WrongState,
+    error_classes,
+    error_text,
+)
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     MAX_PAYLOAD,
@@ -29,7 +36,7 @@ from fdbqueue.layout.values import (
     encode_claim_text,
 )
 from fdbqueue.operations.changes import MOVABLE
-from fdbqueue.operations.failures import error_text, traceback_text
+from fdbqueue.operations.failures import traceback_text
 from fdbqueue.operations.items import NewItem
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options

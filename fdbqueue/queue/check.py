@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -11,7 +13,7 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.retrying import run
+from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.values import (
     PIECES,
@@ -27,13 +29,7 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import Transaction, Transactor
-
-_WHOLE = 4.0
-"""Seconds after which a transaction is too old because of its reads, not of a recovery."""
-
-_FEW = 1_000
-"""Items that a transaction reads in far less time, unless the database recovers or is cut off."""
+from fdbqueue.types import State, Transaction, Transactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,39 +105,23 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
         >>> check(db, jobs)
         CheckReport(ready=1, delayed=0, claimed=0, dead=0, done=0, problems=(), repaired=False)
     """
-
     if not isinstance(queue, BaseQueue):
         raise TypeError(
             f"a queue is checked, not {queue!r}; PriorityQueue.named(db, name) opens one"
         )
-
     store = store_of(queue)
-    attempt: _Check | None = None
-    began = 0.0
-
-    def begin() -> None:
-        nonlocal attempt, began
-        now = monotonic()
-        if attempt is not None and attempt.is_too_large and now - began >= _WHOLE:
-            raise QueueTooLargeToCheck(attempt.scanned)  # others would come to the same end
-        attempt, began = None, now
 
     def body(tr: Transaction) -> CheckReport:
-        nonlocal attempt
-        attempt = _Check(tr, store, repair)
-        return attempt.report()
+        return _Check(tr, store, repair, monotonic()).report()
 
     db = tr if is_database(tr) else getattr(tr, "db", None)
     if repair:
         _check_files(db)
-    if not is_database(tr):
-        report = _Check(tr, store, repair).report_at_once()
-    elif repair:
-        receipts = store.layout.receipts
-        return run_once(tr, body, receipts, lambda report: report.repaired, begin=begin)
+    if is_database(tr):
+        report = run_once(tr, body, store.layout.receipts, lambda report: report.repaired)
     else:
-        report = run(tr, body, begin)
-    if not report.ok:
+        report = _Check(tr, store, repair, began=-math.inf).report()  # nobody knows its age
+    if not (repair or report.ok):
         _check_files(db)
     return report
 
@@ -154,61 +134,49 @@ def _check_files(db: object) -> None:
 
 
 class _Check:
-    """One check in one transaction."""
+    """One check in one transaction, which began to read at the monotonic time `began`."""
 
-    def __init__(self, tr: Transaction, store: Store[Any], repair: bool) -> None:
+    def __init__(self, tr: Transaction, store: Store[Any], repair: bool, began: float) -> None:
         self._tr = tr
         self._reads = tr.snapshot
         self._items = store.items
         self._layout = store.layout
         self._views = store.reads.views
         self._may_repair = repair
+        self._began = began
         self._problems: list[str] = []
+        # What has to be stored, according to the items.
+        self._states: Counter[State] = Counter()
         self._counters: Counter[bytes] = Counter()
         self._indexed: dict[bytes, bytes] = {}
-        self._lease_timers: set[bytes] = set()
-        self._due_timers: set[bytes] = set()
         self._owners: set[bytes] = set()
-        self._parked: Counter[str] = Counter()
         self._positions: set[bytes] = set()
         self._expiring = 0
-        self.items = 0
-        self.is_too_large = False
-        """True once the transaction became too old after many items were read."""
 
     @property
     def scanned(self) -> int:
-        return self.items + self._parked.total()
-
-    def report_at_once(self) -> CheckReport:
-        """Return the report of the only attempt: nobody knows how old the transaction is."""
-        try:
-            return self.report()
-        except error_classes() as error:
-            if self.is_too_large:
-                raise QueueTooLargeToCheck(self.scanned) from error
-            raise
+        """The number of items read so far."""
+        return self._states.total()
 
     def report(self) -> CheckReport:
+        """Compare everything, repair it if that is wanted, and return the result."""
         try:
             self._compare_all()
         except error_classes() as error:
-            self.is_too_large = error.code == 1007 and self.scanned >= _FEW
+            if has_read_for_too_long(error, monotonic() - self._began, self.scanned):
+                raise QueueTooLargeToCheck(self.scanned) from error
             raise
         repaired = bool(self._problems) and self._may_repair
         if repaired:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.options)
             self._tr.add_write_conflict_key(self._layout.options)
-        return CheckReport(**self._states(), problems=tuple(self._problems), repaired=repaired)
-
-    def _states(self) -> dict[str, int]:
-        """Return the number of items in each state, as views show them."""
+        # The numbers are those that views show.
         overdue = self._views.overdue(self._reads, milliseconds())
-        stored = {**self._parked, "ready": self.items}
-        return {
-            state: stored.get(state, 0) + overdue.change(state) for state in self._layout.prefix_of
+        shown = {
+            state: self._states[state] + overdue.change(state) for state in self._layout.prefix_of
         }
+        return CheckReport(**shown, problems=tuple(self._problems), repaired=repaired)
 
     def _compare_all(self) -> None:
         self._scan_items()
@@ -221,8 +189,16 @@ class _Check:
         self._scan_attempts()
         self._look_for_foreign_keys()
 
+    def _note(self, problem: str, repair: Callable[..., None], *arguments: bytes) -> None:
+        """Note a problem; carry out its repair, a change of the transaction, if that is wanted."""
+        self._problems.append(problem)
+        if self._may_repair:
+            repair(*arguments)
+
     def _rows(self, prefix: bytes) -> Any:
         return self._reads.get_range(*self._layout.range_of(prefix))
+
+    # What the items need
 
     def _scan_items(self) -> None:
         layout = self._layout
@@ -235,25 +211,19 @@ class _Check:
                 self._may_repair = False
                 self._problems.append(f"foreign key among the items: {row.key!r}")
                 continue
-            self.items += 1
             indexes, counters = self._items.index_entries(self._reads, item)
             self._indexed |= indexes
             self._counters.update(counters)
             if item.level.counter is not None:
                 self._counters[item.level.counter] += 1
             self._expiring += item.header.expires is not None
-            self._positions.add(layout.position(row.key))
-            self._note_unique(layout.position(row.key), row.value)
-            self._own(layout.position(row.key), row.value)
+            self._note_item("ready", layout.position(row.key), row.value)
 
     def _scan_results(self) -> None:
         """Count the items staged for waiting pops as claimed; they still own their payloads."""
         layout = self._layout
         for key, value in layout.staged_items(self._rows(layout.results)):
-            self._parked["claimed"] += 1
-            self._positions.add(layout.position(key))
-            self._note_unique(layout.position(key), value)
-            self._own(layout.position(key), value)
+            self._note_item("claimed", layout.position(key), value)
 
     def _scan_elsewhere(self) -> None:
         """Scan delayed, claimed, dead and done items."""
@@ -262,41 +232,33 @@ class _Check:
             if state == "ready":
                 continue
             for row in self._rows(prefix):
-                self._parked[state] += 1
                 metadata, value = decode_metadata(row.value)
                 position = row.key[len(prefix) :]
-                self._positions.add(position)
                 self._indexed |= self._items.parked_index_entries(position)
-                self._own(position, value)
-                if state == "dead":
-                    continue
-                if state == "done":
-                    self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
-                    continue
-                self._note_unique(position, value)
-                if prefix == layout.delayed:
+                self._note_item(state, position, value)
+                if state == "delayed":
                     timer = layout.timer_key(layout.dues, metadata[0], position)
                     self._indexed[timer] = encode_expiry(header_of(value)[0].expires)
-                    self._due_timers.add(timer)
-                else:
+                elif state == "claimed":
                     _, end, _, *slots = metadata
-                    timer = layout.timer_key(layout.leases, end, position)
-                    self._indexed[timer] = b""
-                    self._lease_timers.add(timer)
+                    self._indexed[layout.timer_key(layout.leases, end, position)] = b""
                     self._counters.update(map(layout.slot_counter, slots))
+                elif state == "done":
+                    self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
 
-    def _note_unique(self, position: bytes, value: bytes) -> None:
-        unique = header_of(value)[0].unique
-        if unique is not None:
-            self._indexed[self._layout.unique_key(unique)] = position
-
-    def _own(self, position: bytes, value: bytes) -> None:
-        """Note what an item has in any state: the pieces of its payload, and the way by its id."""
+    def _note_item(self, state: State, position: bytes, value: bytes) -> None:
+        """Count an item; note the pieces of its payload, and the ways by its unique key and id."""
+        self._states[state] += 1
+        self._positions.add(position)
         header, content = header_of(value)
-        if content.startswith(PIECES):
-            self._owners.add(self._layout.pieces_prefix(content))
+        if header.unique is not None and state not in ("dead", "done"):
+            self._indexed[self._layout.unique_key(header.unique)] = position
         if header.origin is not None:
             self._indexed[self._layout.moved + header.origin] = position
+        if content.startswith(PIECES):
+            self._owners.add(self._layout.pieces_prefix(content))
+
+    # What is stored
 
     def _compare_counts(self) -> None:
         layout = self._layout
@@ -309,9 +271,11 @@ class _Check:
                 if ready != expected:
                     missing = encode_level(expected - ready)
                     self._note_difference(what, ready, expected, counter, missing)
-            elif value is None or value == ZERO or decode_count(value) != expected:
-                missing = encode_count(expected - decode_count(value))
-                self._note_difference(what, decode_count(value), expected, counter, missing)
+                continue
+            count = decode_count(value)
+            if count != expected or value == ZERO:
+                missing = encode_count(expected - count)
+                self._note_difference(what, count, expected, counter, missing)
                 if self._may_repair:
                     self._tr.compare_and_clear(counter, ZERO)
 
@@ -332,83 +296,67 @@ class _Check:
     def _compare_indexes(self) -> None:
         indexes = self._layout.indexes
         stored = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
-        # The timer of a lease alone knows its end by the clock. A repaired one has none.
-        for timer in self._lease_timers & stored.keys():
-            self._indexed[timer] = stored[timer]
-        # Layout 5 did not store when a delayed item expires.
-        for timer in self._due_timers & stored.keys():
-            if stored[timer] == b"":
-                self._indexed[timer] = b""
         for key in sorted(stored.keys() | self._indexed.keys()):
-            expected = self._indexed.get(key)
-            if stored.get(key) == expected:
-                continue
-            self._problems.append(
-                f"an index leads to no item: {key!r}"
-                if expected is None
-                else f"an item is not found by its index: {key!r}"
-            )
-            if not self._may_repair:
-                continue
+            value, expected = stored.get(key), self._indexed.get(key)
             if expected is None:
-                del self._tr[key]
-            else:
-                self._tr[key] = expected
+                self._note(f"an index leads to no item: {key!r}", self._tr.clear, key)
+            elif value is None or not (value == expected or self._may_differ(key, value)):
+                problem = f"an item is not found by its index: {key!r}"
+                self._note(problem, self._tr.set, key, expected)
+
+    def _may_differ(self, key: bytes, value: bytes) -> bool:
+        """Return whether an index may have this value, which does not follow from its item."""
+        if key.startswith(self._layout.leases):
+            return True  # the timer alone knows the end of a lease by the clock, unless repaired
+        # Layout 5 did not store when a delayed item expires.
+        return key.startswith(self._layout.dues) and value == b""
 
     def _compare_total(self) -> None:
+        layout, states = self._layout, self._states
         counters = self._items.begin_counters(self._reads)()
-        numbers = {
-            "delayed": counters.tallies["delayed"],
-            "claimed": counters.claimed,
-            "dead": counters.tallies["dead"],
-            "done": counters.tallies["done"],
-        }
-        for state, number in numbers.items():
-            expected = self._parked[state]
+        tallies = counters.tallies
+        for tally, what, number, expected in (
+            ("delayed", "delayed items", tallies["delayed"], states["delayed"]),
+            ("claimed", "claimed items", counters.claimed, states["claimed"]),
+            ("dead", "dead items", tallies["dead"], states["dead"]),
+            ("done", "done items", tallies["done"], states["done"]),
+            ("expiring", "items that expire", tallies["expiring"], self._expiring),
+        ):
             if number != expected:
-                missing = encode_tallies(**{state: expected - number})
-                what = f"the number of {state} items"
-                self._note_difference(what, number, expected, self._layout.tallies, missing)
-        if (expiring := counters.tallies["expiring"]) != self._expiring:
-            missing = encode_tallies(expiring=self._expiring - expiring)
-            what = "the number of items that expire"
-            self._note_difference(what, expiring, self._expiring, self._layout.tallies, missing)
-        self._compare_pause(counters.tallies["paused"])
-        unfinished = self.items + self._parked["delayed"] + self._parked["claimed"]
-        total = counters.unfinished + numbers["dead"]
-        expected = unfinished + self._parked["dead"]
+                missing = encode_tallies(**{tally: expected - number})
+                what = f"the number of {what}"
+                self._note_difference(what, number, expected, layout.tallies, missing)
+        self._compare_pause(tallies["paused"])
+        total = counters.unfinished + tallies["dead"]
+        expected = states.total() - states["done"]
         if total != expected:
-            key, missing = self._layout.total_in, encode_count(expected - total)
-            self._note_difference("the total", total, expected, key, missing)
+            missing = encode_count(expected - total)
+            self._note_difference("the total", total, expected, layout.total_in, missing)
 
     def _compare_pause(self, paused: int) -> None:
         stored = self._reads[self._layout.options].value
         is_paused = stored is not None and decode_options(stored).paused
         if paused != is_paused:
             really = "paused" if is_paused else "not paused"
-            self._problems.append(f"the queue is {really}, and its counters say otherwise")
-            if self._may_repair:
-                self._tr.add(self._layout.tallies, encode_tallies(paused=is_paused - paused))
+            problem = f"the queue is {really}, and its counters say otherwise"
+            missing = encode_tallies(paused=is_paused - paused)
+            self._note(problem, self._tr.add, self._layout.tallies, missing)
 
     def _note_difference(
         self, what: str, count: int, expected: int, key: bytes, missing: bytes
     ) -> None:
         """Note a wrong counter; a repair adds what is missing."""
-        self._problems.append(f"{what} is {count:,} and there are {expected:,} items")
-        if self._may_repair:
-            self._tr.add(key, missing)
+        problem = f"{what} is {count:,} and there are {expected:,} items"
+        self._note(problem, self._tr.add, key, missing)
 
     def _scan_pieces(self) -> None:
         owners_found = set[bytes]()
         for row in self._rows(self._layout.pieces):
             owner = self._layout.prefix_of_piece(row.key)
-            if owner in owners_found:
-                continue
+            if owner not in self._owners and owner not in owners_found:
+                problem = f"pieces of a payload that belong to no item: {owner!r}"
+                self._note(problem, self._tr.clear_range, *self._layout.range_of(owner))
             owners_found.add(owner)
-            if owner not in self._owners:
-                self._problems.append(f"pieces of a payload that belong to no item: {owner!r}")
-                if self._may_repair:
-                    self._tr.clear_range(*self._layout.range_of(owner))
         for owner in self._owners - owners_found:
             self._problems.append(f"an item whose payload is gone: its pieces were at {owner!r}")
 
@@ -417,14 +365,10 @@ class _Check:
         for row in self._rows(layout.attempts):
             position, _ = layout.unpack_attempt_key(row.key)
             if position not in self._positions:
-                self._problems.append(f"failed attempts of no item: {row.key!r}")
-                if self._may_repair:
-                    del self._tr[row.key]
+                self._note(f"failed attempts of no item: {row.key!r}", self._tr.clear, row.key)
         for row in self._rows(layout.returned):
             if row.key[len(layout.returned) :] not in self._positions:
-                self._problems.append(f"the result of no item: {row.key!r}")
-                if self._may_repair:
-                    del self._tr[row.key]
+                self._note(f"the result of no item: {row.key!r}", self._tr.clear, row.key)
 
     def _look_for_foreign_keys(self) -> None:
         begin, end = self._layout.range_of(self._layout.subspace.key())

@@ -1,4 +1,4 @@
-"""Named queues: list, open, rename, migrate and drop them."""
+"""Named queues: open, rename, migrate and drop them."""
 
 from __future__ import annotations
 
@@ -13,98 +13,20 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.steps import Call, Steps, Stop, drive
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.pages import read_ranges
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
-from fdbqueue.layout.items import Counters, totals_range
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.migration import migrate
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
-from fdbqueue.operations.views.stats import begin_layout_check, begin_size
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import read_queues
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.task import TaskQueue
-from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction, Transactor
+from fdbqueue.types import Database, Transaction, Transactor
 
 _T = TypeVar("_T")
-
-
-def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
-    """Return the names of all queues that were ever pushed to, in order, or a page of them.
-
-    Given a database, names are read in pages of 1,024, each in a transaction of its own. Cost: one
-    row for each queue, whatever its length.
-
-    Args:
-        tr: A transaction or a database.
-        after: A name, of a queue or not: only names that follow it.
-        limit: The maximum number of names, 0 for all.
-
-    Raises:
-        InvalidQueueName: A queue cannot have the name `after`.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> for name in ["mail", "jobs"]:
-        ...     _ = fdbqueue.PriorityQueue.named(db, name).push(db, "x")
-        >>> queue_names(db)
-        ['jobs', 'mail']
-        >>> queue_names(db, after="jobs", limit=1)
-        ['mail']
-    """
-    return read_queues(tr, lambda tr, page: list(page), after, limit)
-
-
-def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> dict[str, int]:
-    """Return the number of ready items of each named queue, in order of the names, or of a page.
-
-    Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
-    each page one range read of the names. Neighbouring queues that hold little share a read of
-    their counters, up to 50 of them; other queues have a read each. All are made at the same time.
-    A queue with delayed or claimed items, or with items that expire, takes up to six more. A queue
-    whose counters do not show the release that stored it takes another one, as in `overview`.
-
-    Args:
-        tr: A transaction or a database.
-        after: A name, of a queue or not: only queues whose names follow it.
-        limit: The maximum number of queues, 0 for all.
-
-    Raises:
-        InvalidQueueName: A queue cannot have the name `after`.
-        LayoutVersionMismatch: Another release stored one of the queues. `overview` returns the
-            numbers of the others.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push_many(db, ["x", "y"])
-        >>> queues(db)
-        {'mail': 2}
-    """
-
-    now = milliseconds()
-
-    def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
-        totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
-        found = [
-            (name, subspace, Counters(subspace, rows))
-            for (name, subspace), rows in zip(page.items(), totals)
-        ]
-        checks = [begin_layout_check(tr, subspace, counters) for _, subspace, counters in found]
-        for check_layout in checks:
-            check_layout()
-        begun = [
-            (name, begin_size(tr, subspace, counters, now)) for name, subspace, counters in found
-        ]
-        return [(name, finish()) for name, finish in begun]
-
-    return dict(read_queues(tr, sizes, after, limit))
 
 
 def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
@@ -129,7 +51,7 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
         >>> rename_queue(db, "mail", "e-mail")
-        >>> queue_names(db)
+        >>> fdbqueue.queue_names(db)
         ['e-mail']
     """
     keys = name_key(name), name_key(new_name)
@@ -201,7 +123,7 @@ def drop_queue(tr: Transactor, name: str) -> None:
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
         >>> drop_queue(db, "mail")
-        >>> queue_names(db)
+        >>> fdbqueue.queue_names(db)
         []
     """
     key = name_key(name)
@@ -239,7 +161,6 @@ def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQue
         >>> type(existing_queue(db, "tasks")).__name__
         'TaskQueue'
     """
-
     return _of_any_kind(read(db, partial(find_stored, name=name, must_exist=True)))
 
 

@@ -9,13 +9,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
 _Job = TypeVar("_Job")
+
+Pausing: TypeAlias = Generator[None, None, None]
+"""A job that pauses where it would wait for the database."""
 
 _QUICK = 0.0002  # seconds that a quick handler takes at most, on average
 _UNKNOWN = 1.0  # seconds assumed for a handler at first
@@ -33,7 +35,7 @@ class Threads(Generic[_Job]):
     answer. If a job keeps it busy for a twentieth of a second, all threads work until it ends.
 
     The caller puts jobs within a `with` block, whose end waits for all of them, and raises the
-    first error.
+    first error. A further `with` block starts new threads.
 
     Args:
         n: The number of threads, and of jobs that are under way at a time.
@@ -54,15 +56,13 @@ class Threads(Generic[_Job]):
         True
     """
 
-    def __init__(
-        self, n: int, run: Callable[[_Job], Generator[None, None, None]], can_overlap: bool
-    ) -> None:
+    def __init__(self, n: int, run: Callable[[_Job], Pausing], can_overlap: bool) -> None:
         self._n = n
         self._run = run
         self._can_overlap = can_overlap and n > 1
         self._seconds = _UNKNOWN  # moving average of the duration of a handler
         self._ready: deque[_Job] = deque()
-        self._paused: deque[Generator[None, None, None]] = deque()
+        self._paused: deque[Pausing] = deque()
         self._under_way = 0
         self._continued_at = 0.0
         self._is_watched = False
@@ -78,6 +78,8 @@ class Threads(Generic[_Job]):
         self.errors: list[BaseException] = []
 
     def __enter__(self) -> Threads[_Job]:
+        self._is_closed = False
+        self._threads = []
         try:
             for i in range(self._n):
                 thread = threading.Thread(target=self._work, args=(i == 0,))
@@ -88,12 +90,7 @@ class Threads(Generic[_Job]):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
         if self.errors:
             raise self.errors[0]
@@ -144,9 +141,9 @@ class Threads(Generic[_Job]):
     def _next(
         self,
         is_first: bool,
-        paused: Generator[None, None, None] | None = None,
+        paused: Pausing | None = None,
         has_ended: bool = False,
-    ) -> Generator[None, None, None] | None:
+    ) -> Pausing | None:
         """Return the next job to begin or to continue; wait for one; `None` at the end.
 
         Args:
@@ -220,9 +217,9 @@ class Background:
 
         self._failed = failed
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work)
 
     def __enter__(self) -> Background:
+        self._thread = threading.Thread(target=self._work)
         self._thread.start()
         return self
 

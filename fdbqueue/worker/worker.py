@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.exactly_once import Pausing, run_once_with_pauses
-from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost, error_classes
-from fdbqueue.operations.failures import error_text
+from fdbqueue.database.exactly_once import run_once_with_pauses
+from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost, error_classes, error_text
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
@@ -26,11 +25,11 @@ from fdbqueue.queue.arguments import (
     validate_result,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
-from fdbqueue.queue.presence import LOOK, Presence
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.handler import Handler
+from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Telemetry
-from fdbqueue.worker.threads import Background, Threads
+from fdbqueue.worker.threads import Background, Pausing, Threads
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -68,10 +67,17 @@ _LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERRO
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A claimed item, and the latest end of its lease by this process's monotonic clock."""
+    """A claimed item.
+
+    Attributes:
+        claim: Its claim.
+        lease_end: The latest end of its lease, by this process's monotonic clock.
+        began: When it began to run, by the performance counter.
+    """
 
     claim: Claim
     lease_end: float
+    began: float = 0.0
 
 
 class Worker:
@@ -169,6 +175,10 @@ class Worker:
         self._held: dict[_Job, None] = {}  # in the order of their claims
         self._extended_at = 0.0
         self._seconds = 1.0  # moving average of the duration of a job
+        self._progress: Callable[[WorkerReport], object] = no_progress
+        can_overlap = self._handler.in_transaction
+        self._threads = Threads(self._concurrency, self._run_job, can_overlap)
+        self._background = Background(self._fail)
         self.report = WorkerReport()
 
     def stop(self) -> None:
@@ -202,41 +212,29 @@ class Worker:
             BaseException: The logging of the program, or `progress`, has raised it. The worker has
                 ended as after `stop`.
         """
-
-        def fail(error: BaseException) -> None:
-            threads.errors.append(error)
-            self.stop()
-
-        def run(job: _Job) -> Pausing[None]:
+        self._progress = progress
+        self._threads.errors.clear()
+        with closing(self._handler), self._signals(), self._extending(), self._background:
             try:
-                yield from self._do(job, threads.note, acks.call, progress, fail)
-            except BaseException as error:
-                with self._ended:
-                    self._let_go(job)
-                fail(error)
-
-        threads = Threads(self._concurrency, run, can_overlap=self._handler.in_transaction)
-        with (
-            closing(self._handler),
-            self._signals(),
-            self._extending(fail),
-            Background(fail) as acks,
-        ):
-            try:
-                with threads:
+                with self._threads:
                     try:
-                        self._feed(threads, drain)
+                        self._feed(drain)
                     except BaseException:
                         self.stop()
                         raise
             finally:
                 with self._ended:
                     self._ended.wait_for(lambda: not self._held)
-        if threads.errors:  # since the end of the threads
-            raise threads.errors[0]
+        if self._threads.errors:  # since the end of the threads
+            raise self._threads.errors[0]
         return self.report
 
-    def _feed(self, threads: Threads[_Job], drain: bool) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """Stop the worker because of an error, which `run` raises."""
+        self._threads.errors.append(error)
+        self.stop()
+
+    def _feed(self, drain: bool) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         options = {"lease": self._lease, "wait": 0 if drain else math.inf, **self._options}
@@ -257,7 +255,7 @@ class Worker:
                 keeps_no_results = self._stores_results and not self._store.options.keeps_done
                 self._stores_results = self._stores_results and not keeps_no_results
                 kept, back = self._divided(claim)
-                threads.put(kept)
+                self._threads.put(kept)
                 # These calls log, and logging may raise an error. So the threads have their jobs
                 # before that.
                 self._release(back)
@@ -302,47 +300,21 @@ class Worker:
             self._name,
         )
 
-    def _do(
-        self,
-        job: _Job,
-        note: Callable[[float], object],
-        start: Callable[[Callable[[], None]], object],
-        progress: Callable[[WorkerReport], object],
-        fail: Callable[[BaseException], None],
-    ) -> Pausing[None]:
-        """Run one job and report its end, whatever happens.
+    def _run_job(self, job: _Job) -> Pausing:
+        """Run one job and report its end, whatever happens."""
+        try:
+            yield from self._do(job)
+        except BaseException as error:
+            with self._ended:
+                self._let_go(job)
+            self._fail(error)
 
-        Args:
-            job: The job.
-            note: Called with the seconds for which the job has just kept its thread busy.
-            start: Starts a function in the background.
-            progress: Called with the report.
-            fail: Called with an error after the end of the job.
-        """
+    def _do(self, job: _Job) -> Pausing:
         if self._stop.is_set:
             self._release([job])
             return
         claim = job.claim
-        began = time.perf_counter()
-
-        def end(outcome: str, error: BaseException | None = None) -> None:
-            self._end(job, outcome, time.perf_counter() - began, error)
-            try:
-                progress(self.report)
-            except Exception:
-                _log.exception("%s: the progress callback failed", self._name)
-
-        def acknowledged(outcome: Callable[[], LeaseLost | None]) -> None:
-            lost = error = None
-            try:
-                lost = outcome()
-            except Exception as failure:  # of the database: another worker may repeat the job
-                error = failure
-            try:
-                end("failed" if error else "lost" if lost else "done", error)
-            except BaseException as failure:  # others share the acknowledgement
-                fail(failure)
-
+        job.began = time.perf_counter()
         try:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
@@ -350,42 +322,53 @@ class Worker:
             with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
                 if self._handler.in_transaction:
                     returned = None
-                    yield from self._run_in_transaction(claim, in_span, note)
+                    yield from self._run_in_transaction(claim, in_span)
                 else:
                     with in_span():
                         returned = self._encoded(self._handler(claim.item))
         except LeaseLost:
-            end("lost")
+            self._end(job, "lost")
         except _Stopped:
             self._release([job])
         except BaseException as failure:
             failed = time.monotonic()
             self._nack(claim, failure)
-            note(time.monotonic() - failed)
-            end("failed", failure)
+            self._threads.note(time.monotonic() - failed)
+            self._end(job, "failed", failure)
         else:
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - job.began
             self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
             if self._handler.in_transaction:
-                end("done")
+                self._end(job, "done")
             else:
                 request = self._store.ack_request(claim, returned)
-                self._store.acks.submit(self._db, request, start, acknowledged)
+                acknowledged = partial(self._acknowledged, job)
+                self._store.acks.submit(self._db, request, self._background.call, acknowledged)
+
+    def _acknowledged(self, job: _Job, outcome: Callable[[], LeaseLost | None]) -> None:
+        """Report the end of a job whose acknowledgement is over."""
+        lost = error = None
+        try:
+            lost = outcome()
+        except Exception as failure:  # of the database: another worker may repeat the job
+            error = failure
+        try:
+            self._end(job, "failed" if error else "lost" if lost else "done", error)
+        except BaseException as failure:  # others share the acknowledgement
+            self._fail(failure)
 
     def _encoded(self, returned: object) -> bytes | None:
         return validate_result(returned) if self._stores_results else None
 
     def _run_in_transaction(
-        self,
-        claim: Claim,
-        in_span: Callable[[], AbstractContextManager[Any]],
-        note: Callable[[float], object],
-    ) -> Pausing[bool]:
+        self, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
+    ) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
+        note = self._threads.note
         tries = 0
         seconds = 0.0
 
-        def body(tr: Transaction) -> Pausing[bool]:
+        def body(tr: Transaction) -> Pausing:
             nonlocal tries, seconds
             if tries and self._stop.is_set:
                 raise _Stopped
@@ -406,12 +389,12 @@ class Worker:
                 note(seconds)
             if returned is not None:
                 self._store.store_returned(tr, claim, returned)
-            return True
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
-    def _end(self, job: _Job, outcome: str, seconds: float, error: BaseException | None) -> None:
-        """Count and log a job that ended."""
+    def _end(self, job: _Job, outcome: str, error: BaseException | None = None) -> None:
+        """Count and log a job that ended, and tell the caller of `run`."""
+        seconds = time.perf_counter() - job.began
         with self._ended:
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
             self._let_go(job)
@@ -429,6 +412,10 @@ class Worker:
         )
         if advice := self._advice(job, outcome):
             _log.warning("%s %s: %s", self._name, job.claim.item.id, advice)
+        try:
+            self._progress(self.report)
+        except Exception:
+            _log.exception("%s: the progress callback failed", self._name)
 
     def _advice(self, job: _Job, outcome: str) -> str | None:
         """Return what to do about a job that will not run again, or that was lost."""
@@ -473,8 +460,8 @@ class Worker:
             self._ended.notify()
 
     @contextmanager
-    def _extending(self, fail: Callable[[BaseException], None]) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease; `fail` gets an error."""
+    def _extending(self) -> Generator[None]:
+        """Extend the leases of all held jobs, three times per lease."""
         over = threading.Event()
         self._extended_at = time.monotonic()
 
@@ -484,7 +471,7 @@ class Worker:
                 try:
                     self._renew()
                 except BaseException as error:  # of the program's logging
-                    fail(error)
+                    self._fail(error)
                 left = self._extended_at + self._lease / 3 - time.monotonic()
 
         thread = threading.Thread(target=extend, daemon=True)

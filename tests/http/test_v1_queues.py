@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.presence import Presence
+from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named
 from tests.support.scan import assert_views_agree

@@ -16,7 +16,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
 from fdbqueue.layout.names import encode_worker, worker_key
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.presence import Presence
+from fdbqueue.worker.presence import Presence
 
 LAST = "9999-12-31T23:59:59.999Z"
 

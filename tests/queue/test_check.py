@@ -200,7 +200,7 @@ def test_a_check_that_outlasts_its_transaction_raises(
 
     seconds = itertools.count(step=5)
     monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
-    monkeypatch.setattr("fdbqueue.queue.check._FEW", 3)
+    monkeypatch.setattr("fdbqueue.database.retrying.FEW", 3)
     monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
     for repair in (False, True):
         with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
@@ -262,7 +262,7 @@ def test_a_check_that_a_recovery_interrupts_begins_again(
 
     def scan_pieces(check: Any) -> None:
         if not interrupted:
-            interrupted.append(check.items)
+            interrupted.append(check.scanned)
             raise fdbqueue.FDBError(1007)
         scan(check)
 

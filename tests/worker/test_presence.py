@@ -15,8 +15,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, workers
-from fdbqueue.queue import presence
 from fdbqueue.testing import FaultyDatabase
+from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
 
 TIMEOUT = 60.0

@@ -30,8 +30,8 @@ from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
-from fdbqueue.queue.presence import WorkerInfo
 from fdbqueue.types import Options, QueueStats, State, Transaction
+from fdbqueue.worker.presence import WorkerInfo
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 

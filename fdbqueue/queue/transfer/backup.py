@@ -13,7 +13,7 @@ from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueN
 from fdbqueue.layout.migration import RowCheck
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.values import UNDECODABLE
-from fdbqueue.queue.registry import queue_names
+from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.transfer.rows import (
     NewQueue,
     QueueCopy,
@@ -162,19 +162,18 @@ def restore(
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
     targets = {name: name if new_name is None else new_name for name in chosen}
-    copies = {name: sections[name].copy for name in chosen}
-    missing: list[str] = []
-    for name in chosen:
-        stored = stored_copy(db, targets[name])
+    missing: dict[str, QueueCopy] = {}
+    for name, target in targets.items():
+        wanted, stored = sections[name].copy, stored_copy(db, target)
         if stored is None:
-            missing.append(name)
-        elif stored != copies[name]:
-            raise QueueExists(targets[name])
+            missing[name] = wanted
+        elif stored != wanted:
+            raise QueueExists(target)
     for name in missing:
         queue = NewQueue(db, targets[name])
         queue.write(partial(_rows, file, sections[name]), partial(progress, name))
         queue.finish()
-    return {name: copies[name] for name in missing}
+    return missing
 
 
 class _Section(NamedTuple):

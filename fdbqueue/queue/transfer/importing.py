@@ -123,11 +123,11 @@ def import_lines(
     size = _pass_over(numbered, source, stored_lines, stored_digest)
     stored = 0
     for batch in _batches(numbered, queue, source, priority, priority_field, value_field):
-        now, new_mark = _store(db, queue, batch, source, mark)
+        now, done = _store(db, queue, batch, source, mark)
         stored += now
-        if new_mark != batch[-1].mark:
+        if done < len(batch):
             return ImportReport(stored, stored_lines, full=True)
-        mark = new_mark
+        mark = batch[-1].mark
         size += sum(line.size for line in batch)
         progress(batch[-1].number, size)
     return ImportReport(stored, stored_lines)
@@ -174,13 +174,13 @@ def _drop_outdated(tr: Transaction, layout: Layout, week: int) -> bool:
 
 def _store(
     db: Database, queue: PriorityQueue, batch: list[_Line], source: str | None, mark: bytes | None
-) -> tuple[int, bytes | None]:
-    """Store the lines that fit; return their number and the new progress."""
+) -> tuple[int, int]:
+    """Store the lines that fit; return how many of them have a value, and how many there are."""
     filled = [line for line in batch if not line.blank]
     layout = store_of(queue).layout
     week = _week()
 
-    def body(tr: Transaction) -> tuple[int, bytes | None]:
+    def body(tr: Transaction) -> tuple[int, int]:
         if source is not None and tr[layout.import_key(source)].value != mark:
             raise ImportRunning(source)
         items = queue.push_many(
@@ -191,11 +191,10 @@ def _store(
         )
         rest = filled[len(items) :]
         done = batch[: batch.index(rest[0])] if rest else batch
-        new_mark = done[-1].mark if done else mark
-        if source is not None and new_mark is not None and done:
-            tr[layout.import_key(source)] = new_mark
+        if source is not None and done:
+            tr[layout.import_key(source)] = done[-1].mark
             tr[layout.dated_key(layout.imports, week, source)] = b""
-        return len(items), new_mark
+        return len(items), len(done)
 
     return run_once(db, body, layout.receipts)
 

@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.database.clock import uuids
-from fdbqueue.database.retrying import prepare_retry, run
+from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, run
 from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning, error_classes
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
@@ -27,8 +27,6 @@ from fdbqueue.types import Database, KeyValue, State, Transaction
 
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read
-_TOO_OLD = 1007  # the code of the error after that
-_FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
@@ -164,10 +162,10 @@ class _Reader:
                 self._verify()
                 return [*self._tr.snapshot.get_range(begin, end, limit=_PAGE)]
             except error_classes() as error:
-                if error.code == _TOO_OLD:
-                    is_whole = time.monotonic() - self._begun > _LIFETIME
-                    if not self._is_verified and is_whole and len(self._seen) >= _FEW:
-                        raise  # to find out what has changed takes too long, and would again
+                seconds = time.monotonic() - self._begun
+                if not self._is_verified and has_read_for_too_long(error, seconds, len(self._seen)):
+                    raise  # to find out what has changed takes too long, and would again
+                if error.code == TOO_OLD:
                     self._begin()
                 else:
                     prepare_retry(self._tr, error)

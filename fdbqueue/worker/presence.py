@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -109,7 +110,7 @@ class Presence:
             return jobs == 0 and age >= _IDLE
         return not self._jobs or age >= _CHANGED
 
-    def renewal(self, jobs: int) -> _Renewal:
+    def renewal(self, jobs: int) -> Callable[[Transaction], None]:
         """Return the change that renews the row, for a transaction that extends leases."""
         self._jobs, self._renewed_at = jobs, time.monotonic()
         now = milliseconds()
@@ -125,7 +126,11 @@ class Presence:
             now,
             now + int(1000 * life),
         )
-        return _Renewal(self._key, value)
+
+        def renew(tr: Transaction) -> None:
+            tr[self._key] = value
+
+        return renew
 
     def write(self, db: Database, jobs: int) -> None:
         """Write the row, and delete those of workers that were killed."""
@@ -143,12 +148,3 @@ class Presence:
     def end(self, db: Database) -> None:
         """Delete the row."""
         run(db, lambda tr: tr.clear(self._key))
-
-
-@dataclass(frozen=True, slots=True)
-class _Renewal:
-    key: bytes
-    value: bytes
-
-    def __call__(self, tr: Transaction) -> None:
-        tr[self.key] = self.value
