@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -314,23 +313,3 @@ def _is_gone(receive: Receive) -> bool:
         return bool(answer.value["type"] == "http.disconnect")
     asking.close()
     return False
-
-
-@asynccontextmanager
-async def ends_of_wait(request: Request) -> AsyncGenerator[list[asyncio.Future[Any]]]:
-    """Provide futures that are done once the client disconnects, or the server stops."""
-    stopping: asyncio.Event = request.app.state.stopping
-    ends: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(stopping.wait()),
-    ]
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            end.cancel()
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

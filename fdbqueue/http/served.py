@@ -14,7 +14,7 @@ from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
+from fdbqueue.http.responses import Delivered, json_response
 from fdbqueue.types import Database, QueueStats
 
 _P = ParamSpec("_P")
@@ -143,8 +143,21 @@ async def call_waiting(
     db = request.app.state.served.db
     if not wait:
         return await getattr(handle, method)(db, *args, **kwargs)
-    async with ends_of_wait(request) as ends:
+    stopping: asyncio.Event = request.app.state.stopping
+    ends: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(_disconnect(request)),
+        asyncio.ensure_future(stopping.wait()),
+    ]
+    try:
         return await aio.until(ends, handle, method, db, *args, wait=wait, **kwargs)
+    finally:
+        for end in ends:
+            end.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def popped(
