@@ -249,20 +249,22 @@ class Delivered(Response):
     whether the client is still connected, and whether it could write.
 
     Args:
-        answer: Returns the response.
+        content: Returns the content, which is encoded as JSON.
         undo: Returns the items.
     """
 
-    def __init__(self, answer: Callable[[], Response], undo: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, content: Callable[[], dict[str, Any]], undo: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__()
-        self._answer = answer
+        self._content = content
         self._undo = undo
         self._is_delivered = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond as an ASGI application."""
         try:
-            await self._send(self._answer(), scope.get(CONNECTION), receive, send)
+            await self._send(json_response(self._content()), scope.get(CONNECTION), receive, send)
         finally:
             if not self._is_delivered:
                 await self._return()

@@ -287,13 +287,14 @@ class Guard:
             return
         if self._tokens:
             grant = self._tokens.find(headers.get(b"authorization", b""))
-            if grant is None and not _is_open(scope):
+            if grant is None and not _matches(_OPEN, scope):
                 challenge = [(b"www-authenticate", b"Bearer")]
                 sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
                 await refuse(scope, send, 401, sentence, challenge)
                 return
             if grant is not None:
-                if _needs_all_queues(scope) and not grant.allows("read", None):
+                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
+                if of_server and not grant.allows("read", None):
                     await refuse(scope, send, 403, "this token does not allow all queues")
                     return
                 scope[GRANT] = grant
@@ -326,16 +327,6 @@ class Guard:
         if not self._tokens and not _is_loopback(host):
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
-
-
-def _is_open(scope: Scope) -> bool:
-    """Return whether a request needs no token."""
-    return _matches(_OPEN, scope)
-
-
-def _needs_all_queues(scope: Scope) -> bool:
-    """Return whether a request may need all queues; the others authorize themselves."""
-    return not (_matches(_OF_QUEUES, scope) or _is_open(scope))
 
 
 def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:

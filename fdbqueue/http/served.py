@@ -14,7 +14,7 @@ from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.responses import Delivered, json_response
+from fdbqueue.http.responses import Delivered
 from fdbqueue.types import Database, QueueStats
 
 _P = ParamSpec("_P")
@@ -165,11 +165,11 @@ def popped(
 ) -> Response:
     """Return the response to a pop; if it is not delivered, the items are put back."""
 
-    def answer() -> Response:
-        return json_response({"items": [as_json(item) for item in items]})
+    def content() -> dict[str, Any]:
+        return {"items": [as_json(item) for item in items]}
 
     async def put_back() -> None:
         if items:
             await handle.put_back(db, items)
 
-    return Delivered(answer, put_back)
+    return Delivered(content, put_back)

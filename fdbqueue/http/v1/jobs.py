@@ -213,15 +213,15 @@ async def claim(request: Request) -> Response:
     options = call.body.model_dump(exclude_none=True)
     claimed: Claim | None = await call_waiting(request, call.handle, "claim", **options)
 
-    def answer() -> Response:
-        return json_response({"claims": [_claimed(call.queue, each) for each in claimed or ()]})
+    def content() -> dict[str, Any]:
+        return {"claims": [_claimed(call.queue, each) for each in claimed or ()]}
 
     async def release() -> None:
         if claimed is not None:
             with suppress(LeaseLost):  # the items are back already
                 await call.handle.release(call.served.db, claimed)
 
-    return Delivered(answer, release)
+    return Delivered(content, release)
 
 
 def _claimed(queue: AnyQueue, claim: Claim) -> dict[str, Any]:

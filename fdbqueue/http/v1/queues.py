@@ -28,6 +28,7 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
 from fdbqueue.queue.presence import WorkerInfo
@@ -220,8 +221,8 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     return json_response(_by_state(stats))
 
 
-def _by_state(stats: QueueStats) -> dict[str, Any]:
-    return {state: getattr(stats, state) for state in _STATES}
+def _by_state(numbers: QueueStats | CheckReport) -> dict[str, Any]:
+    return {state: getattr(numbers, state) for state in _STATES}
 
 
 @router.post(
@@ -246,9 +247,8 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
     handle = await served.queue(name)
     report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
-    fields: dict[str, Any] = {state: getattr(report, state) for state in _STATES}
     problems = list(report.problems)
-    return json_response({**fields, "problems": problems, "repaired": report.repaired})
+    return json_response({**_by_state(report), "problems": problems, "repaired": report.repaired})
 
 
 @router.get("/queues/{name}/stats", response_model=bodies.QueueNumbers)
