@@ -17,9 +17,10 @@ from fdbqueue import aio
 from fdbqueue.http import dashboard, n_queue, v1
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.responses import add_error_handlers
-from fdbqueue.http.routing import RequestLog, SegmentPaths
+from fdbqueue.http.routing import RequestLog, SegmentPaths, direct_routes
 from fdbqueue.http.security import Guard, Limits, Tokens
 from fdbqueue.http.served import Served
+from fdbqueue.http.v1 import jobs
 from fdbqueue.types import Database
 
 _router = APIRouter(responses=n_queue.ERRORS)
@@ -69,8 +70,10 @@ def create_app(
     app.state.stop = app.state.stopping.set
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
-    app.router.routes += [*v1.fast_routes(), *n_queue.fast_routes()]  # before all others
-    for router in (dashboard.router, v1.router, *n_queue.routers, _router):
+    # Those whose speed matters, before all others.
+    app.router.routes += direct_routes(jobs.router, v1.router.prefix)
+    app.router.routes += direct_routes(n_queue.direct)
+    for router in (dashboard.router, v1.router, n_queue.direct, n_queue.others, _router):
         app.include_router(router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -37,13 +36,6 @@ _TOTALS = {
     "total_rejected": ("items_rejected", "Items for which the queue had no room."),
 }
 """The name and the help text of the metric of each total."""
-
-
-class _Scan(NamedTuple):
-    """The number of all queues, and the state of those to report."""
-
-    number: int
-    reported: dict[str, QueueStats]
 
 
 class Metrics:
@@ -101,17 +93,7 @@ class Metrics:
         return _Scan(len(totals), reported)
 
     def _render(self, scan: _Scan) -> bytes:
-        of_queues = CollectorRegistry()
-        of_queues.register(_States(scan))
-        return generate_latest(of_queues) + generate_latest(self._registry)
-
-    @functools.cache  # noqa: B019 - the arguments are few, and the metrics live with the server
-    def _metrics_of(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-        """Return the metrics of requests; to look them up takes as long as to change them."""
-        return (
-            self._requests.labels(method, route, status),
-            self._seconds.labels(method, route),
-        )
+        return generate_latest(scan) + generate_latest(self._registry)
 
     def middleware(self, app: ASGIApp) -> Any:
         """Return ASGI middleware that counts and times requests."""
@@ -134,23 +116,22 @@ class Metrics:
                 # The route's template, because clients can invent any number of paths.
                 route = getattr(scope.get("route"), "path", "none")
                 method = scope["method"]
-                counter, histogram = self._metrics_of(method, route, status)
-                counter.inc()
-                histogram.observe(time.perf_counter() - began)
+                self._requests.labels(method, route, status).inc()
+                self._seconds.labels(method, route).observe(time.perf_counter() - began)
 
         return counting
 
 
-class _States:
-    """The metrics of queues."""
+class _Scan(NamedTuple):
+    """The number of all queues, and the state of those to report, as metrics."""
 
-    def __init__(self, scan: _Scan) -> None:
-        self._scan = scan
+    number: int
+    reported: dict[str, QueueStats]
 
     def collect(self) -> Iterator[Any]:
         """Yield the number of all queues, and the state of those to report."""
         number = GaugeMetricFamily("fdbqueue_queues", "Queues, including those not reported.")
-        number.add_metric([], self._scan.number)
+        number.add_metric([], self.number)
         items = GaugeMetricFamily(
             "fdbqueue_items", "Items in each state.", labels=["queue", "state"]
         )
@@ -177,7 +158,7 @@ class _States:
             for field, (name, help_text) in _TOTALS.items()
         }
         now = datetime.now(timezone.utc)
-        for name, stats in self._scan.reported.items():
+        for name, stats in self.reported.items():
             if stats.error is not None:
                 unknown.add_metric([name], 1)
                 continue

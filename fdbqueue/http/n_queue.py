@@ -15,17 +15,14 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
 
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch
-from fdbqueue.http import routing
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import (
     IDEMPOTENCY_KEY,
     NAME_SCHEMA,
     SAME_QUEUE,
-    DirectRoute,
     Links,
     links,
     links_to,
@@ -207,14 +204,8 @@ def _of_item(item_id: str) -> Links:
 
 # Routes
 
-_direct = APIRouter(route_class=DirectRoute, responses=ERRORS)
-_others = APIRouter(responses=ERRORS)
-routers = (_direct, _others)
-
-
-def fast_routes() -> list[BaseRoute]:
-    """Return the routes that answer the requests whose speed matters."""
-    return routing.fast_routes(_direct)
+direct = APIRouter(responses=ERRORS)
+others = APIRouter(responses=ERRORS)
 
 
 async def _priority_queue(served: Served, name: str, must_exist: bool = True) -> aio.PriorityQueue:
@@ -257,7 +248,7 @@ async def _push(
     return await aio.run(push, served.db, queue.queue, key, values, priorities)
 
 
-@_direct.post(
+@direct.post(
     "/queue/{name:path}/push",
     status_code=201,
     response_model=Pushed,
@@ -280,7 +271,7 @@ async def push(request: Request) -> Response:
     return json_response({"id": ids[0]}, 201)
 
 
-@_direct.post(
+@direct.post(
     "/queue/{name:path}/pop",
     response_model=Popped,
     openapi_extra={"parameters": [_NAMED, _DEPTH, _WAIT]},
@@ -304,7 +295,7 @@ async def pop(request: Request) -> Response:
     return popped(served.db, queue, items, partial(_found, queue))
 
 
-@_others.post(
+@others.post(
     "/queue/{name:path}/batch",
     status_code=201,
     responses=links(201, _of_queue(), _of_item("$response.body#/ids/0")),
@@ -322,7 +313,7 @@ async def push_batch(
     return BatchPushed(ids=ids)
 
 
-@_others.get(
+@others.get(
     "/queue/{name:path}/peek",
     response_model=Popped,
     responses=links(200, _of_queue("pop"), _of_item("$response.body#/items/0/id")),
@@ -338,7 +329,7 @@ async def peek(
     return json_response({"items": [_found(queue, item) for item in items]})
 
 
-@_others.get("/queue/{name:path}/counts")
+@others.get("/queue/{name:path}/counts")
 async def counts(served: ServedQueues, name: _ReadOf) -> Counts:
     """Return the number of ready items of each priority, without reading the items."""
     queue = await _priority_queue(served, name)
@@ -349,14 +340,14 @@ async def counts(served: ServedQueues, name: _ReadOf) -> Counts:
     )
 
 
-@_others.get("/queue/{name:path}/stats", response_model=QueueNumbers)
+@others.get("/queue/{name:path}/stats", response_model=QueueNumbers)
 async def stats(served: ServedQueues, name: _ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     queue = await aio.existing_queue(served.db, name)
     return json_response(stats_as_json(await queue.stats(served.db)))
 
 
-@_others.get(
+@others.get(
     "/queue/{name:path}/items",
     response_model=Page,
     responses=links(
@@ -380,7 +371,7 @@ async def items(
     return json_response({"items": page, "next": page[-1]["id"] if found[limit:] else None})
 
 
-@_others.delete("/queue/{name:path}/items/{item_id}", status_code=204)
+@others.delete("/queue/{name:path}/items/{item_id}", status_code=204)
 async def remove(served: ServedQueues, name: _AdminOf, item_id: str) -> Response:
     """Remove one ready or delayed item."""
     queue = await _priority_queue(served, name)
@@ -389,7 +380,7 @@ async def remove(served: ServedQueues, name: _AdminOf, item_id: str) -> Response
     return Response(status_code=204)
 
 
-@_others.delete("/queue/{name:path}", status_code=204)
+@others.delete("/queue/{name:path}", status_code=204)
 async def drop(served: ServedQueues, name: _AdminOf) -> Response:
     """Drop a queue with all its items."""
     validate_encoding(name)
@@ -398,7 +389,7 @@ async def drop(served: ServedQueues, name: _AdminOf) -> Response:
     return Response(status_code=204)
 
 
-@_others.get(
+@others.get(
     "/queues",
     response_model=Queues,
     responses=links(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -250,20 +249,22 @@ class Delivered(Response):
     whether the client is still connected, and whether it could write.
 
     Args:
-        answer: Returns the response.
+        content: Returns the content, which is encoded as JSON.
         undo: Returns the items.
     """
 
-    def __init__(self, answer: Callable[[], Response], undo: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, content: Callable[[], dict[str, Any]], undo: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__()
-        self._answer = answer
+        self._content = content
         self._undo = undo
         self._is_delivered = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond as an ASGI application."""
         try:
-            await self._send(self._answer(), scope.get(CONNECTION), receive, send)
+            await self._send(json_response(self._content()), scope.get(CONNECTION), receive, send)
         finally:
             if not self._is_delivered:
                 await self._return()
@@ -314,23 +315,3 @@ def _is_gone(receive: Receive) -> bool:
         return bool(answer.value["type"] == "http.disconnect")
     asking.close()
     return False
-
-
-@asynccontextmanager
-async def ends_of_wait(request: Request) -> AsyncGenerator[list[asyncio.Future[Any]]]:
-    """Provide futures that are done once the client disconnects, or the server stops."""
-    stopping: asyncio.Event = request.app.state.stopping
-    ends: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(_disconnect(request)),
-        asyncio.ensure_future(stopping.wait()),
-    ]
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            end.cancel()
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -7,11 +7,11 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ValidationError
@@ -108,52 +108,38 @@ async def read_json(request: Request, model: type[_B], empty: bytes = b"") -> _B
         raise RequestValidationError(error.errors()) from None
 
 
-class DirectRoute(APIRoute):
+class _DirectRoute(Route):
     """A route whose function takes the request and returns the response.
-
-    It describes itself to OpenAPI. `fast_routes` returns the routes that answer.
-    """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint itself."""
-        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return handler
-
-
-class _FastRoute(Route):
-    """A route that does nothing but call its function.
 
     The selection of a FastAPI route among those of included routers, its parsing and its exit
     stacks take longer than everything else together.
     """
 
-    def __init__(self, route: DirectRoute, prefix: str) -> None:
-        handler = route.get_route_handler()
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await handler(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        super().__init__(prefix + route.path, route.endpoint, methods=[*(route.methods or ())])
-        self.app = app
-        self._end = self.path.rpartition("}")[2]  # the part of the path after its last parameter
+    def __init__(self, path: str, endpoint: Callable[..., Any], methods: set[str]) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self._methods = methods
+        self._end = path.rpartition("}")[2]  # of the path, after its last parameter
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Match a request with one of the methods only; other routes refuse the others."""
-        if (
-            scope["type"] != "http"
-            or not scope["path"].endswith(self._end)  # faster than the pattern of the whole path
-            or scope["method"] not in (self.methods or ())
-        ):
+        # The end is faster to compare than the pattern of the whole path.
+        if not scope["path"].endswith(self._end) or scope.get("method") not in self._methods:
             return Match.NONE, {}
         match, child_scope = super().matches(scope)
         child_scope["route"] = self
         return match, child_scope
 
 
-def fast_routes(router: APIRouter, prefix: str = "") -> list[BaseRoute]:
-    """Return routes that answer the requests of the direct routes of a router, below a prefix."""
-    return [_FastRoute(each, prefix) for each in router.routes if isinstance(each, DirectRoute)]
+def direct_routes(router: APIRouter, prefix: str = "") -> list[BaseRoute]:
+    """Return routes that answer the requests of a router below a prefix, without FastAPI.
+
+    The functions of the router take the request. Its own routes describe them to OpenAPI.
+    """
+    return [
+        _DirectRoute(prefix + each.path, each.endpoint, each.methods or set())
+        for each in router.routes
+        if isinstance(each, APIRoute)
+    ]
 
 
 class SegmentPaths:

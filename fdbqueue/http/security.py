@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import limits
@@ -22,22 +22,9 @@ from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.http.responses import GRANT, refuse
-
-__all__ = [
-    "Grant",
-    "Guard",
-    "Limits",
-    "Role",
-    "TokenFile",
-    "Tokens",
-    "authorize",
-    "grant_of",
-    "refuse",
-]
-
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -300,13 +287,14 @@ class Guard:
             return
         if self._tokens:
             grant = self._tokens.find(headers.get(b"authorization", b""))
-            if grant is None and not _is_open(scope):
+            if grant is None and not _matches(_OPEN, scope):
                 challenge = [(b"www-authenticate", b"Bearer")]
                 sentence = "a token is required: send it as `Authorization: Bearer TOKEN`"
                 await refuse(scope, send, 401, sentence, challenge)
                 return
             if grant is not None:
-                if _needs_all_queues(scope) and not grant.allows("read", None):
+                of_server = not _matches((*_OPEN, *_OF_QUEUES), scope)
+                if of_server and not grant.allows("read", None):
                     await refuse(scope, send, 403, "this token does not allow all queues")
                     return
                 scope[GRANT] = grant
@@ -315,7 +303,18 @@ class Guard:
         if not length.isdigit() or int(length) > most:
             await refuse(scope, send, 413, f"the body has more than {most:,} bytes")
             return
-        await self._within(most, scope, receive, send)
+        read = 0
+
+        async def counted() -> Message:
+            """Count the bytes of the body, which may come in many pieces."""
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > most:
+                raise HTTPException(413, f"the body has more than {most:,} bytes")
+            return message
+
+        await self._app(scope, counted, send)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
         """Return why a request may be sent by another site's page; `None` if it is not."""
@@ -328,30 +327,6 @@ class Guard:
         if not self._tokens and not _is_loopback(host):
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
-
-    async def _within(self, most: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, and count the bytes of its body, which may come in many pieces."""
-        read = 0
-
-        async def counted() -> Any:
-            nonlocal read
-            message = await receive()
-            read += len(message.get("body", b""))
-            if read > most:
-                raise HTTPException(413, f"the body has more than {most:,} bytes")
-            return message
-
-        await self._app(scope, counted, send)
-
-
-def _is_open(scope: Scope) -> bool:
-    """Return whether a request needs no token."""
-    return _matches(_OPEN, scope)
-
-
-def _needs_all_queues(scope: Scope) -> bool:
-    """Return whether a request may need all queues; the others authorize themselves."""
-    return not (_matches(_OF_QUEUES, scope) or _is_open(scope))
 
 
 def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.responses import Delivered, ends_of_wait, json_response
+from fdbqueue.http.responses import Delivered
 from fdbqueue.types import Database, QueueStats
 
 _P = ParamSpec("_P")
@@ -143,8 +143,21 @@ async def call_waiting(
     db = request.app.state.served.db
     if not wait:
         return await getattr(handle, method)(db, *args, **kwargs)
-    async with ends_of_wait(request) as ends:
+    stopping: asyncio.Event = request.app.state.stopping
+    ends: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(_disconnect(request)),
+        asyncio.ensure_future(stopping.wait()),
+    ]
+    try:
         return await aio.until(ends, handle, method, db, *args, wait=wait, **kwargs)
+    finally:
+        for end in ends:
+            end.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def popped(
@@ -152,11 +165,11 @@ def popped(
 ) -> Response:
     """Return the response to a pop; if it is not delivered, the items are put back."""
 
-    def answer() -> Response:
-        return json_response({"items": [as_json(item) for item in items]})
+    def content() -> dict[str, Any]:
+        return {"items": [as_json(item) for item in items]}
 
     async def put_back() -> None:
         if items:
             await handle.put_back(db, items)
 
-    return Delivered(answer, put_back)
+    return Delivered(content, put_back)

@@ -3,23 +3,17 @@
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
-from fdbqueue.http import routing
 from fdbqueue.http.responses import answer
-from fdbqueue.http.v1 import items, jobs, me, queues
+from fdbqueue.http.v1 import items, jobs, queues
 
 _PREFIX = "/v1"
-_ROUTERS = (jobs.router, items.router, queues.router, me.router)  # those whose speed matters first
+_ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matters first
 
 router = APIRouter(prefix=_PREFIX)
 for _router in _ROUTERS:
     router.include_router(_router)
-
-
-def fast_routes() -> list[BaseRoute]:
-    """Return the routes that answer the requests whose speed matters."""
-    return routing.fast_routes(jobs.router, _PREFIX)
 
 
 async def not_allowed(request: Request, error: Any) -> Response:

@@ -247,19 +247,11 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
     ones) and `reprioritize`.
     """
     handle = await served.queue(name)
+    given = body.model_dump()
     with _invalid_values():
-        results = await handle.change_all(
-            served.db,
-            body.change,
-            state=body.state,
-            priority=exact_priority(handle.queue, body.priority),
-            agent=body.agent,
-            id=body.id,
-            error=body.error,
-            client=body.client,
-            limit=body.limit,
-            to=exact_priority(handle.queue, body.to),
-        )
+        for field in ("priority", "to"):
+            given[field] = exact_priority(handle.queue, given[field])
+        results = await handle.change_all(served.db, **given)
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     changed = len(results) - len(unchanged)
     return json_response({"changed": changed, "unchanged": unchanged[:_MAX_UNCHANGED]})

@@ -19,7 +19,6 @@ from fdbqueue.http.responses import Delivered, json_response
 from fdbqueue.http.routing import (
     IDEMPOTENCY_KEY,
     NAME_SCHEMA,
-    DirectRoute,
     decoded,
     links,
     parameter,
@@ -48,7 +47,7 @@ from fdbqueue.types import Claim, Transaction
 _B = TypeVar("_B", bound=BaseModel)
 _C = TypeVar("_C", bound=bodies.OfClaim)
 
-router = APIRouter(route_class=DirectRoute, responses=bodies.PROBLEMS)
+router = APIRouter(responses=bodies.PROBLEMS)
 
 _NAME = parameter(
     "name", "path", "The queue's name, with `/` as `%2F`.", type="string", **NAME_SCHEMA
@@ -174,25 +173,22 @@ async def pop(request: Request) -> Response:
     return to their positions. Work that must survive the death of the client needs a claim.
     """
     call = await _read(request, bodies.Pop)
-    method, args, kwargs = _pop_call(call.queue, call.body)
-    wait = call.body.wait
-    taken: Any = await call_waiting(request, call.handle, method, *args, wait=wait, **kwargs)
-    is_many = method == "pop_many"
-    items: list[Any] = taken if is_many else [] if taken is None else [taken]
-    return popped(call.served.db, call.handle, items, partial(found, call.queue))
-
-
-def _pop_call(queue: AnyQueue, body: bodies.Pop) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Return the method that pops, and its arguments after the database."""
-    require_agents(queue, "agent", body.agent)
-    kind = options_of(queue).kind
+    body = call.body
+    require_agents(call.queue, "agent", body.agent)
+    kind = options_of(call.queue).kind
     if body.max and kind != "priority":
         raise HTTPException(422, f"max: {_ONE_END[kind]}")
-    if body.agent is not None:
-        if body.n > 1:
-            raise HTTPException(422, "n: a pop for an agent takes one task")
-        return "pop", (), {"agent": body.agent}
-    return "pop_many", (body.n,), {"max": body.max} if kind == "priority" else {}
+    items: list[Any]
+    if body.agent is None:
+        options: dict[str, Any] = {"max": body.max} if kind == "priority" else {}
+        options["wait"] = body.wait
+        items = await call_waiting(request, call.handle, "pop_many", body.n, **options)
+    elif body.n > 1:
+        raise HTTPException(422, "n: a pop for an agent takes one task")
+    else:
+        task = await call_waiting(request, call.handle, "pop", wait=body.wait, agent=body.agent)
+        items = [] if task is None else [task]
+    return popped(call.served.db, call.handle, items, partial(found, call.queue))
 
 
 @router.post(
@@ -217,15 +213,15 @@ async def claim(request: Request) -> Response:
     options = call.body.model_dump(exclude_none=True)
     claimed: Claim | None = await call_waiting(request, call.handle, "claim", **options)
 
-    def answer() -> Response:
-        return json_response({"claims": [_claimed(call.queue, each) for each in claimed or ()]})
+    def content() -> dict[str, Any]:
+        return {"claims": [_claimed(call.queue, each) for each in claimed or ()]}
 
     async def release() -> None:
         if claimed is not None:
             with suppress(LeaseLost):  # the items are back already
                 await call.handle.release(call.served.db, claimed)
 
-    return Delivered(answer, release)
+    return Delivered(content, release)
 
 
 def _claimed(queue: AnyQueue, claim: Claim) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Queues: their list, options, numbers and load; and the workers."""
+"""Queues: their list, options, numbers and load; the workers; and what a token allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.exceptions import HTTPException
@@ -15,7 +15,7 @@ from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import links, next_page
-from fdbqueue.http.security import Grant, authorize, grant_of
+from fdbqueue.http.security import authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import of_queue
@@ -28,6 +28,7 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
 from fdbqueue.types import Options, QueueStats, State, Transaction
@@ -69,34 +70,16 @@ async def queues(
     ] = "",
 ) -> Response:
     """Return the queues in order of their names, page by page, and the numbers of each."""
-    shown = _visible(grant_of(request), prefix)
-    if shown is None:
+    grant = grant_of(request)
+    allowed = "" if grant is None else grant.queues.removesuffix("*")
+    beginning = max(prefix, allowed, key=len)
+    if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
         return json_response({"queues": [], "next": None})
-    found = list((await served.numbers(after, limit + 1, shown.prefix)).items())
-    if shown.is_name:  # of all names that begin with it, the first
-        found = [(name, stats) for name, stats in found if name == shown.prefix]
+    numbers = await served.numbers(after, limit + 1, beginning)
+    found = [each for each in numbers.items() if grant is None or grant.includes(each[0])]
     page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
     more = len(found) > limit
     return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
-
-
-class _Visible(NamedTuple):
-    """The queues that a request sees: all that begin with a text, or the one of that name."""
-
-    prefix: str
-    is_name: bool = False
-
-
-def _visible(grant: Grant | None, prefix: str) -> _Visible | None:
-    """Return which queues with a prefix a token sees; `None` for none."""
-    if grant is None:
-        return _Visible(prefix)
-    allowed = grant.queues.removesuffix("*")
-    if not grant.queues.endswith("*"):
-        return _Visible(allowed, is_name=True) if allowed.startswith(prefix) else None
-    if prefix.startswith(allowed):
-        return _Visible(prefix)
-    return _Visible(allowed) if allowed.startswith(prefix) else None
 
 
 @router.put(
@@ -238,8 +221,8 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     return json_response(_by_state(stats))
 
 
-def _by_state(stats: QueueStats) -> dict[str, Any]:
-    return {state: getattr(stats, state) for state in _STATES}
+def _by_state(numbers: QueueStats | CheckReport) -> dict[str, Any]:
+    return {state: getattr(numbers, state) for state in _STATES}
 
 
 @router.post(
@@ -264,9 +247,8 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
     handle = await served.queue(name)
     report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
-    fields: dict[str, Any] = {state: getattr(report, state) for state in _STATES}
     problems = list(report.problems)
-    return json_response({**fields, "problems": problems, "repaired": report.repaired})
+    return json_response({**_by_state(report), "problems": problems, "repaired": report.repaired})
 
 
 @router.get("/queues/{name}/stats", response_model=bodies.QueueNumbers)
@@ -330,3 +312,18 @@ async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
 def _worker(worker: WorkerInfo) -> dict[str, Any]:
     times = {"since": time_as_json(worker.since), "seen": time_as_json(worker.seen)}
     return {**dataclasses.asdict(worker), **times}
+
+
+# Tokens
+
+
+@router.get("/me", response_model=bodies.Me)
+async def me(request: Request) -> Response:
+    """Return the role of the request's token, and the queues that it allows.
+
+    Without tokens every request has the role `admin`.
+    """
+    grant = grant_of(request)
+    if grant is None:
+        return json_response({"role": "admin", "queues": "*"})
+    return json_response({"role": grant.role, "queues": grant.queues})
