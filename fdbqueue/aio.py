@@ -291,10 +291,8 @@ class _Handle(Generic[_Q]):
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)
     release = cast("_Release", _method(_Queue.release))
-    run_now = _method(_Queue.run_now)
     get = _method(_Queue.get)
     position = _method(_Queue.position)
-    dead_letters = _listed(_Queue.dead_letters)
     wait = _method(_Queue.wait)
     size = _method(_Queue.size)
     is_empty = _method(_Queue.is_empty)
@@ -339,8 +337,7 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     pushed_at = _plain(priority_queue.PriorityQueue.pushed_at)
     remove = _method(priority_queue.PriorityQueue.remove)
     put_back = _method(priority_queue.PriorityQueue.put_back)
-    retry_dead_letter = _method(priority_queue.PriorityQueue.retry_dead_letter)
-    drop_dead_letter = _method(priority_queue.PriorityQueue.drop_dead_letter)
+    retry = _method(priority_queue.PriorityQueue.retry)
 
 
 class Queue(_Handle[fifo.Queue]):
@@ -376,8 +373,7 @@ class Queue(_Handle[fifo.Queue]):
     pushed_at = _plain(fifo.Queue.pushed_at)
     remove = _method(fifo.Queue.remove)
     put_back = _method(fifo.Queue.put_back)
-    retry_dead_letter = _method(fifo.Queue.retry_dead_letter)
-    drop_dead_letter = _method(fifo.Queue.drop_dead_letter)
+    retry = _method(fifo.Queue.retry)
 
 
 class TaskQueue(_Handle[task_queue.TaskQueue]):
@@ -417,8 +413,7 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     pushed_at = _plain(task_queue.TaskQueue.pushed_at)
     remove = _method(task_queue.TaskQueue.remove)
     put_back = _method(task_queue.TaskQueue.put_back)
-    retry_dead_letter = _method(task_queue.TaskQueue.retry_dead_letter)
-    drop_dead_letter = _method(task_queue.TaskQueue.drop_dead_letter)
+    retry = _method(task_queue.TaskQueue.retry)
 
 
 class Worker:

@@ -13,7 +13,6 @@ __all__ = [
     "Claim",
     "Codec",
     "Database",
-    "DeadLetter",
     "Duration",
     "FailedAttempt",
     "Future",
@@ -62,8 +61,8 @@ Duration: TypeAlias = float | timedelta
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
-Change: TypeAlias = Literal["remove", "retry", "run_now", "release", "reprioritize"]
-"""A change of all items in a state; `retry` is that of dead letters."""
+Change: TypeAlias = Literal["remove", "retry", "release", "reprioritize"]
+"""A change of all items in a state."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
@@ -180,25 +179,6 @@ class Claim:
         for parts in zip(self.items, self.attempts, self.keys):
             item, attempt, key = parts
             yield Claim((item,), (attempt,), (key,), self.token, self.client)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An item that failed too often.
-
-    Attributes:
-        item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
-        id: The id of the item.
-        attempts: How many times the item was claimed.
-        died_at: When it became a dead letter, by the clock of the client that reported the failure.
-        error: The error of its last attempt; `None` if none was given.
-    """
-
-    item: Any
-    id: str
-    attempts: int
-    died_at: datetime
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
         assert (await tasks.pop(db, agent="ada", wait=1)).id == first
         claim = await tasks.claim(db, n=1, within=1)
         await tasks.nack(db, claim, error="busy")
-        (letter,) = await tasks.dead_letters(db)
+        (letter,) = await tasks.items(db, state="dead")
         assert (letter.item.payload, await tasks.state(db, letter.item.id)) == ("second", "dead")
         await tasks.configure(db, paused=True)
         waits = asyncio.ensure_future(tasks.claim(db, wait=60))
@@ -476,7 +476,7 @@ def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
             await worker
         assert len(ended) == 1
         assert await tasks.size(db) == 9
-        assert await tasks.dead_letters(db) == []
+        assert await tasks.items(db, state="dead") == []
 
     run(main())
 

@@ -15,8 +15,8 @@ import fdbqueue
 from fdbqueue import (
     Claim,
     Database,
-    DeadLetter,
     Item,
+    ItemInfo,
     Options,
     PriorityQueue,
     Queue,
@@ -74,7 +74,7 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     assert_type(q.items(tr, after="id"), Iterator[Item])
     assert_type(q.claim(tr, n=2), Claim | None)
     assert_type(q.options(tr), Options)
-    assert_type(q.dead_letters(tr), Iterator[DeadLetter])
+    assert_type(q.items(tr, state="dead"), Iterator[ItemInfo])
     assert_type(q.size(tr), int)
     assert_type(q.size(tr.snapshot), int)
     assert_type(q.peek(tr.snapshot), Item | None)

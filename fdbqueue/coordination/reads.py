@@ -26,7 +26,6 @@ from fdbqueue.operations.slots import ReadFirst
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
-    DeadLetter,
     HistoryWindow,
     Item,
     ItemInfo,
@@ -197,20 +196,6 @@ class Reads(Generic[_T]):
         return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
 
     # All items
-
-    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
-        """Iterate over the dead letters in order; on a database, read them in pages."""
-        return self._list(tr, "dead", self._dead_letter)
-
-    def _dead_letter(self, tr: ReadTransaction, dead: LocatedItem) -> Callable[[], DeadLetter]:
-        attempts, died_at, error = dead.metadata
-        return lambda: DeadLetter(
-            self._decoded_if_possible(tr, dead),
-            self.codec.id_of(dead.item),
-            attempts,
-            utc_time(died_at),
-            error,
-        )
 
     def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
         """Return an item; `None` if it cannot be decoded, which is why some items die."""

@@ -22,13 +22,13 @@ class Changes:
         self._failures = failures
         self._done = done
 
-    def remove(self, tr: Transaction, now: int, found: LocatedItem | None) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed one, or for `None`.
+    def remove(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+        """Remove an item in any state but claimed; return false for a claimed one.
 
         A done item does not count as removed: it has been completed.
         """
         layout = self._layout
-        if found is None or found.state == "claimed":
+        if found.state == "claimed":
             return False
         position = layout.position(found.item.key)
         if found.state == "ready":

@@ -49,7 +49,7 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
         ("the worker dies, its lease runs out", lambda: lapse(db, queue), "ready"),
         ("claim", claim, "claimed"),
         ("fail for the last time", lambda: queue.nack(db, held[0], error="busy"), "dead"),
-        ("retry", lambda: queue.retry_dead_letter(db, item_id), "ready"),
+        ("retry", lambda: queue.retry(db, item_id), "ready"),
         ("claim", claim, "claimed"),
         ("fail", lambda: queue.nack(db, held[0], delay=600), "delayed"),
         ("the delay passes", lambda: come_due(db, queue), "ready"),

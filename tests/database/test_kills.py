@@ -226,7 +226,7 @@ class TestKilledServer:
             assert PriorityQueue.named(db, name).claim(db) is None  # and sweeps
             for claim in claims:
                 jobs.extend(db, claim, 30)
-        assert list(jobs.dead_letters(db)) == []
+        assert list(jobs.items(db, state="dead")) == []
         for claim in claims:
             assert claim.attempts == (1,) * 100
             jobs.ack(db, claim)

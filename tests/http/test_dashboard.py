@@ -102,7 +102,7 @@ def dead_letters(db: Any, name: str, *receivers: str) -> PriorityQueue:
         queue.push(db, {"to": receiver, "lines": [{"article": "ink"}]}, 5)
     worker = Worker(db, queue, fail, name="mailer")
     worker.run(drain=True)
-    queue.change_all(db, "run_now", state="delayed")
+    queue.change_all(db, "retry", state="delayed")
     worker.run(drain=True)
     assert queue.stats(db).dead == len(receivers)
     return queue

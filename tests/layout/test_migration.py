@@ -50,7 +50,7 @@ def test_a_migrated_queue_keeps_its_items_counts_and_totals(
     stats = queue.stats(db)
     assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (3, 1, 1, 1)
     assert (stats.total_pushed, stats.total_completed, stats.total_died) == (7, 1, 1)
-    assert [letter.item.value for letter in queue.dead_letters(db)] == ["dead"]
+    assert [letter.item.value for letter in queue.items(db, state="dead")] == ["dead"]
     assert fdbqueue.check(db, queue).ok
     assert [item.value for item in queue.pop_many(db, 9)] == ["b", "c", "e"]
     assert fdbqueue.check(db, queue).ok

@@ -83,7 +83,7 @@ def test_a_claim_names_its_client_until_it_ends(db: Any, queue: PriorityQueue) -
     queue.extend(db, claim)
     assert info_of(db, queue, item).claimed_by == "shelf 7"
     queue.nack(db, *claim, error="busy")
-    queue.run_now(db, item)
+    queue.retry(db, item)
     queue.claim(db)
     assert info_of(db, queue, item).claimed_by.endswith(f":{os.getpid()}")
     assert info_of(db, queue, item).failed_attempts[0].client == "shelf 7"
@@ -158,10 +158,8 @@ def test_attempts_are_deleted_with_their_item(
         queue.ack(db, queue.claim(db, n=1))
     elif end == "pop":
         assert queue.pop(db) == item
-    elif end == "remove":
+    elif end == "remove" or end == "drop":
         assert queue.remove(db, item)
-    elif end == "drop":
-        assert queue.drop_dead_letter(db, item)
     elif end == "expire":
         monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + 2 * 3600 * 10**9)
         assert queue.state(db, item) is None
@@ -181,7 +179,7 @@ def test_a_retried_dead_letter_starts_without_attempts(db: Any, name: str) -> No
     queue = PriorityQueue.named(db, name, max_attempts=1)
     item = queue.push(db, "job")
     queue.nack(db, queue.claim(db), error="busy")
-    assert queue.retry_dead_letter(db, item)
+    assert queue.retry(db, item)
     assert (info_of(db, queue, item).failed_attempts, attempts_left(db, queue)) == ((), 0)
     queue.ack(db, queue.claim(db))
     assert attempts_left(db, queue) == 0

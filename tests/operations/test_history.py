@@ -181,7 +181,7 @@ def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now
         queue.release(db, claim)
     queue.nack(db, look(queue).claim(db), delay=0)
     now.time += HOUR
-    assert queue.retry_dead_letter(db, item.id)
+    assert queue.retry(db, item.id)
     now.time += 30
     assert look(queue).pop(db) is not None
     assert queue.history(db)[0].waiting_median == pytest.approx(30, rel=0.2)
@@ -192,7 +192,7 @@ def test_an_item_made_ready_by_hand_waits_from_then_on(
 ) -> None:
     item = queue.push(db, "x", delay=DAY)
     now.time += HOUR
-    assert queue.run_now(db, item)
+    assert queue.retry(db, item)
     now.time += 60
     assert look(queue).pop(db) is not None
     assert queue.history(db)[0].waiting_median == pytest.approx(60, rel=0.2)

@@ -59,7 +59,7 @@ def test_a_recovery_ends_no_lease(db: Any, queue: PriorityQueue) -> None:
         queue.extend(db, claim, 30)
         queue.ack(db, claim)
     assert {claim.attempt for claim in queue.claim(db, n=300)} == {2}  # only those of the nack
-    assert list(queue.dead_letters(db)) == []
+    assert list(queue.items(db, state="dead")) == []
 
 
 def test_the_items_of_a_dead_client_return_after_a_recovery(db: Any, queue: PriorityQueue) -> None:

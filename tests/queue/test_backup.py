@@ -137,9 +137,9 @@ def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str,
     for state in ("delayed", "claimed", "dead"):
         for info in [*queue.items(other, state=state)]:
             change = {
-                "delayed": queue.run_now,
+                "delayed": queue.retry,
                 "claimed": queue.release,
-                "dead": queue.retry_dead_letter,
+                "dead": queue.retry,
             }
             assert change[state](other, info.id)
     claims = []
@@ -398,9 +398,7 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "claim": lambda queue, db: queue.claim(db),
     "pause": lambda queue, db: queue.configure(db, paused=True),
     "limit": lambda queue, db: queue.configure(db, max_size=99_999),
-    "retry": lambda queue, db: queue.retry_dead_letter(
-        db, next(iter(queue.items(db, state="dead"))).id
-    ),
+    "retry": lambda queue, db: queue.retry(db, next(iter(queue.items(db, state="dead"))).id),
     "extend": lambda queue, db: queue.extend(db, queue.held, lease=500),
     "reprioritize": lambda queue, db: queue.reprioritize(db, queue.peek(db), 7),
 }

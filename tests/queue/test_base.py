@@ -50,7 +50,7 @@ def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any)
     assert queue.get(reads, pushed) == queue.get(db, pushed)
     assert queue.options(reads) == queue.options(db)
     assert queue.state(reads, pushed) == "ready"
-    assert list(queue.dead_letters(reads)) == []
+    assert list(queue.items(reads, state="dead")) == []
     assert queue.peek(reads) == queue.peek(db)
     assert fdbqueue.queues(reads)[name] == 1
     assert name in fdbqueue.queue_names(reads)

@@ -104,7 +104,7 @@ def show_all(db: Any, queue: Any) -> None:
             info_as_json(info)
             queue.get(db, info.id)
             queue.position(db, info.id)
-    [*queue.dead_letters(db)]
+    [*queue.items(db, state="dead")]
     if not isinstance(queue, Queue):
         queue.counts(db)
     if isinstance(queue, TaskQueue):

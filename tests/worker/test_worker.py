@@ -113,7 +113,7 @@ def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     come_due(db, queue)
     worker = Worker(db, queue, handler)
     assert worker.run(progress=lambda report: report.failed == 2 and worker.stop()).failed == 2
-    letters = {letter.item.value: letter.error for letter in queue.dead_letters(db)}
+    letters = {letter.item.value: letter.error for letter in queue.items(db, state="dead")}
     assert letters == {"bad": "RuntimeError: no such address", "exit": "SystemExit: 3"}
     advice = [each.message for each in caplog.records if "the last attempt" in each.message]
     assert len(advice) == 2
@@ -285,7 +285,7 @@ def test_undecodable_items_do_not_block_the_other_items(
     come_due(db, queue)
     assert fdbqueue.transactional(lambda tr: queue.claim(tr))(db) is None
     assert queue.claim(db) is None
-    letters = list(queue.dead_letters(db))
+    letters = list(queue.items(db, state="dead"))
     assert [letter.id for letter in letters] == [item.id for item in items[:3]]
     assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
     assert "cannot be decoded" in str(letters[0].error)
@@ -341,7 +341,7 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
     worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
     assert worker.run(drain=True).done == 20
     assert max(held) <= 2
-    assert not list(queue.dead_letters(db))
+    assert not list(queue.items(db, state="dead"))
 
 
 def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
@@ -419,7 +419,7 @@ def test_a_handler_too_slow_for_its_transaction_fails_the_job(
         raise fdbqueue.FDBError(1007)
 
     assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
-    (letter,) = queue.dead_letters(db)
+    (letter,) = queue.items(db, state="dead")
     assert "a transaction lives five" in str(letter.error)
 
 

@@ -319,16 +319,16 @@ class Session:
 
     def _run_now(self) -> Step | None:
         """End a delay."""
-        return self._of_own("run_now", "run_now")
+        return self._of_own("run_now", "retry", state="delayed")
 
-    def _of_own(self, verb: str, method: str) -> Step | None:
+    def _of_own(self, verb: str, method: str, **options: Any) -> Step | None:
         """Call a method that returns whether it has changed an item of this session."""
         if not self._items:
             return None
         item = self.random.choice(self._items)
 
         def body(attempt: Attempt) -> None:
-            done = attempt.call(getattr(self.queue, method), attempt.tr, item)
+            done = attempt.call(getattr(self.queue, method), attempt.tr, item, **options)
             attempt.note(verb, value=self._value(item), done=done)
 
         return Step(body)
@@ -356,24 +356,24 @@ class Session:
 
     def _retry(self) -> Step:
         """Return a dead letter to the queue."""
-        return self._of_dead("retry", "retry_dead_letter")
+        return self._of_dead("retry", "retry")
 
     def _drop(self) -> Step:
         """Delete a dead letter."""
-        return self._of_dead("drop", "drop_dead_letter")
+        return self._of_dead("drop", "remove")
 
     def _of_dead(self, verb: str, method: str) -> Step:
         """Call a method with a dead letter; without any, with an item of this session."""
         choice = self.random.random()
 
         def body(attempt: Attempt) -> None:
-            letters = self.queue.dead_letters(attempt.tr.snapshot)
+            letters = self.queue.items(attempt.tr.snapshot, state="dead")
             items = [letter.item for letter in letters] or self._items
             if not items:
                 return
             item, is_full, done = items[int(choice * len(items))], False, False
             try:
-                done = attempt.call(getattr(self.queue, method), attempt.tr, item)
+                done = attempt.call(getattr(self.queue, method), attempt.tr, item, state="dead")
             except QueueFull:
                 is_full = True
             attempt.note(verb, value=self._value(item), done=done, is_full=is_full)
