@@ -562,7 +562,7 @@ def any_queue(db: Database, name: str, *, must_exist: bool) -> AnyQueue:
 def item_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """Open the named queue; fail if it is a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
-    if isinstance(queue, TaskQueue):
+    if queue.kind == "task":
         raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
 
@@ -613,21 +613,15 @@ def with_priorities(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
         name: Its name.
         what: The option or command that needs priorities.
     """
-    if isinstance(queue, PriorityQueue):
+    if queue.kind == "priority":
         return queue
     raise unsupported(queue, name, what)
 
 
-_KINDS: dict[type[AnyQueue], str] = {
-    PriorityQueue: "priority queue",
-    Queue: "FIFO queue",
-    TaskQueue: "task queue",
-}
-
-
 def unsupported(queue: AnyQueue, name: str, what: str) -> click.UsageError:
     """Return the error for an option or a command that a queue of this kind does not support."""
-    return click.UsageError(f"{name!r} is a {_KINDS[type(queue)]} and does not support {what}")
+    kind = "FIFO" if queue.kind == "fifo" else queue.kind
+    return click.UsageError(f"{name!r} is a {kind} queue and does not support {what}")
 
 
 def value_of(item: Item | Task) -> Any:

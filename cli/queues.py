@@ -16,7 +16,6 @@ from typing import Any
 import click
 
 from fdbqueue import (
-    Queue,
     check,
     drop_queue,
     embedded,
@@ -110,11 +109,9 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
       fdbq counts jobs
     """
     target = existing_queue(db, queue)
-    by_priority: dict[Any, int]
-    if isinstance(target, Queue):
-        by_priority = {None: size} if (size := target.size(db)) else {}
-    else:
-        by_priority = dict(target.counts(db))
+    by_priority: dict[Any, int] = {**target.counts(db)}
+    if target.kind == "fifo" and (size := target.size(db)):
+        by_priority = {None: size}
     if as_json:
         for priority, count in by_priority.items():
             click.echo(json_line({"priority": priority_as_json(priority), "count": count}))

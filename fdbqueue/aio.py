@@ -295,6 +295,7 @@ class _Handle(Generic[_Q]):
     position = _method(_Queue.position)
     wait = _method(_Queue.wait)
     size = _method(_Queue.size)
+    counts = _method(_Queue.counts)
     is_empty = _method(_Queue.is_empty)
     stats = _method(_Queue.stats)
     history = _method(_Queue.history)
@@ -331,7 +332,6 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     peek_max = _method(priority_queue.PriorityQueue.peek_max)
     peek_many = _method(priority_queue.PriorityQueue.peek_many)
     items = cast("_Items", _listed(priority_queue.PriorityQueue.items))
-    counts = _method(priority_queue.PriorityQueue.counts)
     reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
     state = _method(priority_queue.PriorityQueue.state)
     pushed_at = _plain(priority_queue.PriorityQueue.pushed_at)
@@ -400,7 +400,6 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     peek = _method(task_queue.TaskQueue.peek)
     peek_many = _method(task_queue.TaskQueue.peek_many)
     claim = _method(task_queue.TaskQueue.claim)
-    configure = _method(task_queue.TaskQueue.configure)
     items = _listed(task_queue.TaskQueue.items)
     get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
     get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
@@ -520,9 +519,9 @@ class Worker:
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
     queue = await run(registry.existing_queue, db, name)
-    if isinstance(queue, priority_queue.PriorityQueue):
+    if queue.kind == "priority":
         return PriorityQueue(queue)
-    return Queue(queue) if isinstance(queue, fifo.Queue) else TaskQueue(queue)
+    return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)
 
 
 async def check(

@@ -104,8 +104,6 @@ MAX_SCAN = 10_000
 class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share."""
 
-    _has_agents = False
-
     def __init__(self, store: Store[_T]) -> None:
         validate_bound("max_size", store.given_options.max_size)
         validate_bound("max_attempts", store.given_options.max_attempts)
@@ -230,7 +228,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.pop(db) is None
             True
         """
-        changes = settings_to_store(settings, has_agents=self._has_agents)
+        is_task = self._store.given_options.kind == "task"
+        changes = settings_to_store(settings, has_agents=is_task)
         self._store.configure(tr, changes)
 
     # Claims
@@ -899,6 +898,27 @@ class BaseQueue(ABC, Generic[_T]):
             2
         """
         return self._store.reads.size(tr)
+
+    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
+        """Return the number of ready items of each priority that has any.
+
+        They are the `by_priority` of `stats`, without the reads of the other numbers. A FIFO queue
+        has no priorities. In a transaction that writes, use `counts(tr.snapshot)`, as for `size`.
+
+        Cost: one range read of the counters, and those of `size` for what is over or due.
+
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
+            >>> jobs.counts(db)
+            {1: 1, 5: 2}
+        """
+        return self._store.reads.counts(tr)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready, by looking at the items themselves.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
@@ -65,6 +65,9 @@ class Queue(BaseQueue[Item]):
         'first'
     """
 
+    kind: ClassVar[Literal["fifo"]] = "fifo"
+    """The kind of the queue, as its options have it."""
+
     def __init__(
         self,
         subspace: Subspace,
@@ -77,7 +80,7 @@ class Queue(BaseQueue[Item]):
         layout = Layout(subspace)
         levels = Levels(layout)
         options = Options(
-            kind="fifo",
+            kind=self.kind,
             codec=codec_name(codec),
             priorities=None,
             max_size=max_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
@@ -86,6 +86,9 @@ class PriorityQueue(BaseQueue[Item]):
         ['soon', 'soon too', 'later']
     """
 
+    kind: ClassVar[Literal["priority"]] = "priority"
+    """The kind of the queue, as its options have it."""
+
     def __init__(
         self,
         subspace: Subspace,
@@ -99,7 +102,7 @@ class PriorityQueue(BaseQueue[Item]):
         layout = Layout(subspace)
         levels = Priorities(layout, priorities)
         options = Options(
-            "priority",
+            self.kind,
             codec_name(codec),
             priorities,
             max_size,
@@ -514,7 +517,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return self._store.reads.peek(tr, validate_number(n), max)
 
-    # Browse and count
+    # Browse
 
     @overload
     def items(
@@ -589,26 +592,6 @@ class PriorityQueue(BaseQueue[Item]):
         if state is None:
             return self._store.reads.browse(tr, limit, after, reverse, priority)
         return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse, priority)
-
-    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any.
-
-        Every push and pop changes a counter: in a transaction that writes, use
-        `counts(tr.snapshot)`, which does not conflict with them. Cost: one range read of the
-        counters, and those of `size` for what is over or due.
-
-        Args:
-            tr: A transaction or a database.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
-            >>> jobs.counts(db)
-            {1: 1, 5: 2}
-        """
-        return self._store.reads.counts(tr)
 
     # Change the order
 

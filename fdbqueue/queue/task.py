@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from fdb.subspace_impl import Subspace
 
@@ -118,7 +118,8 @@ class TaskQueue(BaseQueue[Task]):
         {'cost': 1}
     """
 
-    _has_agents = True
+    kind: ClassVar[Literal["task"]] = "task"
+    """The kind of the queue, as its options have it."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class TaskQueue(BaseQueue[Task]):
         self._ageing = whole_seconds(ageing)
         self._index = TaskIndex(layout, items)
         options = Options(
-            "task", "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
+            self.kind, "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
         codec = TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, codec, options, self._index))
