@@ -20,27 +20,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 import click
 
 import fdbqueue
-from fdbqueue import (
-    CheckReport,
-    Item,
-    PriorityQueue,
-    Queue,
-    QueueCopy,
-    QueueStats,
-    Task,
-    TaskQueue,
-    embedded,
-    existing_queue,
-    queue_names,
-)
+from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
 from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFound
-from fdbqueue.layout.codecs import json_bytes, with_stack
-from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
-from fdbqueue.queue.registry import open_queue, wait_for_queue
+from fdbqueue.queue.overview import (
+    history_as_json,
+    info_as_json,
+    json_bytes,
+    priority_as_json,
+    stats_as_json,
+    with_stack,
+)
+from fdbqueue.queue.registry import open_queue, queue_names, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
-from fdbqueue.types import Database, Priority, PriorityJson, State
+from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State
 
 __all__ = [
     "PRIORITY",
@@ -99,6 +92,8 @@ _MAX_HINT = 40  # characters of a value in a hint
 _R = TypeVar("_R")
 
 if TYPE_CHECKING:
+    from fdbqueue.admin import CheckReport, QueueCopy
+
     ParamType: TypeAlias = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # generic only in new releases of click

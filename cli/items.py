@@ -14,7 +14,6 @@ import click
 from fdbqueue import (
     FdbqueueError,
     Item,
-    ItemInfo,
     PriorityQueue,
     Queue,
     TaskPriority,
@@ -23,7 +22,7 @@ from fdbqueue import (
     existing_queue,
 )
 from fdbqueue.errors import NoResult, WrongState
-from fdbqueue.types import Database, PriorityJson, State
+from fdbqueue.types import Database, ItemInfo, PriorityJson, State
 
 from .common import (
     PRIORITY,

@@ -15,18 +15,8 @@ from typing import Any
 
 import click
 
-from fdbqueue import (
-    check,
-    drop_queue,
-    embedded,
-    existing_queue,
-    migrate_queue,
-    overview,
-    queue_names,
-    rename_queue,
-    workers,
-)
-from fdbqueue.layout.values import LAYOUT_VERSION
+from fdbqueue import admin, embedded, existing_queue
+from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
@@ -200,7 +190,7 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq rename jobs old-jobs
     """
-    rename_queue(db, queue, name)
+    admin.rename(db, queue, name)
     result = json_line({"queue": name, "was": queue})
     echo(result if as_json else f"renamed {queue} to {name}")
 
@@ -221,7 +211,7 @@ def migrate(db: Database, queues: tuple[str, ...], are_all: bool, as_json: bool)
     if bool(queues) == are_all:
         raise click.UsageError("name the queues to migrate, or give --all")
     for name in queue_names(db) if are_all else queues:
-        migrated = migrate_queue(db, name)
+        migrated = admin.migrate(db, name)
         if as_json:
             echo(json_line({"queue": name, "migrated": migrated, "layout": LAYOUT_VERSION}))
         elif migrated:
@@ -246,7 +236,7 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     if numbers is not None and not yes:
         items = states_text(numbers) if numbers.error is None else numbers.error
         confirm(f"Drop {queue!r} with all its items ({items})?")
-    drop_queue(db, queue)
+    admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
@@ -293,7 +283,7 @@ _LIMITS = {
     "keep-attempts": ("kept_attempts", "Number of the last failed attempts to keep of an item."),
     "keep-traceback": ("traceback_bytes", "Number of bytes to keep from the end of a traceback."),
 }
-"""The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
+"""The options of `fdbq limit`: the field of `Options` that each sets, and its help."""
 
 
 _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {

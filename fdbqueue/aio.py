@@ -43,16 +43,13 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
-from fdbqueue.database.pages import PAGE
-from fdbqueue.queue import check as checking
-from fdbqueue.queue import fifo, presence, registry
-from fdbqueue.queue import overview as status
+from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
-from fdbqueue.queue.transfer import backup as backups
 from fdbqueue.types import (
     Claim,
     Database,
@@ -77,18 +74,20 @@ __all__ = [
     "Worker",
     "backup",
     "check",
-    "drop_queue",
+    "copy",
+    "drop",
     "existing_queue",
-    "migrate_queue",
+    "migrate",
     "overview",
     "queue_names",
     "queues",
-    "rename_queue",
+    "rename",
     "restore",
     "run",
     "workers",
 ]
 
+_PAGE = 500  # items that a listing reads at a time
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -180,7 +179,7 @@ class Listing(Generic[_T]):
         self._items = items
 
     async def __aiter__(self) -> AsyncIterator[_T]:
-        while page := await run(self._read, PAGE):
+        while page := await run(self._read, _PAGE):
             for item in page:
                 yield item
 
@@ -255,15 +254,16 @@ class _Items(Protocol):
     ) -> Listing[ItemInfo]: ...
 
 
-queue_names = _function(registry.queue_names)
-queues = _function(registry.queues)
-rename_queue = _function(registry.rename_queue)
-drop_queue = _function(registry.drop_queue)
-migrate_queue = _function(registry.migrate_queue)
-overview = _function(status.overview)
-backup = _function(backups.backup)
-restore = _function(backups.restore)
-workers = _function(presence.workers)
+queue_names = _function(admin.queue_names)
+queues = _function(admin.queues)
+rename = _function(admin.rename)
+drop = _function(admin.drop)
+migrate = _function(admin.migrate)
+overview = _function(admin.overview)
+backup = _function(admin.backup)
+restore = _function(admin.restore)
+copy = _function(admin.copy)
+workers = _function(admin.workers)
 
 
 class _Handle(Generic[_Q]):
@@ -317,6 +317,7 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
         (['now', 'later'], 'now')
     """
 
+    kind = priority_queue.PriorityQueue.kind
     named = _Opened(priority_queue.PriorityQueue.named)
     existing = _Opened(priority_queue.PriorityQueue.existing)
     at = _Opened(priority_queue.PriorityQueue.at)
@@ -354,6 +355,7 @@ class Queue(_Handle[fifo.Queue]):
         'first'
     """
 
+    kind = fifo.Queue.kind
     named = _Opened(fifo.Queue.named)
     existing = _Opened(fifo.Queue.existing)
     at = _Opened(fifo.Queue.at)
@@ -390,6 +392,7 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
         ['hers']
     """
 
+    kind = task_queue.TaskQueue.kind
     named = _Opened(task_queue.TaskQueue.named)
     existing = _Opened(task_queue.TaskQueue.existing)
     at = _Opened(task_queue.TaskQueue.at)
@@ -524,11 +527,9 @@ async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | Tas
     return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)
 
 
-async def check(
-    tr: Transaction, queue: _Handle[Any], *, repair: bool = False
-) -> checking.CheckReport:
-    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.check` does."""
-    return await run(checking.check, tr, queue.queue, repair=repair)
+async def check(tr: Transaction, queue: _Handle[Any], *, repair: bool = False) -> admin.CheckReport:
+    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.admin.check` does."""
+    return await run(admin.check, tr, queue.queue, repair=repair)
 
 
 async def until(

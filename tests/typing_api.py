@@ -16,23 +16,20 @@ from fdbqueue import (
     Claim,
     Database,
     Item,
-    ItemInfo,
-    Options,
     PriorityQueue,
     Queue,
     Subspace,
     Task,
     TaskPriority,
     TaskQueue,
-    TaskStats,
     Transaction,
-    Transactor,
     Worker,
     WorkerReport,
     aio,
     embedded,
     transactional,
 )
+from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
 
 
 def opening() -> None:
@@ -47,14 +44,16 @@ def opening() -> None:
 
 
 def registry(db: Database) -> None:
-    assert_type(fdbqueue.queue_names(db), list[str])
+    assert_type(fdbqueue.admin.queue_names(db), list[str])
     assert_type(fdbqueue.existing_queue(db, "jobs"), PriorityQueue | Queue | TaskQueue)
-    assert_type(fdbqueue.overview(db), dict[str, fdbqueue.QueueStats])
-    assert_type(fdbqueue.queues(db, after="jobs", limit=100), dict[str, int])
-    assert_type(fdbqueue.check(db, PriorityQueue.named(db, "jobs")), fdbqueue.CheckReport)
+    assert_type(fdbqueue.admin.overview(db), dict[str, fdbqueue.types.QueueStats])
+    assert_type(fdbqueue.admin.queues(db, after="jobs", limit=100), dict[str, int])
+    report = fdbqueue.admin.check(db, PriorityQueue.named(db, "jobs"))
+    assert_type(report, fdbqueue.admin.CheckReport)
+    assert_type(fdbqueue.__version__, str)
     fdbqueue.existing_queue("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    fdbqueue.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    fdbqueue.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.admin.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.admin.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def priority_queue(db: Database, tr: Transaction) -> None:
@@ -139,7 +138,7 @@ async def asynchronous(db: Database) -> None:
     await tasks.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     assert_type(await aio.existing_queue(db, "jobs"), aio.PriorityQueue | aio.Queue | aio.TaskQueue)
     assert_type(await aio.queue_names(db), list[str])
-    assert_type(await aio.run(fdbqueue.queue_names, db), list[str])
+    assert_type(await aio.run(fdbqueue.admin.queue_names, db), list[str])
     assert_type(await aio.Worker(db, q, print).run(drain=True), WorkerReport)
     aio.Worker(db, PriorityQueue.named(db, "jobs"), print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -16,7 +16,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout.codecs import decode_json, json_bytes
+from fdbqueue.layout.codecs import decode_json, json_bytes, with_stack
 from fdbqueue.layout.items import Counters, counters_range
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json
@@ -41,10 +41,12 @@ __all__ = [
     "item_as_json",
     "json_bytes",
     "overview",
+    "priority_as_json",
     "read_queues",
     "retries",
     "stats_as_json",
     "time_as_json",
+    "with_stack",
 ]
 
 _LIMITS = (

@@ -1277,4 +1277,4 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Shell, db: Any, n
         db[store_of(queue).layout.options] = options
         assert "the queue" in error_of(fdbq("stats", name))
         assert fdbq.output("drop", name, "--yes") == f"dropped {name}\n"
-        assert name not in fdbqueue.queue_names(db)
+        assert name not in fdbqueue.admin.queue_names(db)

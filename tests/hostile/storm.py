@@ -514,5 +514,5 @@ class Storm:
         return values
 
     def _check(self, db: Any, name: str, problems: list[str]) -> None:
-        report = fdbqueue.check(db, open_queue(db, self.prefix, name))
+        report = fdbqueue.admin.check(db, open_queue(db, self.prefix, name))
         problems += [f"check of {name}: {problem}" for problem in report.problems]

@@ -185,7 +185,7 @@ def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
     assert [letter.item.value for letter in queue.items(db, state="dead")] == ["b"]
     assert queue.push(db, "e").value == "e"
     assert unfinished(db, queue) == 3
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_an_expired_lease_does_not_change_the_bound_count(db: Any, space: Subspace) -> None:
@@ -290,7 +290,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
                 assert unfinished(db, queue) <= bound
                 assert limit is None or claimed(db, queue) <= limit
                 assert length(db, queue) <= queue.size(db) <= bound
-        assert fdbqueue.check(db, queue).ok
+        assert fdbqueue.admin.check(db, queue).ok
     assert refused > 20
 
 
@@ -437,7 +437,7 @@ def test_racing_processes_never_exceed_the_bound(
     assert unfinished(db, queue) <= bound
     dead = sum(1 for _ in queue.items(db, state="dead"))
     assert 1 + difference == unfinished(db, queue) + dead
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import PriorityQueue, check
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.leases import VERSIONS

@@ -15,7 +15,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
@@ -37,7 +38,7 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
     assert queue.claim(db) is None
     assert check(db, queue).ok
     queue.ack(db, claim)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
     for method in (queue.ack, queue.nack, queue.extend, queue.release):
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
@@ -304,7 +305,7 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
     assert letter.error == "x" * 1000
     assert letter.died_at is not None
     assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 1, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 1, 0, (), False)
     assert queue.retry(db, item)
     assert not queue.retry(db, item)
     assert queue.claim(db).attempt == 1
@@ -353,7 +354,7 @@ def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQu
     queue.nack(db, queue.claim(db))
     claim = queue.claim(db)
     queue.clear(db)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
     assert list(queue.items(db, state="dead")) == []
     with pytest.raises(LeaseLost):
         queue.ack(db, claim)
@@ -374,7 +375,7 @@ def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: Priorit
     assert 0.35 < time.monotonic() - began < 60
     come_due(db, queue)
     assert queue.pop(db).value == "later"
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQueue) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, WrongState
 from fdbqueue.layout.spaces import Space
 from tests.support.leases import come_due, lapse

@@ -68,7 +68,7 @@ def test_views_of_a_read_only_transaction_show_what_is_over_and_due(db: Any, nam
     assert [item.value for item in queue.peek_many(reads, 2, max=True)] == ["second", "third"]
     assert [item.value for item in queue.items(reads, reverse=True, limit=2)] == ["third", "second"]
     assert (queue.size(reads), queue.counts(reads)) == (3, {1: 1, 2: 2})
-    assert fdbqueue.queues(db)[name] == fdbqueue.overview(db)[name].ready == 3
+    assert fdbqueue.admin.queues(db)[name] == fdbqueue.admin.overview(db)[name].ready == 3
     tr.commit().wait()
     assert tr.get_committed_version() == -1
     assert db.create_transaction().get_read_version().wait() >= before
@@ -303,11 +303,11 @@ def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
         queue.configure(db, paused=True)
         queue.configure(db, paused=True)
         assert queue.stats(db).paused
-        assert fdbqueue.overview(db)[name].paused
-        assert fdbqueue.check(db, queue).ok
+        assert fdbqueue.admin.overview(db)[name].paused
+        assert fdbqueue.admin.check(db, queue).ok
         queue.configure(db, paused=False)
         assert not queue.stats(db).paused
-        assert not fdbqueue.overview(db)[name].paused
+        assert not fdbqueue.admin.overview(db)[name].paused
 
 
 def test_items_in_a_state_are_read_by_pages(db: Any, name: str) -> None:

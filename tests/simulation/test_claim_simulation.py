@@ -231,7 +231,7 @@ def simulate(db: Any, space: Subspace, seed: int) -> ClaimSimulation:
     simulation = ClaimSimulation(db, space, seed)
     try:
         simulation.run()
-        report = fdbqueue.check(db, simulation.queue)
+        report = fdbqueue.admin.check(db, simulation.queue)
         assert report.ok, report.problems
         assert report.ready == 0
     except BaseException:

@@ -30,7 +30,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
+from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
+from fdbqueue.admin import check
 from fdbqueue.operations import failures
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -56,7 +57,7 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert report == WorkerReport(done=3)
     assert [item.value for item in seen] == ["b", "c", "a"]
     assert reports == [1, 2, 3]
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_transactional_handler_commits_together_with_its_ack(

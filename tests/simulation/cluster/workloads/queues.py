@@ -395,9 +395,9 @@ class Session:
         """Give the queue the other name."""
 
         def body(attempt: Attempt) -> None:
-            (name,) = fdbqueue.queue_names(attempt.tr)
+            (name,) = fdbqueue.admin.queue_names(attempt.tr)
             (new_name,) = {*_NAMES} - {name}
-            attempt.call(fdbqueue.rename_queue, attempt.tr, name, new_name)
+            attempt.call(fdbqueue.admin.rename, attempt.tr, name, new_name)
             attempt.note("rename", name=name, new_name=new_name)
 
         return Step(body)
@@ -406,7 +406,7 @@ class Session:
         """Open the queue by its name. A queue stays the same when it is renamed."""
 
         def body(attempt: Attempt) -> Any:
-            (name,) = fdbqueue.queue_names(attempt.tr)
+            (name,) = fdbqueue.admin.queue_names(attempt.tr)
             queue = attempt.call(fdbqueue.existing_queue, attempt.tr, name)
             attempt.note("open", name=name)
             return queue
@@ -432,7 +432,7 @@ class Session:
 
         self._run(Step(body))
 
-    def _look(self, tr: Any) -> tuple[dict[str, list[str | None]], fdbqueue.QueueStats]:
+    def _look(self, tr: Any) -> tuple[dict[str, list[str | None]], fdbqueue.types.QueueStats]:
         with stopped_clock():
             stats = self.queue.stats(tr)
             infos = {state: self.queue.items(tr, state=state) for state in _STATES}
@@ -442,6 +442,6 @@ class Session:
 
     def check(self) -> None:
         """Let the library compare all indexes and counters."""
-        report = fdbqueue.check(self._db, self.queue)
+        report = fdbqueue.admin.check(self._db, self.queue)
         if not report.ok:
-            self._client.problem(f"fdbqueue.check: {report.problems}")
+            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
