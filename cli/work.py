@@ -124,6 +124,7 @@ def work(
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     if results and command is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
+    function: Any
     function = _command(command) if command is not None else _function(str(handler))
     target = _find_queue(db, queue, drain)
     if target is None:

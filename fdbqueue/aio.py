@@ -98,6 +98,9 @@ _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
 _Queue: TypeAlias = BaseQueue[Any]
+_PriorityQueue: TypeAlias = priority_queue.PriorityQueue[Any]
+_FifoQueue: TypeAlias = fifo.Queue[Any]
+_TaskQueue: TypeAlias = task_queue.TaskQueue[Any]
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -318,27 +321,27 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     """
 
     kind = priority_queue.PriorityQueue.kind
-    named = _Opened(priority_queue.PriorityQueue.named)
-    existing = _Opened(priority_queue.PriorityQueue.existing)
-    at = _Opened(priority_queue.PriorityQueue.at)
-    claim = _method(priority_queue.PriorityQueue.claim)
-    push = _method(priority_queue.PriorityQueue.push)
-    push_many = _method(priority_queue.PriorityQueue.push_many)
-    pop_min = _method(priority_queue.PriorityQueue.pop_min)
-    pop = _method(priority_queue.PriorityQueue.pop)
-    pop_max = _method(priority_queue.PriorityQueue.pop_max)
-    pop_many = _method(priority_queue.PriorityQueue.pop_many)
-    peek_min = _method(priority_queue.PriorityQueue.peek_min)
-    peek = _method(priority_queue.PriorityQueue.peek)
-    peek_max = _method(priority_queue.PriorityQueue.peek_max)
-    peek_many = _method(priority_queue.PriorityQueue.peek_many)
-    items = cast("_Items", _listed(priority_queue.PriorityQueue.items))
-    reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
-    state = _method(priority_queue.PriorityQueue.state)
-    pushed_at = _plain(priority_queue.PriorityQueue.pushed_at)
-    remove = _method(priority_queue.PriorityQueue.remove)
-    put_back = _method(priority_queue.PriorityQueue.put_back)
-    retry = _method(priority_queue.PriorityQueue.retry)
+    named = _Opened(_PriorityQueue.named)
+    existing = _Opened(_PriorityQueue.existing)
+    at = _Opened(_PriorityQueue.at)
+    claim = _method(_PriorityQueue.claim)
+    push = _method(_PriorityQueue.push)
+    push_many = _method(_PriorityQueue.push_many)
+    pop_min = _method(_PriorityQueue.pop_min)
+    pop = pop_min
+    pop_max = _method(_PriorityQueue.pop_max)
+    pop_many = _method(_PriorityQueue.pop_many)
+    peek_min = _method(_PriorityQueue.peek_min)
+    peek = peek_min
+    peek_max = _method(_PriorityQueue.peek_max)
+    peek_many = _method(_PriorityQueue.peek_many)
+    items = cast("_Items", _listed(_PriorityQueue.items))
+    reprioritize = _method(_PriorityQueue.reprioritize)
+    state = _method(_PriorityQueue.state)
+    pushed_at = _plain(_PriorityQueue.pushed_at)
+    remove = _method(_PriorityQueue.remove)
+    put_back = _method(_PriorityQueue.put_back)
+    retry = _method(_PriorityQueue.retry)
 
 
 class Queue(_Handle[fifo.Queue]):
@@ -356,26 +359,23 @@ class Queue(_Handle[fifo.Queue]):
     """
 
     kind = fifo.Queue.kind
-    named = _Opened(fifo.Queue.named)
-    existing = _Opened(fifo.Queue.existing)
-    at = _Opened(fifo.Queue.at)
-    claim = _method(fifo.Queue.claim)
-    enqueue = _method(fifo.Queue.enqueue)
-    enqueue_many = _method(fifo.Queue.enqueue_many)
-    dequeue = _method(fifo.Queue.dequeue)
-    dequeue_many = _method(fifo.Queue.dequeue_many)
-    push = _method(fifo.Queue.push)
-    push_many = _method(fifo.Queue.push_many)
-    pop = _method(fifo.Queue.pop)
-    pop_many = _method(fifo.Queue.pop_many)
-    peek = _method(fifo.Queue.peek)
-    peek_many = _method(fifo.Queue.peek_many)
-    items = cast("_FifoItems", _listed(fifo.Queue.items))
-    state = _method(fifo.Queue.state)
-    pushed_at = _plain(fifo.Queue.pushed_at)
-    remove = _method(fifo.Queue.remove)
-    put_back = _method(fifo.Queue.put_back)
-    retry = _method(fifo.Queue.retry)
+    named = _Opened(_FifoQueue.named)
+    existing = _Opened(_FifoQueue.existing)
+    at = _Opened(_FifoQueue.at)
+    claim = _method(_FifoQueue.claim)
+    push = _method(_FifoQueue.push)
+    push_many = _method(_FifoQueue.push_many)
+    pop = _method(_FifoQueue.pop)
+    pop_many = _method(_FifoQueue.pop_many)
+    enqueue, enqueue_many, dequeue, dequeue_many = push, push_many, pop, pop_many
+    peek = _method(_FifoQueue.peek)
+    peek_many = _method(_FifoQueue.peek_many)
+    items = cast("_FifoItems", _listed(_FifoQueue.items))
+    state = _method(_FifoQueue.state)
+    pushed_at = _plain(_FifoQueue.pushed_at)
+    remove = _method(_FifoQueue.remove)
+    put_back = _method(_FifoQueue.put_back)
+    retry = _method(_FifoQueue.retry)
 
 
 class TaskQueue(_Handle[task_queue.TaskQueue]):
@@ -393,29 +393,29 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     """
 
     kind = task_queue.TaskQueue.kind
-    named = _Opened(task_queue.TaskQueue.named)
-    existing = _Opened(task_queue.TaskQueue.existing)
-    at = _Opened(task_queue.TaskQueue.at)
-    push = _method(task_queue.TaskQueue.push)
-    push_many = _method(task_queue.TaskQueue.push_many)
-    pop = _method(task_queue.TaskQueue.pop)
-    pop_many = _method(task_queue.TaskQueue.pop_many)
-    peek = _method(task_queue.TaskQueue.peek)
-    peek_many = _method(task_queue.TaskQueue.peek_many)
-    claim = _method(task_queue.TaskQueue.claim)
-    items = _listed(task_queue.TaskQueue.items)
-    get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
-    get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
-    get_tasks_for_client = _listed(task_queue.TaskQueue.get_tasks_for_client)
-    get_task = _method(task_queue.TaskQueue.get_task)
-    counts = _method(task_queue.TaskQueue.counts)
-    get_stats = _method(task_queue.TaskQueue.get_stats)
-    reprioritize = _method(task_queue.TaskQueue.reprioritize)
-    state = _method(task_queue.TaskQueue.state)
-    pushed_at = _plain(task_queue.TaskQueue.pushed_at)
-    remove = _method(task_queue.TaskQueue.remove)
-    put_back = _method(task_queue.TaskQueue.put_back)
-    retry = _method(task_queue.TaskQueue.retry)
+    named = _Opened(_TaskQueue.named)
+    existing = _Opened(_TaskQueue.existing)
+    at = _Opened(_TaskQueue.at)
+    push = _method(_TaskQueue.push)
+    push_many = _method(_TaskQueue.push_many)
+    pop = _method(_TaskQueue.pop)
+    pop_many = _method(_TaskQueue.pop_many)
+    peek = _method(_TaskQueue.peek)
+    peek_many = _method(_TaskQueue.peek_many)
+    claim = _method(_TaskQueue.claim)
+    items = _listed(_TaskQueue.items)
+    get_all_tasks = _listed(_TaskQueue.get_all_tasks)
+    get_tasks_for_agent = _listed(_TaskQueue.get_tasks_for_agent)
+    get_tasks_for_client = _listed(_TaskQueue.get_tasks_for_client)
+    get_task = _method(_TaskQueue.get_task)
+    counts = _method(_TaskQueue.counts)
+    get_stats = _method(_TaskQueue.get_stats)
+    reprioritize = _method(_TaskQueue.reprioritize)
+    state = _method(_TaskQueue.state)
+    pushed_at = _plain(_TaskQueue.pushed_at)
+    remove = _method(_TaskQueue.remove)
+    put_back = _method(_TaskQueue.put_back)
+    retry = _method(_TaskQueue.retry)
 
 
 class Worker:
@@ -453,7 +453,7 @@ class Worker:
         self,
         db: Database,
         queue: _Handle[Any],
-        handler: Callable[..., Any],
+        handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
         *,
         concurrency: int = 1,
         lease: Duration = 30,

@@ -259,7 +259,7 @@ def validate_unique(key: object) -> str:
     raise InvalidUniqueKey(key, _MAX_TEXT)
 
 
-def validate_claim(claim: object) -> Claim:
+def validate_claim(claim: Claim) -> Claim:
     """Return a claim; raise `TypeError` for anything else, such as the `None` of an empty queue."""
     if isinstance(claim, Claim):
         return claim

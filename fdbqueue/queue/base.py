@@ -135,7 +135,13 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
-        return open_stored(cls, read(db, partial(find_stored, name=name, must_exist=True)))
+        queue: _Q = cls._open(db, partial(find_stored, name=name, must_exist=True))
+        return queue
+
+    @classmethod
+    def _open(cls, db: Transactor, find: Callable[[Any], Stored], **given: Any) -> Any:
+        """Return the queue that `find(tr)` finds, with the given options and the stored others."""
+        return open_stored(cls, read(db, find), **given)
 
     @classmethod
     @abstractmethod
@@ -244,7 +250,7 @@ class BaseQueue(ABC, Generic[_T]):
         within: int = 256,
         wait: Duration = 0,
         client: str | None = None,
-    ) -> Steps[Claim | None]:
+    ) -> Steps[Claim[_T] | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
         No other client receives the items while the lease lasts. Call `ack` when the job is done,

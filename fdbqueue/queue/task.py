@@ -42,7 +42,7 @@ from fdbqueue.queue.arguments import (
     validate_wait,
     whole_seconds,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, read_stored
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -58,6 +58,7 @@ from fdbqueue.types import (
     TaskStats,
     Transaction,
     Transactor,
+    V,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class _FirstForAgent:
         return self.tasks.first_for_agent(tr, n, self.agent)
 
 
-class TaskQueue(BaseQueue[Task]):
+class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
     The nearest deadline comes first, and tasks without a deadline last. The cheapest task comes
@@ -155,7 +156,7 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> TaskQueue:
+    ) -> TaskQueue[V]:
         """Return the task queue of this name, which its first push creates.
 
         Options that are left out are those stored with the queue. Cost: three reads in one
@@ -180,14 +181,15 @@ class TaskQueue(BaseQueue[Task]):
             >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
             10
         """
-        return open_stored(
-            cls,
-            read(db, partial(find_stored, name=name)),
+        queue: TaskQueue[V] = cls._open(
+            db,
+            partial(find_stored, name=name),
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     @classmethod
     def at(
@@ -199,7 +201,7 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> TaskQueue:
+    ) -> TaskQueue[V]:
         """Return the task queue in a subspace, which may be a directory of `fdb.directory`.
 
         Args:
@@ -216,14 +218,15 @@ class TaskQueue(BaseQueue[Task]):
             >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
             0
         """
-        return open_stored(
-            cls,
-            read(db, partial(read_stored, subspace=subspace)),
+        queue: TaskQueue[V] = cls._open(
+            db,
+            partial(read_stored, subspace=subspace),
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     # Push
 
@@ -237,7 +240,7 @@ class TaskQueue(BaseQueue[Task]):
         cost: float = 0,
         agent_name: str | None = None,
         client_id: str | None = None,
-        payload: object = None,
+        payload: V | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -361,7 +364,7 @@ class TaskQueue(BaseQueue[Task]):
     @driven
     def pop(
         self, tr: Transactor, *, agent: str | None = None, wait: Duration = 0
-    ) -> Steps[Task | None]:
+    ) -> Steps[Task[V] | None]:
         """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
         Conflicts are those of `PriorityQueue.pop`. A pop for an agent conflicts with clients that
@@ -386,7 +389,7 @@ class TaskQueue(BaseQueue[Task]):
         return (yield from self._store.pop_of(tr, self._first_for_agent(agent), wait))
 
     @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task[V]]]:
         """Remove and return up to `n` of the first tasks in order, in one transaction.
 
         Args:
@@ -405,7 +408,7 @@ class TaskQueue(BaseQueue[Task]):
         n, wait = validate_number(n), validate_wait(tr, wait)
         return self._store.pop(tr, n, False, wait)
 
-    def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task | None:
+    def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task[V] | None:
         """Return the task that `pop` would take, without removing it.
 
         Args:
@@ -423,7 +426,7 @@ class TaskQueue(BaseQueue[Task]):
             return self._store.reads.peek_of(tr, self._first_for_agent(agent), is_of_agent)
         return next(iter(self._store.reads.peek(tr, 1)), None)
 
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task]:
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task[V]]:
         """Return the tasks that `pop_many` would take, without removing them.
 
         Args:
@@ -451,7 +454,7 @@ class TaskQueue(BaseQueue[Task]):
         wait: Duration = 0,
         agent: str | None = None,
         client: str | None = None,
-    ) -> Steps[Claim | None]:
+    ) -> Steps[Claim[Task[V]] | None]:
         """Claim the first tasks, or the first tasks of an agent, for the time of a lease.
 
         Works as `PriorityQueue.claim`. A claim for an agent always takes the agent's first tasks,
@@ -486,7 +489,7 @@ class TaskQueue(BaseQueue[Task]):
 
     def get_all_tasks(
         self, tr: ReadTransactor, *, limit: int = 0, reverse: bool = False
-    ) -> Iterator[Task]:
+    ) -> Iterator[Task[V]]:
         """Iterate over the ready tasks in order, page by page, as `PriorityQueue.items` does.
 
         Args:
@@ -510,7 +513,7 @@ class TaskQueue(BaseQueue[Task]):
         *,
         state: State,
         limit: int = 0,
-        after: Task | str | None = None,
+        after: Task[V] | str | None = None,
         reverse: bool = False,
     ) -> Iterator[ItemInfo]:
         """Iterate over an `ItemInfo` for each task in a state, in order.
@@ -536,7 +539,7 @@ class TaskQueue(BaseQueue[Task]):
         limit = validate_number(limit, "limit")
         return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)
 
-    def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task]:
+    def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of an agent in order.
 
         Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
@@ -556,7 +559,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.agents, validate_agent(agent_name))
 
-    def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task]:
+    def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of a client in order, like `get_tasks_for_agent`.
 
         Args:
@@ -574,7 +577,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
-    def get_task(self, tr: ReadTransactor, task_id: str) -> Task | None:
+    def get_task(self, tr: ReadTransactor, task_id: str) -> Task[V] | None:
         """Return the task with this id, in any state.
 
         Returns `None` if the task has left the queue. Cost: three reads for a ready task, six for
@@ -708,7 +711,7 @@ class TaskQueue(BaseQueue[Task]):
         """Return how to read the first tasks of an agent."""
         return _FirstForAgent(self._index, validate_agent(agent))
 
-    def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task]:
+    def _by_index(self, tr: ReadTransactor, index: bytes, name: str) -> Iterator[Task[V]]:
         """Yield the tasks of an agent or client, page by page."""
         store, now = self._store, milliseconds()
         prefix, is_one = store.layout.owner_key(index, name), self._index.is_of(index, name)
@@ -718,7 +721,7 @@ class TaskQueue(BaseQueue[Task]):
         ) -> list[StoredItem]:
             return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
 
-        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
+        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task[V]]:
             return [store.codec.decode(tr, item) for item in items]
 
         return chain.from_iterable(read_pages(tr, *store.layout.all_items, page, rows=rows))

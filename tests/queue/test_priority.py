@@ -58,8 +58,9 @@ def test_pop_max_returns_the_oldest_item_of_the_highest_priority(
 
 
 def test_pop_and_peek_are_aliases_of_pop_min_and_peek_min() -> None:
-    assert PriorityQueue.pop is PriorityQueue.pop_min
-    assert PriorityQueue.peek is PriorityQueue.peek_min
+    methods = vars(PriorityQueue)
+    assert methods["pop"] is methods["pop_min"]
+    assert methods["peek"] is methods["peek_min"]
 
 
 @pytest.mark.parametrize("max", [False, True])

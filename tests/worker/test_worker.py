@@ -184,7 +184,7 @@ class Down(FaultyDatabase):
 
 def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
-    worker = Worker(Down(db), queue, lambda item: worker.stop())
+    worker: Worker = Worker(Down(db), queue, lambda item: worker.stop())
     assert worker.run() == WorkerReport(done=1)
 
 
@@ -330,7 +330,7 @@ def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     assert claim is not None
     queue.nack(db, claim, delay=0)
     held: list[int] = []
-    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
     assert worker.run(drain=True).done == 30
     assert max(held) <= 2
 
@@ -339,7 +339,7 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push_many(db, range(20))
     held: list[int] = []
-    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
     assert worker.run(drain=True).done == 20
     assert max(held) <= 2
     assert not list(queue.items(db, state="dead"))
