@@ -23,6 +23,7 @@ from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
+from fdbqueue.queue.options import LIMITS
 from fdbqueue.types import (
     HistoryWindow,
     Item,
@@ -48,11 +49,6 @@ __all__ = [
     "time_as_json",
     "with_stack",
 ]
-
-_LIMITS = (
-    *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
-    *("keep_seconds", "keep_number", "kept_attempts", "traceback_bytes"),
-)
 
 _MAX_COUNTERS = 10_000
 """How many counters one transaction reads, but at least all of one queue."""
@@ -122,7 +118,7 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
         fields[name] = time_as_json(fields[name])
     options = fields.pop("options")
     if options is not None:
-        fields |= {name: getattr(options, name) for name in _LIMITS}
+        fields |= {name: getattr(options, name) for name in LIMITS}
     return fields
 
 
