@@ -17,6 +17,7 @@ import click
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.queue.options import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
@@ -293,9 +294,6 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
 }
 """The types of the options that are not numbers of items or `none`, by their fields."""
 
-_NUMBERS = {"kept_attempts", "traceback_bytes"}
-"""The options that always have a number."""
-
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (field, text) in reversed(_LIMITS.items()):
@@ -344,7 +342,9 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
 def _settings(bounds: dict[str, float | None]) -> dict[str, Any]:
     """Return the settings to change, by their names in Python; 0 stands for no bound."""
     given = {name: math.ceil(bound) for name, bound in bounds.items() if bound is not None}
-    return {name: bound if name in _NUMBERS else bound or None for name, bound in given.items()}
+    return {
+        name: bound or None if LIMITS[name].can_be_none else bound for name, bound in given.items()
+    }
 
 
 def _limit_text(name: str, bound: int | None) -> str:

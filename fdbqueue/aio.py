@@ -97,7 +97,7 @@ _Q = TypeVar("_Q", bound=BaseQueue[Any])
 _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-_Queue: TypeAlias = BaseQueue[Any]
+_Queue: TypeAlias = BaseQueue[Item | Task]
 _PriorityQueue: TypeAlias = priority_queue.PriorityQueue[Any]
 _FifoQueue: TypeAlias = fifo.Queue[Any]
 _TaskQueue: TypeAlias = task_queue.TaskQueue[Any]
@@ -295,6 +295,11 @@ class _Handle(Generic[_Q]):
     extend = _method(_Queue.extend)
     release = cast("_Release", _method(_Queue.release))
     get = _method(_Queue.get)
+    state = _method(_Queue.state)
+    pushed_at = _plain(_Queue.pushed_at)
+    retry = _method(_Queue.retry)
+    remove = _method(_Queue.remove)
+    put_back = _method(_Queue.put_back)
     position = _method(_Queue.position)
     wait = _method(_Queue.wait)
     size = _method(_Queue.size)
@@ -337,11 +342,6 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     peek_many = _method(_PriorityQueue.peek_many)
     items = cast("_Items", _listed(_PriorityQueue.items))
     reprioritize = _method(_PriorityQueue.reprioritize)
-    state = _method(_PriorityQueue.state)
-    pushed_at = _plain(_PriorityQueue.pushed_at)
-    remove = _method(_PriorityQueue.remove)
-    put_back = _method(_PriorityQueue.put_back)
-    retry = _method(_PriorityQueue.retry)
 
 
 class Queue(_Handle[fifo.Queue]):
@@ -371,11 +371,6 @@ class Queue(_Handle[fifo.Queue]):
     peek = _method(_FifoQueue.peek)
     peek_many = _method(_FifoQueue.peek_many)
     items = cast("_FifoItems", _listed(_FifoQueue.items))
-    state = _method(_FifoQueue.state)
-    pushed_at = _plain(_FifoQueue.pushed_at)
-    remove = _method(_FifoQueue.remove)
-    put_back = _method(_FifoQueue.put_back)
-    retry = _method(_FifoQueue.retry)
 
 
 class TaskQueue(_Handle[task_queue.TaskQueue]):
@@ -411,11 +406,6 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     counts = _method(_TaskQueue.counts)
     get_stats = _method(_TaskQueue.get_stats)
     reprioritize = _method(_TaskQueue.reprioritize)
-    state = _method(_TaskQueue.state)
-    pushed_at = _plain(_TaskQueue.pushed_at)
-    remove = _method(_TaskQueue.remove)
-    put_back = _method(_TaskQueue.put_back)
-    retry = _method(_TaskQueue.retry)
 
 
 class Worker:
