@@ -14,7 +14,8 @@ import click
 from rich.progress import TaskID, TextColumn
 
 import fdbqueue
-from fdbqueue import QueueCopy, embedded, existing_queue
+from fdbqueue import embedded, existing_queue
+from fdbqueue.admin import QueueCopy
 from fdbqueue.types import Database
 
 from .common import (
@@ -56,7 +57,7 @@ def report(name: str, copy: QueueCopy, verb: str, as_json: bool, to_stderr: bool
 def write_backup(db: Database, file: str, queues: list[str] | None, as_json: bool) -> None:
     """Write queues to a file, and print what they have."""
     with _counting("backup") as progress, replacing(file) as output:
-        copies = fdbqueue.backup(db, output, queues, progress=progress)
+        copies = fdbqueue.admin.backup(db, output, queues, progress=progress)
         check_integrity(db, seconds=None)
     for name, copied in copies.items():
         report(name, copied, "backed up", as_json, to_stderr=file == "-")
@@ -119,7 +120,7 @@ def restore(
     if new_name is not None and len(queues) != 1:
         raise click.UsageError("--as gives a name to one QUEUE; name it")
     with _counting("restore") as progress, seekable(file) as input_file:
-        copies = fdbqueue.restore(
+        copies = fdbqueue.admin.restore(
             db, input_file, queues or None, new_name=new_name, progress=progress
         )
     for name, copied in copies.items():
@@ -162,10 +163,10 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         with _counting("copy") as progress:
-            copied = fdbqueue.copy_queue(
+            copied = fdbqueue.admin.copy(
                 db, target, queue, name, progress=lambda rows: progress(queue, rows)
             )
-        problems = fdbqueue.check(target, existing_queue(target, name)).problems
+        problems = fdbqueue.admin.check(target, existing_queue(target, name)).problems
     finally:
         if isinstance(target, embedded.Database):
             target.close()

@@ -20,27 +20,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 import click
 
 import fdbqueue
-from fdbqueue import (
-    CheckReport,
-    Item,
-    PriorityQueue,
-    Queue,
-    QueueCopy,
-    QueueStats,
-    Task,
-    TaskQueue,
-    embedded,
-    existing_queue,
-    queue_names,
-)
+from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
 from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFound
-from fdbqueue.layout.codecs import json_bytes, with_stack
-from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.queue.base import Stop, store_of
-from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
+from fdbqueue.queue.overview import (
+    history_as_json,
+    info_as_json,
+    json_bytes,
+    priority_as_json,
+    queue_names,
+    stats_as_json,
+    with_stack,
+)
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
-from fdbqueue.types import Database, Priority, PriorityJson, State
+from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State
 
 __all__ = [
     "PRIORITY",
@@ -99,6 +93,8 @@ _MAX_HINT = 40  # characters of a value in a hint
 _R = TypeVar("_R")
 
 if TYPE_CHECKING:
+    from fdbqueue.admin import CheckReport, QueueCopy
+
     ParamType: TypeAlias = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # generic only in new releases of click
@@ -562,7 +558,7 @@ def any_queue(db: Database, name: str, *, must_exist: bool) -> AnyQueue:
 def item_queue(db: Database, name: str, *, must_exist: bool = False) -> PriorityQueue | Queue:
     """Open the named queue; fail if it is a task queue."""
     queue = any_queue(db, name, must_exist=must_exist)
-    if isinstance(queue, TaskQueue):
+    if queue.kind == "task":
         raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
     return queue
 
@@ -613,21 +609,15 @@ def with_priorities(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
         name: Its name.
         what: The option or command that needs priorities.
     """
-    if isinstance(queue, PriorityQueue):
+    if queue.kind == "priority":
         return queue
     raise unsupported(queue, name, what)
 
 
-_KINDS: dict[type[AnyQueue], str] = {
-    PriorityQueue: "priority queue",
-    Queue: "FIFO queue",
-    TaskQueue: "task queue",
-}
-
-
 def unsupported(queue: AnyQueue, name: str, what: str) -> click.UsageError:
     """Return the error for an option or a command that a queue of this kind does not support."""
-    return click.UsageError(f"{name!r} is a {_KINDS[type(queue)]} and does not support {what}")
+    kind = "FIFO" if queue.kind == "fifo" else queue.kind
+    return click.UsageError(f"{name!r} is a {kind} queue and does not support {what}")
 
 
 def value_of(item: Item | Task) -> Any:

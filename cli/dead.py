@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import click
 
-from fdbqueue import DeadLetter, existing_queue
+from fdbqueue import existing_queue
 from fdbqueue.errors import QueueFull
-from fdbqueue.types import Change, Database, State
+from fdbqueue.types import Change, Database, ItemInfo, State
 
 from .common import (
     AnyQueue,
@@ -60,12 +61,7 @@ def retry_command(
     if error is not None and state is None:
         raise click.UsageError("--error needs --state")
     target = existing_queue(db, queue)
-
-    def retry_one(db: Database, item_id: str) -> bool:
-        return target.run_now(db, item_id) or target.retry_dead_letter(db, item_id)
-
-    change: Change = "retry" if state == "dead" else "run_now"
-    _change(db, target, ids, state, retry_one, change, "retried", as_json, "--state", error)
+    _change(db, target, ids, state, target.retry, "retry", "retried", as_json, "--state", error)
 
 
 @click.command()
@@ -105,11 +101,11 @@ def dead() -> None:
     """
 
 
-def _fields(letter: DeadLetter) -> dict[str, Any]:
+def _fields(letter: ItemInfo) -> dict[str, Any]:
     return {
         "id": letter.id,
         "attempts": letter.attempts,
-        "died_at": letter.died_at.isoformat(timespec="seconds"),
+        "died_at": letter.died_at and letter.died_at.isoformat(timespec="seconds"),
         "error": letter.error,
     }
 
@@ -124,7 +120,7 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     Example:
       fdbq dead ls jobs
     """
-    for letter in existing_queue(db, queue).dead_letters(db):
+    for letter in existing_queue(db, queue).items(db, state="dead"):
         fields = _fields(letter)
         line = "  ".join(printable(str(value or "-")) for value in fields.values())
         click.echo(json_line(fields) if as_json else line)
@@ -143,10 +139,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     Example:
       fdbq dead show jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    target = existing_queue(db, queue)
-    target.state(db, id)  # raises for an invalid id
-    letter = next((letter for letter in target.dead_letters(db) if letter.id == id), None)
-    if letter is None:
+    letter = existing_queue(db, queue).get(db, id)
+    if letter is None or letter.state != "dead":
         click.echo(f"fdbq dead show: {id} is not a dead letter", err=True)
         sys.exit(1)
     item = letter.item
@@ -178,16 +172,9 @@ def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_j
       fdbq dead retry jobs --all
     """
     target = existing_queue(db, queue)
-    _change(
-        db,
-        target,
-        ids,
-        "dead" if everything else None,
-        target.retry_dead_letter,
-        "retry",
-        "retried",
-        as_json,
-    )
+    state: State | None = "dead" if everything else None
+    change = partial(target.retry, state="dead")
+    _change(db, target, ids, state, change, "retry", "retried", as_json)
 
 
 @dead.command()
@@ -206,7 +193,8 @@ def drop(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_js
     """
     target = existing_queue(db, queue)
     state: State | None = "dead" if everything else None
-    _change(db, target, ids, state, target.drop_dead_letter, "remove", "dropped", as_json)
+    change = partial(target.remove, state="dead")
+    _change(db, target, ids, state, change, "remove", "dropped", as_json)
 
 
 def _change(

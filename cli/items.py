@@ -14,7 +14,6 @@ import click
 from fdbqueue import (
     FdbqueueError,
     Item,
-    ItemInfo,
     PriorityQueue,
     Queue,
     TaskPriority,
@@ -23,7 +22,7 @@ from fdbqueue import (
     existing_queue,
 )
 from fdbqueue.errors import NoResult, WrongState
-from fdbqueue.types import Database, PriorityJson, State
+from fdbqueue.types import Database, ItemInfo, PriorityJson, State
 
 from .common import (
     PRIORITY,
@@ -146,7 +145,7 @@ def push(
     target = json_queue(db, queue)
     options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl, "unique": unique}
     with usage_errors():
-        if not isinstance(target, Queue):
+        if target.kind == "priority":
             options["priority"] = priority_from_json(target, priority)
         elif priority:
             raise unsupported(target, queue, "--priority")
@@ -557,7 +556,7 @@ def reprioritize(
     _validate_choice(ids, state, priority)
     target = existing_queue(db, queue)
     new: Any
-    if isinstance(target, TaskQueue):
+    if target.kind == "task":
         new = TaskPriority.__members__.get(to.upper(), to)
     else:
         target = with_priorities(target, queue, "`fdbq reprioritize`")

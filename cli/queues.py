@@ -15,19 +15,9 @@ from typing import Any
 
 import click
 
-from fdbqueue import (
-    Queue,
-    check,
-    drop_queue,
-    embedded,
-    existing_queue,
-    migrate_queue,
-    overview,
-    queue_names,
-    rename_queue,
-    workers,
-)
-from fdbqueue.layout.values import LAYOUT_VERSION
+from fdbqueue import admin, embedded, existing_queue
+from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.queue.options import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
@@ -110,11 +100,9 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
       fdbq counts jobs
     """
     target = existing_queue(db, queue)
-    by_priority: dict[Any, int]
-    if isinstance(target, Queue):
-        by_priority = {None: size} if (size := target.size(db)) else {}
-    else:
-        by_priority = dict(target.counts(db))
+    by_priority: dict[Any, int] = {**target.counts(db)}
+    if target.kind == "fifo" and (size := target.size(db)):
+        by_priority = {None: size}
     if as_json:
         for priority, count in by_priority.items():
             click.echo(json_line({"priority": priority_as_json(priority), "count": count}))
@@ -203,7 +191,7 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq rename jobs old-jobs
     """
-    rename_queue(db, queue, name)
+    admin.rename(db, queue, name)
     result = json_line({"queue": name, "was": queue})
     echo(result if as_json else f"renamed {queue} to {name}")
 
@@ -224,7 +212,7 @@ def migrate(db: Database, queues: tuple[str, ...], are_all: bool, as_json: bool)
     if bool(queues) == are_all:
         raise click.UsageError("name the queues to migrate, or give --all")
     for name in queue_names(db) if are_all else queues:
-        migrated = migrate_queue(db, name)
+        migrated = admin.migrate(db, name)
         if as_json:
             echo(json_line({"queue": name, "migrated": migrated, "layout": LAYOUT_VERSION}))
         elif migrated:
@@ -249,7 +237,7 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     if numbers is not None and not yes:
         items = states_text(numbers) if numbers.error is None else numbers.error
         confirm(f"Drop {queue!r} with all its items ({items})?")
-    drop_queue(db, queue)
+    admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
@@ -296,7 +284,7 @@ _LIMITS = {
     "keep-attempts": ("kept_attempts", "Number of the last failed attempts to keep of an item."),
     "keep-traceback": ("traceback_bytes", "Number of bytes to keep from the end of a traceback."),
 }
-"""The options of `fdbq limit`: the field of `fdbqueue.Options` that each sets, and its help."""
+"""The options of `fdbq limit`: the field of `Options` that each sets, and its help."""
 
 
 _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
@@ -305,9 +293,6 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
     "traceback_bytes": ("BYTES", click.INT),
 }
 """The types of the options that are not numbers of items or `none`, by their fields."""
-
-_NUMBERS = {"kept_attempts", "traceback_bytes"}
-"""The options that always have a number."""
 
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -357,7 +342,9 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
 def _settings(bounds: dict[str, float | None]) -> dict[str, Any]:
     """Return the settings to change, by their names in Python; 0 stands for no bound."""
     given = {name: math.ceil(bound) for name, bound in bounds.items() if bound is not None}
-    return {name: bound if name in _NUMBERS else bound or None for name, bound in given.items()}
+    return {
+        name: bound or None if LIMITS[name].can_be_none else bound for name, bound in given.items()
+    }
 
 
 def _limit_text(name: str, bound: int | None) -> str:

@@ -53,7 +53,7 @@ def _task_queue(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
         if must_exist:
             raise
         return TaskQueue.named(db, name)
-    if not isinstance(queue, TaskQueue):
+    if queue.kind != "task":
         raise click.UsageError(
             f"{name!r} is not a task queue; use the commands without `task`, such as `fdbq pop`"
         )

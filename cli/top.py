@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fdbqueue import QueueStats, overview
-from fdbqueue.types import Database
+from fdbqueue.admin import overview
+from fdbqueue.types import Database, QueueStats
 
 from .common import STATES, Duration, age_text, command_options, json_line, stats_as_json
 from .signals import stop_on_signal

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import click
 from rich.progress import DownloadColumn
 
-from fdbqueue import restore
+from fdbqueue.admin import restore
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.transfer.backup import is_backup
 from fdbqueue.queue.transfer.importing import import_lines

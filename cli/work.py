@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from fdbqueue import Item, Task, TaskQueue, Worker, WorkerReport, existing_queue
+from fdbqueue import Item, Task, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.types import Database
 
@@ -124,6 +124,7 @@ def work(
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     if results and command is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
+    function: Any
     function = _command(command) if command is not None else _function(str(handler))
     target = _find_queue(db, queue, drain)
     if target is None:
@@ -131,7 +132,7 @@ def work(
         if drain:
             sys.exit(1)
         return
-    if agent is not None and not isinstance(target, TaskQueue):
+    if agent is not None and target.kind != "task":
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
     if metrics_port is not None:
         _serve_metrics(metrics_port)

@@ -10,6 +10,10 @@
 Every method takes a transaction as well: pop a job, write its result and push what follows from it
 in one transaction, decorated with `fdbqueue.transactional`.
 
+`fdbqueue.types` has the records that methods return, and the types for annotations.
+`fdbqueue.admin` renames, drops, checks, copies and backs up queues. `fdbqueue.aio` has queues and
+workers for asyncio, and `fdbqueue.errors` all errors.
+
 The logger "fdbqueue" has a line at the level DEBUG for each item that a call with a database pushed
 to a priority queue or popped from it. The logger "fdbqueue.counts" also says how many items of each
 priority are left, which takes another read. It inherits no level: `setLevel(logging.INFO)` switches
@@ -17,6 +21,7 @@ it on.
 """
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from fdb.subspace_impl import Subspace
@@ -24,123 +29,77 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.decorator import transactional
 from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError, error_classes
-from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.registry import (
-    drop_queue,
-    existing_queue,
-    migrate_queue,
-    rename_queue,
-)
+from fdbqueue.queue.registry import existing_queue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import (
     Claim,
     Codec,
     Database,
-    DeadLetter,
-    FailedAttempt,
-    HistoryBucket,
-    HistoryWindow,
     Item,
-    ItemInfo,
-    MatchCount,
-    Options,
-    QueueStats,
-    ReadTransactor,
-    SearchPage,
     Task,
     TaskPriority,
-    TaskStats,
     Transaction,
-    Transactor,
     create_deadline,
 )
 
 if TYPE_CHECKING:
+    from fdbqueue import admin as admin
     from fdbqueue import aio as aio
+    from fdbqueue import errors as errors
+    from fdbqueue import testing as testing
+    from fdbqueue import types as types
     from fdbqueue.database.directory import DirectoryLayer, directory
-    from fdbqueue.queue.transfer.backup import backup, restore
-    from fdbqueue.queue.transfer.copying import copy_queue
-    from fdbqueue.queue.transfer.rows import QueueCopy
-    from fdbqueue.worker.presence import WorkerInfo, workers
     from fdbqueue.worker.worker import Worker, WorkerReport
 
+    __version__: str
+
 __all__ = [
-    "CheckReport",
     "Claim",
     "Codec",
     "Database",
-    "DeadLetter",
     "DirectoryLayer",
     "FDBError",
-    "FailedAttempt",
     "FdbqueueError",
-    "HistoryBucket",
-    "HistoryWindow",
     "Item",
-    "ItemInfo",
-    "MatchCount",
-    "Options",
     "PriorityQueue",
     "Queue",
-    "QueueCopy",
-    "QueueStats",
-    "ReadTransactor",
-    "SearchPage",
     "Subspace",
     "Task",
     "TaskPriority",
     "TaskQueue",
-    "TaskStats",
     "Transaction",
-    "Transactor",
     "Worker",
-    "WorkerInfo",
     "WorkerReport",
-    "backup",
-    "check",
-    "copy_queue",
     "create_deadline",
     "directory",
-    "drop_queue",
     "error_classes",
     "existing_queue",
-    "migrate_queue",
     "open",
-    "overview",
-    "queue_names",
-    "queues",
-    "rename_queue",
-    "restore",
     "transactional",
-    "workers",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
+_MODULES = ("admin", "aio", "errors", "testing", "types")
 
 # Imported when they are asked for: a process that pushes and pops needs neither them nor asyncio.
 _ON_DEMAND = {
     "DirectoryLayer": "fdbqueue.database.directory",
-    "QueueCopy": "fdbqueue.queue.transfer.rows",
     "Worker": "fdbqueue.worker.worker",
-    "WorkerInfo": "fdbqueue.worker.presence",
     "WorkerReport": "fdbqueue.worker.worker",
-    "backup": "fdbqueue.queue.transfer.backup",
-    "copy_queue": "fdbqueue.queue.transfer.copying",
     "directory": "fdbqueue.database.directory",
-    "restore": "fdbqueue.queue.transfer.backup",
-    "workers": "fdbqueue.worker.presence",
 }
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
-    if name == "aio":
-        return importlib.import_module("fdbqueue.aio")
+    if name in _MODULES:
+        return importlib.import_module(f"fdbqueue.{name}")
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(_ON_DEMAND[name]), name)
+    if name == "__version__":
+        return importlib.metadata.version("fdbqueue")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

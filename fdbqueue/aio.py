@@ -43,16 +43,13 @@ from typing import (
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.steps import steps_of
-from fdbqueue.database.pages import PAGE
-from fdbqueue.queue import check as checking
 from fdbqueue.queue import fifo, registry
-from fdbqueue.queue import overview as status
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
-from fdbqueue.queue.transfer import backup as backups
 from fdbqueue.types import (
     Claim,
     Database,
@@ -66,7 +63,7 @@ from fdbqueue.types import (
     Transaction,
     Transactor,
 )
-from fdbqueue.worker import presence, worker
+from fdbqueue.worker import worker
 from fdbqueue.worker.handler import Handler
 
 __all__ = [
@@ -77,18 +74,20 @@ __all__ = [
     "Worker",
     "backup",
     "check",
-    "drop_queue",
+    "copy",
+    "drop",
     "existing_queue",
-    "migrate_queue",
+    "migrate",
     "overview",
     "queue_names",
     "queues",
-    "rename_queue",
+    "rename",
     "restore",
     "run",
     "workers",
 ]
 
+_PAGE = 500  # items that a listing reads at a time
 _LOOK = 1.0  # seconds between looks whether the loop of a worker is closed
 
 _P = ParamSpec("_P")
@@ -98,7 +97,10 @@ _Q = TypeVar("_Q", bound=BaseQueue[Any])
 _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-_Queue: TypeAlias = BaseQueue[Any]
+_Queue: TypeAlias = BaseQueue[Item | Task]
+_PriorityQueue: TypeAlias = priority_queue.PriorityQueue[Any]
+_FifoQueue: TypeAlias = fifo.Queue[Any]
+_TaskQueue: TypeAlias = task_queue.TaskQueue[Any]
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -180,7 +182,7 @@ class Listing(Generic[_T]):
         self._items = items
 
     async def __aiter__(self) -> AsyncIterator[_T]:
-        while page := await run(self._read, PAGE):
+        while page := await run(self._read, _PAGE):
             for item in page:
                 yield item
 
@@ -255,15 +257,16 @@ class _Items(Protocol):
     ) -> Listing[ItemInfo]: ...
 
 
-queue_names = _function(status.queue_names)
-queues = _function(status.queues)
-rename_queue = _function(registry.rename_queue)
-drop_queue = _function(registry.drop_queue)
-migrate_queue = _function(registry.migrate_queue)
-overview = _function(status.overview)
-backup = _function(backups.backup)
-restore = _function(backups.restore)
-workers = _function(presence.workers)
+queue_names = _function(admin.queue_names)
+queues = _function(admin.queues)
+rename = _function(admin.rename)
+drop = _function(admin.drop)
+migrate = _function(admin.migrate)
+overview = _function(admin.overview)
+backup = _function(admin.backup)
+restore = _function(admin.restore)
+copy = _function(admin.copy)
+workers = _function(admin.workers)
 
 
 class _Handle(Generic[_Q]):
@@ -291,12 +294,16 @@ class _Handle(Generic[_Q]):
     nack = _method(_Queue.nack)
     extend = _method(_Queue.extend)
     release = cast("_Release", _method(_Queue.release))
-    run_now = _method(_Queue.run_now)
     get = _method(_Queue.get)
+    state = _method(_Queue.state)
+    pushed_at = _plain(_Queue.pushed_at)
+    retry = _method(_Queue.retry)
+    remove = _method(_Queue.remove)
+    put_back = _method(_Queue.put_back)
     position = _method(_Queue.position)
-    dead_letters = _listed(_Queue.dead_letters)
     wait = _method(_Queue.wait)
     size = _method(_Queue.size)
+    counts = _method(_Queue.counts)
     is_empty = _method(_Queue.is_empty)
     stats = _method(_Queue.stats)
     history = _method(_Queue.history)
@@ -318,29 +325,23 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
         (['now', 'later'], 'now')
     """
 
-    named = _Opened(priority_queue.PriorityQueue.named)
-    existing = _Opened(priority_queue.PriorityQueue.existing)
-    at = _Opened(priority_queue.PriorityQueue.at)
-    claim = _method(priority_queue.PriorityQueue.claim)
-    push = _method(priority_queue.PriorityQueue.push)
-    push_many = _method(priority_queue.PriorityQueue.push_many)
-    pop_min = _method(priority_queue.PriorityQueue.pop_min)
-    pop = _method(priority_queue.PriorityQueue.pop)
-    pop_max = _method(priority_queue.PriorityQueue.pop_max)
-    pop_many = _method(priority_queue.PriorityQueue.pop_many)
-    peek_min = _method(priority_queue.PriorityQueue.peek_min)
-    peek = _method(priority_queue.PriorityQueue.peek)
-    peek_max = _method(priority_queue.PriorityQueue.peek_max)
-    peek_many = _method(priority_queue.PriorityQueue.peek_many)
-    items = cast("_Items", _listed(priority_queue.PriorityQueue.items))
-    counts = _method(priority_queue.PriorityQueue.counts)
-    reprioritize = _method(priority_queue.PriorityQueue.reprioritize)
-    state = _method(priority_queue.PriorityQueue.state)
-    pushed_at = _plain(priority_queue.PriorityQueue.pushed_at)
-    remove = _method(priority_queue.PriorityQueue.remove)
-    put_back = _method(priority_queue.PriorityQueue.put_back)
-    retry_dead_letter = _method(priority_queue.PriorityQueue.retry_dead_letter)
-    drop_dead_letter = _method(priority_queue.PriorityQueue.drop_dead_letter)
+    kind = priority_queue.PriorityQueue.kind
+    named = _Opened(_PriorityQueue.named)
+    existing = _Opened(_PriorityQueue.existing)
+    at = _Opened(_PriorityQueue.at)
+    claim = _method(_PriorityQueue.claim)
+    push = _method(_PriorityQueue.push)
+    push_many = _method(_PriorityQueue.push_many)
+    pop_min = _method(_PriorityQueue.pop_min)
+    pop = pop_min
+    pop_max = _method(_PriorityQueue.pop_max)
+    pop_many = _method(_PriorityQueue.pop_many)
+    peek_min = _method(_PriorityQueue.peek_min)
+    peek = peek_min
+    peek_max = _method(_PriorityQueue.peek_max)
+    peek_many = _method(_PriorityQueue.peek_many)
+    items = cast("_Items", _listed(_PriorityQueue.items))
+    reprioritize = _method(_PriorityQueue.reprioritize)
 
 
 class Queue(_Handle[fifo.Queue]):
@@ -357,27 +358,19 @@ class Queue(_Handle[fifo.Queue]):
         'first'
     """
 
-    named = _Opened(fifo.Queue.named)
-    existing = _Opened(fifo.Queue.existing)
-    at = _Opened(fifo.Queue.at)
-    claim = _method(fifo.Queue.claim)
-    enqueue = _method(fifo.Queue.enqueue)
-    enqueue_many = _method(fifo.Queue.enqueue_many)
-    dequeue = _method(fifo.Queue.dequeue)
-    dequeue_many = _method(fifo.Queue.dequeue_many)
-    push = _method(fifo.Queue.push)
-    push_many = _method(fifo.Queue.push_many)
-    pop = _method(fifo.Queue.pop)
-    pop_many = _method(fifo.Queue.pop_many)
-    peek = _method(fifo.Queue.peek)
-    peek_many = _method(fifo.Queue.peek_many)
-    items = cast("_FifoItems", _listed(fifo.Queue.items))
-    state = _method(fifo.Queue.state)
-    pushed_at = _plain(fifo.Queue.pushed_at)
-    remove = _method(fifo.Queue.remove)
-    put_back = _method(fifo.Queue.put_back)
-    retry_dead_letter = _method(fifo.Queue.retry_dead_letter)
-    drop_dead_letter = _method(fifo.Queue.drop_dead_letter)
+    kind = fifo.Queue.kind
+    named = _Opened(_FifoQueue.named)
+    existing = _Opened(_FifoQueue.existing)
+    at = _Opened(_FifoQueue.at)
+    claim = _method(_FifoQueue.claim)
+    push = _method(_FifoQueue.push)
+    push_many = _method(_FifoQueue.push_many)
+    pop = _method(_FifoQueue.pop)
+    pop_many = _method(_FifoQueue.pop_many)
+    enqueue, enqueue_many, dequeue, dequeue_many = push, push_many, pop, pop_many
+    peek = _method(_FifoQueue.peek)
+    peek_many = _method(_FifoQueue.peek_many)
+    items = cast("_FifoItems", _listed(_FifoQueue.items))
 
 
 class TaskQueue(_Handle[task_queue.TaskQueue]):
@@ -394,31 +387,25 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
         ['hers']
     """
 
-    named = _Opened(task_queue.TaskQueue.named)
-    existing = _Opened(task_queue.TaskQueue.existing)
-    at = _Opened(task_queue.TaskQueue.at)
-    push = _method(task_queue.TaskQueue.push)
-    push_many = _method(task_queue.TaskQueue.push_many)
-    pop = _method(task_queue.TaskQueue.pop)
-    pop_many = _method(task_queue.TaskQueue.pop_many)
-    peek = _method(task_queue.TaskQueue.peek)
-    peek_many = _method(task_queue.TaskQueue.peek_many)
-    claim = _method(task_queue.TaskQueue.claim)
-    configure = _method(task_queue.TaskQueue.configure)
-    items = _listed(task_queue.TaskQueue.items)
-    get_all_tasks = _listed(task_queue.TaskQueue.get_all_tasks)
-    get_tasks_for_agent = _listed(task_queue.TaskQueue.get_tasks_for_agent)
-    get_tasks_for_client = _listed(task_queue.TaskQueue.get_tasks_for_client)
-    get_task = _method(task_queue.TaskQueue.get_task)
-    counts = _method(task_queue.TaskQueue.counts)
-    get_stats = _method(task_queue.TaskQueue.get_stats)
-    reprioritize = _method(task_queue.TaskQueue.reprioritize)
-    state = _method(task_queue.TaskQueue.state)
-    pushed_at = _plain(task_queue.TaskQueue.pushed_at)
-    remove = _method(task_queue.TaskQueue.remove)
-    put_back = _method(task_queue.TaskQueue.put_back)
-    retry_dead_letter = _method(task_queue.TaskQueue.retry_dead_letter)
-    drop_dead_letter = _method(task_queue.TaskQueue.drop_dead_letter)
+    kind = task_queue.TaskQueue.kind
+    named = _Opened(_TaskQueue.named)
+    existing = _Opened(_TaskQueue.existing)
+    at = _Opened(_TaskQueue.at)
+    push = _method(_TaskQueue.push)
+    push_many = _method(_TaskQueue.push_many)
+    pop = _method(_TaskQueue.pop)
+    pop_many = _method(_TaskQueue.pop_many)
+    peek = _method(_TaskQueue.peek)
+    peek_many = _method(_TaskQueue.peek_many)
+    claim = _method(_TaskQueue.claim)
+    items = _listed(_TaskQueue.items)
+    get_all_tasks = _listed(_TaskQueue.get_all_tasks)
+    get_tasks_for_agent = _listed(_TaskQueue.get_tasks_for_agent)
+    get_tasks_for_client = _listed(_TaskQueue.get_tasks_for_client)
+    get_task = _method(_TaskQueue.get_task)
+    counts = _method(_TaskQueue.counts)
+    get_stats = _method(_TaskQueue.get_stats)
+    reprioritize = _method(_TaskQueue.reprioritize)
 
 
 class Worker:
@@ -456,7 +443,7 @@ class Worker:
         self,
         db: Database,
         queue: _Handle[Any],
-        handler: Callable[..., Any],
+        handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
         *,
         concurrency: int = 1,
         lease: Duration = 30,
@@ -525,16 +512,14 @@ class Worker:
 async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue with this name, of its stored kind, as `fdbqueue.existing_queue` does."""
     queue = await run(registry.existing_queue, db, name)
-    if isinstance(queue, priority_queue.PriorityQueue):
+    if queue.kind == "priority":
         return PriorityQueue(queue)
-    return Queue(queue) if isinstance(queue, fifo.Queue) else TaskQueue(queue)
+    return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)
 
 
-async def check(
-    tr: Transaction, queue: _Handle[Any], *, repair: bool = False
-) -> checking.CheckReport:
-    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.check` does."""
-    return await run(checking.check, tr, queue.queue, repair=repair)
+async def check(tr: Transaction, queue: _Handle[Any], *, repair: bool = False) -> admin.CheckReport:
+    """Verify the counters, indexes and payloads of a queue, as `fdbqueue.admin.check` does."""
+    return await run(admin.check, tr, queue.queue, repair=repair)
 
 
 async def until(

@@ -6,14 +6,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=Any)
+    OfCodec = TypeVar("OfCodec", default=Any)
+    V_co = TypeVar("V_co", covariant=True, default=Any)
+    Claimed_co = TypeVar("Claimed_co", covariant=True, default=Any)
+else:  # a default needs Python 3.13, or a library that only type checkers need
+    from typing import TypeVar
+
+    V = TypeVar("V")
+    OfCodec = TypeVar("OfCodec")
+    V_co = TypeVar("V_co", covariant=True)
+    Claimed_co = TypeVar("Claimed_co", covariant=True)
 
 __all__ = [
     "Change",
     "Claim",
     "Codec",
     "Database",
-    "DeadLetter",
     "Duration",
     "FailedAttempt",
     "Future",
@@ -62,8 +76,8 @@ Duration: TypeAlias = float | timedelta
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
-Change: TypeAlias = Literal["remove", "retry", "run_now", "release", "reprioritize"]
-"""A change of all items in a state; `retry` is that of dead letters."""
+Change: TypeAlias = Literal["remove", "retry", "release", "reprioritize"]
+"""A change of all items in a state."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
@@ -73,8 +87,8 @@ Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An item of a queue.
+class Item(Generic[V_co]):
+    """An item of a queue; `Item[Page]` has values of the type `Page`.
 
     Attributes:
         value: The value that was pushed.
@@ -84,7 +98,7 @@ class Item:
         is_new: False if a push with a unique key stored nothing, and returned this item.
     """
 
-    value: Any
+    value: V_co
     priority: Any
     id: str
     key: bytes = field(repr=False)
@@ -144,8 +158,8 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A lease on items: no other client gets them until it expires.
+class Claim(Generic[Claimed_co]):
+    """A lease on items, or tasks: no other client gets them until it expires.
 
     Iterating over a claim yields one claim per item.
 
@@ -157,14 +171,14 @@ class Claim:
         client: The name of the client that has claimed them.
     """
 
-    items: tuple[Any, ...]
+    items: tuple[Claimed_co, ...]
     attempts: tuple[int, ...]
     keys: tuple[bytes, ...] = field(repr=False)
     token: bytes = field(repr=False)
     client: str = field(default="", repr=False)
 
     @property
-    def item(self) -> Any:
+    def item(self) -> Claimed_co:
         """The first item; the only one unless several were claimed."""
         return self.items[0]
 
@@ -176,29 +190,10 @@ class Claim:
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Claim]:
+    def __iter__(self) -> Iterator[Claim[Claimed_co]]:
         for parts in zip(self.items, self.attempts, self.keys):
             item, attempt, key = parts
             yield Claim((item,), (attempt,), (key,), self.token, self.client)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An item that failed too often.
-
-    Attributes:
-        item: The item, or the task for a task queue; `None` if its payload cannot be decoded.
-        id: The id of the item.
-        attempts: How many times the item was claimed.
-        died_at: When it became a dead letter, by the clock of the client that reported the failure.
-        error: The error of its last attempt; `None` if none was given.
-    """
-
-    item: Any
-    id: str
-    attempts: int
-    died_at: datetime
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,18 +418,18 @@ class HistoryWindow:
     buckets: tuple[HistoryBucket, ...]
 
 
-class Codec(Protocol):
+class Codec(Protocol[V]):
     """An encoding of values as bytes, with `decode(encode(value)) == value`.
 
     `encode` raises `ValueError` or `TypeError` for a value that it cannot encode, `decode` for
     bytes that it did not write.
     """
 
-    def encode(self, value: Any, /) -> bytes:
+    def encode(self, value: V, /) -> bytes:
         """Return the bytes of a value."""
         ...
 
-    def decode(self, payload: bytes, /) -> Any:
+    def decode(self, payload: bytes, /) -> V:
         """Return the value of the bytes that `encode` returned."""
         ...
 
@@ -459,8 +454,8 @@ class TaskPriority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A task of a task queue.
+class Task(Generic[V_co]):
+    """A task of a task queue; `Task[Invoice]` has payloads of the type `Invoice`.
 
     Attributes:
         id: A text that identifies the task within its queue, whatever its state.
@@ -480,7 +475,7 @@ class Task:
     cost: float
     agent_name: str | None
     client_id: str | None
-    payload: Any
+    payload: V_co
     created_at: datetime
     key: bytes = field(default=b"", repr=False, compare=False)
 

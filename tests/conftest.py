@@ -126,7 +126,7 @@ def remove(db: Any, space: Subspace, name: str) -> None:
     begun = db.get_range_startswith(ROOT[5].pack((name,)).removesuffix(b"\x00"))
     for (queue,) in [*restored, *(ROOT[5].unpack(row.key) for row in begun)]:
         with suppress(QueueNotFound):
-            fdbqueue.drop_queue(db, queue)
+            fdbqueue.admin.drop(db, queue)
     for space_of_names in (NAMES, ROOT, ROOT[1]):
         db.clear_range_startswith(space_of_names.pack((name,)).removesuffix(b"\x00"))
 

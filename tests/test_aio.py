@@ -50,8 +50,9 @@ def test_an_asyncio_class_has_the_names_and_parameters_of_the_blocking_class(kin
 def test_every_database_function_exists_with_the_same_parameters() -> None:
     blocking = {
         name: function
-        for name in fdbqueue.__all__
-        if inspect.isfunction(function := getattr(fdbqueue, name))
+        for module in (fdbqueue, fdbqueue.admin)
+        for name in module.__all__
+        if inspect.isfunction(function := getattr(module, name))
         and [each[0] for each in parameters(function)][:1] in (["tr"], ["db"])
     }
     assert {"existing_queue", "overview", "check"} <= blocking.keys()
@@ -100,10 +101,10 @@ def test_asyncio_methods_return_the_same_results(db: Any, name: str) -> None:
         with pytest.raises(QueueFull):
             await jobs.push(db, "no room")
         assert (await jobs.options(db)).max_size == 5
-        assert await aio.queues(db) == fdbqueue.queues(db)
-        await aio.rename_queue(db, f"{name}jobs", f"{name}new")
+        assert await aio.queues(db) == fdbqueue.admin.queues(db)
+        await aio.rename(db, f"{name}jobs", f"{name}new")
         assert (await (await aio.PriorityQueue.existing(db, f"{name}new")).pop(db)).value == 0
-        await aio.drop_queue(db, f"{name}new")
+        await aio.drop(db, f"{name}new")
 
     run(main())
 
@@ -203,7 +204,7 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
         assert (await tasks.pop(db, agent="ada", wait=1)).id == first
         claim = await tasks.claim(db, n=1, within=1)
         await tasks.nack(db, claim, error="busy")
-        (letter,) = await tasks.dead_letters(db)
+        (letter,) = await tasks.items(db, state="dead")
         assert (letter.item.payload, await tasks.state(db, letter.item.id)) == ("second", "dead")
         await tasks.configure(db, paused=True)
         waits = asyncio.ensure_future(tasks.claim(db, wait=60))
@@ -339,7 +340,7 @@ def test_a_cancelled_call_returns_its_items_before_it_ends_despite_repeated_canc
             assert await queue.size(db) == left
             if left < 10:
                 break
-        assert fdbqueue.check(db, queue.queue).ok
+        assert fdbqueue.admin.check(db, queue.queue).ok
 
     run(main())
 
@@ -476,7 +477,7 @@ def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
             await worker
         assert len(ended) == 1
         assert await tasks.size(db) == 9
-        assert await tasks.dead_letters(db) == []
+        assert await tasks.items(db, state="dead") == []
 
     run(main())
 

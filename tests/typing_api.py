@@ -15,24 +15,21 @@ import fdbqueue
 from fdbqueue import (
     Claim,
     Database,
-    DeadLetter,
     Item,
-    Options,
     PriorityQueue,
     Queue,
     Subspace,
     Task,
     TaskPriority,
     TaskQueue,
-    TaskStats,
     Transaction,
-    Transactor,
     Worker,
     WorkerReport,
     aio,
     embedded,
     transactional,
 )
+from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
 
 
 def opening() -> None:
@@ -47,14 +44,16 @@ def opening() -> None:
 
 
 def registry(db: Database) -> None:
-    assert_type(fdbqueue.queue_names(db), list[str])
+    assert_type(fdbqueue.admin.queue_names(db), list[str])
     assert_type(fdbqueue.existing_queue(db, "jobs"), PriorityQueue | Queue | TaskQueue)
-    assert_type(fdbqueue.overview(db), dict[str, fdbqueue.QueueStats])
-    assert_type(fdbqueue.queues(db, after="jobs", limit=100), dict[str, int])
-    assert_type(fdbqueue.check(db, PriorityQueue.named(db, "jobs")), fdbqueue.CheckReport)
+    assert_type(fdbqueue.admin.overview(db), dict[str, fdbqueue.types.QueueStats])
+    assert_type(fdbqueue.admin.queues(db, after="jobs", limit=100), dict[str, int])
+    report = fdbqueue.admin.check(db, PriorityQueue.named(db, "jobs"))
+    assert_type(report, fdbqueue.admin.CheckReport)
+    assert_type(fdbqueue.__version__, str)
     fdbqueue.existing_queue("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    fdbqueue.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    fdbqueue.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.admin.overview("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    fdbqueue.admin.queue_names("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def priority_queue(db: Database, tr: Transaction) -> None:
@@ -72,9 +71,9 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     assert_type(q.peek(tr), Item | None)
     assert_type(q.peek_many(tr, 2), list[Item])
     assert_type(q.items(tr, after="id"), Iterator[Item])
-    assert_type(q.claim(tr, n=2), Claim | None)
+    assert_type(q.claim(tr, n=2), Claim[Item] | None)
     assert_type(q.options(tr), Options)
-    assert_type(q.dead_letters(tr), Iterator[DeadLetter])
+    assert_type(q.items(tr, state="dead"), Iterator[ItemInfo])
     assert_type(q.size(tr), int)
     assert_type(q.size(tr.snapshot), int)
     assert_type(q.peek(tr.snapshot), Item | None)
@@ -84,6 +83,58 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     q.pop(3.14)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     q.pop(tr.snapshot)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     PriorityQueue.named("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Page:
+    """A value."""
+
+
+class Pages:
+    """A codec of pages."""
+
+    def encode(self, value: Page, /) -> bytes:
+        return b""
+
+    def decode(self, payload: bytes, /) -> Page:
+        return Page()
+
+
+def typed_values(db: Database, tr: Transaction) -> None:
+    q = PriorityQueue.named(db, "pages", codec=Pages())
+    assert_type(q, PriorityQueue[Page])
+    assert_type(PriorityQueue(Subspace(("pages",)), codec=Pages()), PriorityQueue[Page])
+    assert_type(Queue.at(db, Subspace(("pages",)), codec=Pages()), Queue[Page])
+    declared: PriorityQueue[Page] = PriorityQueue.named(db, "pages")
+    assert_type(declared.push(db, Page()), Item[Page])
+    assert_type(q.push(tr, Page(), if_full="drop"), Item[Page] | None)
+    assert_type(q.pop(tr), Item[Page] | None)
+    assert_type(q.peek_many(tr, 2), list[Item[Page]])
+    assert_type(q.items(tr), Iterator[Item[Page]])
+    assert_type(q.claim(tr), Claim[Item[Page]] | None)
+    if claim := q.claim(tr):
+        assert_type(claim.item.value, Page)
+        assert_type([each.item.value for each in claim], list[Page])
+    q.push(db, 7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    tasks: TaskQueue[Page] = TaskQueue.named(db, "tasks")
+    assert_type(tasks.pop(tr), Task[Page] | None)
+    assert_type(tasks.claim(tr), Claim[Task[Page]] | None)
+    tasks.push(db, payload=Page())
+    tasks.push(db, payload=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def typed_handlers(
+    db: Database,
+    q: PriorityQueue[Page],
+    one: Callable[[Item[Page]], int],
+    two: Callable[[Transaction, Item[Page]], None],
+    other: Callable[[Item[int]], None],
+    free: Callable[[int, str], None],
+) -> None:
+    Worker(db, q, one)
+    Worker(db, q, two)
+    Worker(db, q, print)
+    Worker(db, q, other)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Worker(db, q, free)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def fifo(db: Database) -> None:
@@ -121,7 +172,7 @@ async def asynchronous(db: Database) -> None:
     assert_type(await q.push(db, 1), Item)
     assert_type(await q.pop(db), Item | None)
     assert_type(await q.pop_many(db, 2, wait=1), list[Item])
-    assert_type(await q.claim(db), Claim | None)
+    assert_type(await q.claim(db), Claim[Item] | None)
     assert_type(await q.items(db), list[Item])
     assert_type([item async for item in q.items(db, limit=2)], list[Item])
     assert_type(await q.options(db), Options)
@@ -139,7 +190,7 @@ async def asynchronous(db: Database) -> None:
     await tasks.push(db, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     assert_type(await aio.existing_queue(db, "jobs"), aio.PriorityQueue | aio.Queue | aio.TaskQueue)
     assert_type(await aio.queue_names(db), list[str])
-    assert_type(await aio.run(fdbqueue.queue_names, db), list[str])
+    assert_type(await aio.run(fdbqueue.admin.queue_names, db), list[str])
     assert_type(await aio.Worker(db, q, print).run(drain=True), WorkerReport)
     aio.Worker(db, PriorityQueue.named(db, "jobs"), print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

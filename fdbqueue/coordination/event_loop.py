@@ -96,7 +96,7 @@ async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -
     """Call a function in a thread of the pool, for example one that takes a database.
 
     >>> import asyncio, fdbqueue
-    >>> asyncio.run(run(fdbqueue.queue_names, fdbqueue.open("memory:")))
+    >>> asyncio.run(run(fdbqueue.admin.queue_names, fdbqueue.open("memory:")))
     []
     """
     return await call(partial(function, *args, **kwargs))

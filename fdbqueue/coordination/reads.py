@@ -23,7 +23,6 @@ from fdbqueue.operations.items import Items, LocatedItem, read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
-    DeadLetter,
     HistoryWindow,
     Item,
     ItemInfo,
@@ -197,22 +196,6 @@ class Reads(Generic[_T]):
         return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
 
     # All items
-
-    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
-        """Iterate over the dead letters in order; on a database, read them in pages."""
-        return self._list(tr, self._dead_letters, _Range("dead", *self.layout.all_items, False))
-
-    def _dead_letters(self, tr: ReadTransaction, dead: list[LocatedItem]) -> list[DeadLetter]:
-        return [
-            DeadLetter(
-                self._decoded_if_possible(tr, each),
-                self.codec.id_of(each.item),
-                each.attempts,
-                utc_time(each.died_at),
-                each.error,
-            )
-            for each in dead
-        ]
 
     def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""

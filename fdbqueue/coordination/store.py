@@ -549,50 +549,43 @@ class Store(Generic[_T]):
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
         self.change(tr, partial(self._leases.release, claim=claim), _always)
 
-    # Dead letters
+    # Single items
 
-    def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Return a dead letter to its position; return false if the item is not one."""
+    def retry(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
+        """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self._failures.retry, reserve=self._pusher.reserve)
-        return self._change_if(tr, item, "dead", retry)
+        return self._change_if(tr, item, state, self._retry)
 
-    def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Delete a dead letter; return false if the item is not one."""
-        return self._change_if(tr, item, "dead", self._changes.remove)
-
-    def run_now(self, tr: Transactor, item: _T | str) -> bool:
-        """Make a delayed item ready; return false for any other state."""
-        return self._change_if(tr, item, "delayed", self._changes.run_now)
+    def _retry(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+        if found.state == "delayed":
+            return self._changes.run_now(tr, now, found)
+        if found.state == "dead":
+            return self._failures.retry(tr, now, found, self._pusher.reserve)
+        return False
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
         return self._change_if(tr, item, "claimed", self._leases.take_back)
 
+    def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
+        """Remove an item in any state but claimed; return false for a claimed or unknown one."""
+        return self._change_if(tr, item, state, self._changes.remove)
+
     def _change_if(
         self,
         tr: Transactor,
         item: _T | str,
-        state: State,
+        state: State | None,
         change: Callable[[Transaction, int, LocatedItem], bool],
     ) -> bool:
-        """Change an item if it is stored in this state; return whether it was."""
+        """Change an item that is in this state, or with `None` in any; return whether it was."""
         reference = self.codec.reference(item)
 
         def body(tr: Transaction, now: int) -> bool:
             found = self._sweep.find(tr, now, reference)
-            return found is not None and found.state == state and change(tr, now, found)
-
-        return self.change(tr, body)
-
-    # Single items
-
-    def remove(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed or unknown one."""
-        reference = self.codec.reference(item)
-
-        def body(tr: Transaction, now: int) -> bool:
-            return self._changes.remove(tr, now, self._sweep.find(tr, now, reference))
+            if found is None or state not in (None, found.state):
+                return False
+            return change(tr, now, found)
 
         return self.change(tr, body)
 

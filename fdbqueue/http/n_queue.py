@@ -385,7 +385,7 @@ async def drop(served: ServedQueues, name: _AdminOf) -> Response:
     """Drop a queue with all its items."""
     validate_encoding(name)
     served.forget(name)
-    await aio.drop_queue(served.db, name)
+    await aio.drop(served.db, name)
     return Response(status_code=204)
 
 

@@ -36,12 +36,12 @@ class Changes:
         self._items = items
         self._done = done
 
-    def remove(self, tr: Transaction, now: int, found: LocatedItem | None) -> bool:
-        """Remove an item in any state but claimed; return false for a claimed one, or for `None`.
+    def remove(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+        """Remove an item in any state but claimed; return false for a claimed one.
 
         A done item does not count as removed: it has been completed.
         """
-        if found is None or found.state == "claimed":
+        if found.state == "claimed":
             return False
         self._delete(tr, now, found)
         self._items.tally(tr, now, **_REMOVED[found.state])

@@ -22,7 +22,7 @@ from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transacto
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
-_MAX_INTEGER = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 _MAX_TEXT = 255  # bytes of UTF-8
 
 
@@ -129,13 +129,13 @@ def expiry_time(ttl: Duration | None) -> int | None:
     return milliseconds() + math.ceil(seconds * 1000)
 
 
-def validate_bound(name: str, bound: object, highest: int = _MAX_INTEGER) -> int | None:
+def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int | None:
     """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
     if bound is None:
         return None
     if _is_integer(bound, 1, highest):
         return bound
-    upto = "" if highest == _MAX_INTEGER else f" to {highest:,}"
+    upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
     raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
 
 
@@ -259,7 +259,7 @@ def validate_unique(key: object) -> str:
     raise InvalidUniqueKey(key, _MAX_TEXT)
 
 
-def validate_claim(claim: object) -> Claim:
+def validate_claim(claim: Claim) -> Claim:
     """Return a claim; raise `TypeError` for anything else, such as the `None` of an empty queue."""
     if isinstance(claim, Claim):
         return claim
@@ -340,7 +340,7 @@ def kept_options(keep: Keep | None) -> dict[str, Any]:
     for part in parts:
         if isinstance(part, timedelta) and timedelta(seconds=1) <= part and seconds is None:
             seconds = math.ceil(part.total_seconds())
-        elif _is_integer(part, 1, _MAX_INTEGER) and number is None:
+        elif _is_integer(part, 1, MAX_INTEGER) and number is None:
             number = part
         elif keep is not None:
             raise ValueError(

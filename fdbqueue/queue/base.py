@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice, repeat
@@ -59,7 +59,6 @@ from fdbqueue.types import (
     Change,
     Claim,
     Database,
-    DeadLetter,
     Duration,
     HistoryWindow,
     Item,
@@ -113,8 +112,6 @@ MAX_SCAN = 10_000
 class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share."""
 
-    _has_agents = False
-
     def __init__(self, store: Store[_T]) -> None:
         validate_bound("max_size", store.given_options.max_size)
         validate_bound("max_attempts", store.given_options.max_attempts)
@@ -146,7 +143,13 @@ class BaseQueue(ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
-        return open_stored(cls, read(db, partial(find_stored, name=name, must_exist=True)))
+        queue: _Q = cls._open(db, partial(find_stored, name=name, must_exist=True))
+        return queue
+
+    @classmethod
+    def _open(cls, db: Transactor, find: Callable[[Any], Stored], **given: Any) -> Any:
+        """Return the queue that `find(tr)` finds, with the given options and the stored others."""
+        return open_stored(cls, read(db, find), **given)
 
     @classmethod
     @abstractmethod
@@ -239,7 +242,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.pop(db) is None
             True
         """
-        changes = settings_to_store(settings, has_agents=self._has_agents)
+        is_task = self._store.given_options.kind == "task"
+        changes = settings_to_store(settings, has_agents=is_task)
         self._store.configure(tr, changes)
 
     # Claims
@@ -254,7 +258,7 @@ class BaseQueue(ABC, Generic[_T]):
         within: int = 256,
         wait: Duration = 0,
         client: str | None = None,
-    ) -> Steps[Claim | None]:
+    ) -> Steps[Claim[_T] | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
         No other client receives the items while the lease lasts. Call `ack` when the job is done,
@@ -481,28 +485,6 @@ class BaseQueue(ABC, Generic[_T]):
         self._store.release(tr, validate_claim(claim))
         return None
 
-    def run_now(self, tr: Transactor, item: _T | str) -> bool:
-        """Make a delayed item ready at once; return false if it is not delayed.
-
-        Conflicts with clients that make it ready or remove it. Cost: four reads.
-
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> item = jobs.push(db, "send", delay=3600)
-            >>> jobs.run_now(db, item), jobs.pop(db).value
-            (True, 'send')
-        """
-        return self._store.run_now(tr, item)
-
     def change_all(
         self,
         db: Database,
@@ -524,17 +506,17 @@ class BaseQueue(ABC, Generic[_T]):
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
-        state meanwhile, if a dead letter cannot be retried (see `retry_dead_letter`), or if an item
-        to reprioritize has the priority `to` already, or cannot be decoded.
+        state meanwhile, if it cannot be retried (see `retry`), or if an item to
+        reprioritize has the priority `to` already, or cannot be decoded.
 
         Cost: reads of the items page by page, and for each item those of the single change. If the
         items are too large for one transaction, it changes fewer of them.
 
         Args:
             db: A database.
-            change: `"remove"` for items in any state but claimed, `"retry"` for dead letters,
-                `"run_now"` for delayed items, `"release"` for claimed ones, or `"reprioritize"` for
-                ready, delayed or dead ones of a priority or task queue; those keep their order.
+            change: `"remove"` for items in any state but claimed, `"retry"` for dead letters and
+                delayed items, `"release"` for claimed ones, or `"reprioritize"` for ready, delayed
+                or dead ones of a priority or task queue; those keep their order.
             state: The state of the items.
             priority: Only the items of this priority; not for a FIFO queue.
             agent: Only tasks whose agent's name contains this text, ignoring case.
@@ -557,14 +539,16 @@ class BaseQueue(ABC, Generic[_T]):
             >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
-            >>> sum(jobs.change_all(db, "run_now", state="delayed").values()), jobs.size(db)
+            >>> sum(jobs.change_all(db, "retry", state="delayed").values()), jobs.size(db)
             (3, 3)
         """
         store = self._store
         changes: dict[str, tuple[_Begin, tuple[State, ...]]] = {
-            "remove": (_each(store.remove), ("ready", "delayed", "dead", "done")),
-            "retry": (_each(store.retry_dead_letter), ("dead",)),
-            "run_now": (_each(store.run_now), ("delayed",)),
+            "remove": (
+                _each(partial(store.remove, state=state)),
+                ("ready", "delayed", "dead", "done"),
+            ),
+            "retry": (_each(partial(store.retry, state=state)), ("delayed", "dead")),
             "release": (_each(store.take_back), ("claimed",)),
         }
         if (change == "reprioritize") != (to is not None):
@@ -705,74 +689,6 @@ class BaseQueue(ABC, Generic[_T]):
         """Return how to move items to this priority, except those that have it already."""
         raise ValueError("the items of this queue have no priorities")
 
-    # Dead letters
-
-    def dead_letters(self, tr: ReadTransactor) -> Iterator[DeadLetter]:
-        """Iterate over the items that failed too often, in queue order.
-
-        Given a database, dead letters are read in pages of 500, each in a transaction of its own.
-
-        Args:
-            tr: A transaction or a database.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> _ = jobs.push(db, "send")
-            >>> jobs.nack(db, jobs.claim(db), error="no such address")
-            >>> [(letter.item.value, letter.error) for letter in jobs.dead_letters(db)]
-            [('send', 'no such address')]
-        """
-        return self._store.reads.dead_letters(tr)
-
-    def retry_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Return a dead letter to its place in the queue; return false if there is none.
-
-        The item gets all its attempts again, and no longer expires. If it has a unique key that
-        another item has taken meanwhile, it stays a dead letter, and the call returns false. In a
-        queue with a maximum size it needs a free place, as a push does.
-
-        Args:
-            tr: A transaction or a database.
-            item: The item of the dead letter, or its id.
-
-        Raises:
-            QueueFull: The queue has no free place. The item stays a dead letter.
-            InvalidItemId: The text is not an item id.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> item = jobs.push(db, "send")
-            >>> jobs.nack(db, jobs.claim(db))
-            >>> jobs.retry_dead_letter(db, item.id), jobs.claim(db).attempt
-            (True, 1)
-        """
-        return self._store.retry_dead_letter(tr, item)
-
-    def drop_dead_letter(self, tr: Transactor, item: _T | str) -> bool:
-        """Delete a dead letter; return false if there is none.
-
-        Args:
-            tr: A transaction or a database.
-            item: The item of the dead letter, or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> item = jobs.push(db, "send")
-            >>> jobs.nack(db, jobs.claim(db))
-            >>> jobs.drop_dead_letter(db, item.id), jobs.drop_dead_letter(db, item.id)
-            (True, False)
-        """
-        return self._store.drop_dead_letter(tr, item)
-
     # Single items
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
@@ -872,7 +788,40 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.codec.pushed_at(item)
 
-    def remove(self, tr: Transactor, item: _T | str) -> bool:
+    def retry(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
+        """Make a dead letter or a delayed item ready at once; return false if it is neither.
+
+        A delayed item keeps the number of its attempts. A dead letter returns to its place in the
+        queue with all its attempts, and no longer expires. In a queue with a maximum size it needs
+        a free place, as a push does. If another item has taken its unique key meanwhile, it stays
+        a dead letter, and the call returns false. Conflicts with clients that take, move or remove
+        the item. Cost: four reads.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+            state: `"dead"` or `"delayed"` to retry the item only if it is in this state.
+
+        Raises:
+            QueueFull: The queue has no free place. The item stays a dead letter.
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> item = jobs.push(db, "send", delay=3600)
+            >>> jobs.retry(db, item)
+            True
+            >>> jobs.nack(db, jobs.claim(db), error="no such address")
+            >>> [(info.item.value, info.error) for info in jobs.items(db, state="dead")]
+            [('send', 'no such address')]
+            >>> jobs.retry(db, item.id), jobs.claim(db).attempt
+            (True, 1)
+        """
+        return self._store.retry(tr, item, None if state is None else validate_state(state))
+
+    def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove one item in any state but claimed; return false if it is claimed or unknown.
 
         A done item is deleted with its result. To remove a claimed item, `release` it first.
@@ -882,6 +831,7 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             tr: A transaction or a database.
             item: An `Item` (in a task queue, a `Task`), or its id.
+            state: A state, to remove the item only if it is in this one.
 
         Raises:
             InvalidItemId: The text is not an item id.
@@ -894,7 +844,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
             (True, False)
         """
-        return self._store.remove(tr, item)
+        return self._store.remove(tr, item, None if state is None else validate_state(state))
 
     @driven
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> Steps[None]:
@@ -962,6 +912,27 @@ class BaseQueue(ABC, Generic[_T]):
             2
         """
         return self._store.reads.size(tr)
+
+    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
+        """Return the number of ready items of each priority that has any.
+
+        They are the `by_priority` of `stats`, without the reads of the other numbers. A FIFO queue
+        has no priorities. In a transaction that writes, use `counts(tr.snapshot)`, as for `size`.
+
+        Cost: one range read of the counters, and those of `size` for what is over or due.
+
+        Args:
+            tr: A transaction or a database.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
+            >>> jobs.counts(db)
+            {1: 1, 5: 2}
+        """
+        return self._store.reads.counts(tr)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready, by looking at the items themselves.

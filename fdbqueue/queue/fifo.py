@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
@@ -24,7 +23,7 @@ from fdbqueue.queue.arguments import (
     validate_unique,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, new_items, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -32,14 +31,16 @@ from fdbqueue.types import (
     Item,
     ItemInfo,
     Keep,
+    OfCodec,
     Options,
     ReadTransactor,
     State,
     Transactor,
+    V,
 )
 
 
-class Queue(BaseQueue[Item]):
+class Queue(BaseQueue[Item[V]]):
     """A queue in order of arrival: first in, first out.
 
     Methods take a transaction or a database, with the rules of `PriorityQueue`. Pushes conflict
@@ -65,11 +66,14 @@ class Queue(BaseQueue[Item]):
         'first'
     """
 
+    kind: ClassVar[Literal["fifo"]] = "fifo"
+    """The kind of the queue, as its options have it."""
+
     def __init__(
         self,
         subspace: Subspace,
         *,
-        codec: str | Codec = "json",
+        codec: str | Codec[V] = "json",
         max_size: int | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
@@ -77,7 +81,7 @@ class Queue(BaseQueue[Item]):
         layout = Layout(subspace)
         levels = Levels(layout)
         options = Options(
-            kind="fifo",
+            kind=self.kind,
             codec=codec_name(codec),
             priorities=None,
             max_size=max_size,
@@ -97,11 +101,11 @@ class Queue(BaseQueue[Item]):
         db: Transactor,
         name: str,
         *,
-        codec: str | Codec | None = None,
+        codec: str | Codec[OfCodec] | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> Queue:
+    ) -> Queue[OfCodec]:
         """Return the FIFO queue of this name, which its first push creates.
 
         An option that is left out is the one that is stored with the queue; a new queue has
@@ -127,10 +131,15 @@ class Queue(BaseQueue[Item]):
             >>> Queue.named(db, "mail").pop(db).value
             'first'
         """
-        stored = read(db, partial(find_stored, name=name))
-        return open_stored(
-            cls, stored, codec=codec, max_size=max_size, max_attempts=max_attempts, keep=keep
+        queue: Queue[OfCodec] = cls._open(
+            db,
+            partial(find_stored, name=name),
+            codec=codec,
+            max_size=max_size,
+            max_attempts=max_attempts,
+            keep=keep,
         )
+        return queue
 
     @classmethod
     def at(
@@ -138,11 +147,11 @@ class Queue(BaseQueue[Item]):
         db: Transactor,
         subspace: Subspace,
         *,
-        codec: str | Codec | None = None,
+        codec: str | Codec[OfCodec] | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> Queue:
+    ) -> Queue[OfCodec]:
         """Return the FIFO queue in this subspace; options are those of `named`.
 
         Example:
@@ -153,10 +162,15 @@ class Queue(BaseQueue[Item]):
             >>> Queue.at(db, space).pop(db).value
             b'x'
         """
-        stored = read(db, partial(read_stored, subspace=subspace))
-        return open_stored(
-            cls, stored, codec=codec, max_size=max_size, max_attempts=max_attempts, keep=keep
+        queue: Queue[OfCodec] = cls._open(
+            db,
+            partial(read_stored, subspace=subspace),
+            codec=codec,
+            max_size=max_size,
+            max_attempts=max_attempts,
+            keep=keep,
         )
+        return queue
 
     # Push
 
@@ -164,40 +178,40 @@ class Queue(BaseQueue[Item]):
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: Literal["raise"] = "raise",
-    ) -> Item: ...
+    ) -> Item[V]: ...
 
     @overload
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: IfFull,
-    ) -> Item | None: ...
+    ) -> Item[V] | None: ...
 
     @driven
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: IfFull = "raise",
-    ) -> Steps[Item | None]:
+    ) -> Steps[Item[V] | None]:
         """Put a value at the end of the queue. `enqueue` is another name for this.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
@@ -241,14 +255,14 @@ class Queue(BaseQueue[Item]):
     def push_many(
         self,
         tr: Transactor,
-        values: Iterable[Any],
+        values: Iterable[V],
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
-    ) -> Steps[list[Item]]:
+    ) -> Steps[list[Item[V]]]:
         """Put several values at the end of the queue in one transaction: all of them or none.
 
         Args:
@@ -277,7 +291,7 @@ class Queue(BaseQueue[Item]):
     # Pop and peek
 
     @driven
-    def pop(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
+    def pop(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
         """Remove and return the oldest item, or `None`. `dequeue` is another name for this.
 
         In a transaction, it conflicts with every other pop. Given a database, processes that
@@ -303,7 +317,7 @@ class Queue(BaseQueue[Item]):
     dequeue = pop
 
     @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item[V]]]:
         """Remove and return up to `n` of the oldest items in order, in one transaction.
 
         Args:
@@ -324,7 +338,7 @@ class Queue(BaseQueue[Item]):
 
     dequeue_many = pop_many
 
-    def peek(self, tr: ReadTransactor) -> Item | None:
+    def peek(self, tr: ReadTransactor) -> Item[V] | None:
         """Return the item that `pop` would take, without removing it.
 
         Args:
@@ -340,7 +354,7 @@ class Queue(BaseQueue[Item]):
         """
         return next(iter(self._store.reads.peek(tr, 1)), None)
 
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[Item]:
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[Item[V]]:
         """Return the items that `pop_many` would take, without removing them.
 
         Args:
@@ -364,9 +378,9 @@ class Queue(BaseQueue[Item]):
         *,
         state: None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item]: ...
+    ) -> Iterator[Item[V]]: ...
 
     @overload
     def items(
@@ -375,7 +389,7 @@ class Queue(BaseQueue[Item]):
         *,
         state: State,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
     ) -> Iterator[ItemInfo]: ...
 
@@ -385,9 +399,9 @@ class Queue(BaseQueue[Item]):
         *,
         state: State | None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item] | Iterator[ItemInfo]:
+    ) -> Iterator[Item[V]] | Iterator[ItemInfo]:
         """Iterate over the ready items in order of arrival, as `PriorityQueue.items` does.
 
         Args:

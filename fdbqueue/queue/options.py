@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias, TypedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypedDict
 
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
+    MAX_INTEGER,
     kept_options,
     validate_bound,
     validate_flag,
@@ -32,20 +32,40 @@ class Settings(TypedDict, total=False):
     traceback_bytes: int
 
 
-_Validate: TypeAlias = Callable[[object], object]
+class Limit(NamedTuple):
+    """The numbers that an option accepts, and whether it also accepts `None`, for no limit."""
 
-_VALIDATE: dict[str, _Validate] = {
-    "max_size": partial(validate_bound, "max_size"),
-    "max_attempts": partial(validate_bound, "max_attempts"),
-    "concurrency": partial(validate_bound, "concurrency", highest=MAX_SLOTS),
-    "agent_concurrency": partial(validate_bound, "agent_concurrency", highest=MAX_SLOTS),
-    "paused": partial(validate_flag, "paused"),
-    "keep_seconds": partial(validate_bound, "keep_seconds"),
-    "keep_number": partial(validate_bound, "keep_number"),
-    "kept_attempts": partial(validate_range, "kept_attempts", lowest=1, highest=MAX_KEPT_ATTEMPTS),
-    "traceback_bytes": partial(validate_range, "traceback_bytes", lowest=0, highest=MAX_TRACEBACK),
+    lowest: int = 1
+    highest: int = MAX_INTEGER
+    can_be_none: bool = True
+
+
+LIMITS = {
+    "max_size": Limit(),
+    "max_attempts": Limit(),
+    "concurrency": Limit(highest=MAX_SLOTS),
+    "agent_concurrency": Limit(highest=MAX_SLOTS),
+    "keep_seconds": Limit(),
+    "keep_number": Limit(),
+    "kept_attempts": Limit(highest=MAX_KEPT_ATTEMPTS, can_be_none=False),
+    "traceback_bytes": Limit(lowest=0, highest=MAX_TRACEBACK, can_be_none=False),
 }
-"""By the name of each option that can be changed, a function that returns what to store."""
+"""The options that can be changed, by their names in Python, HTTP and JSON, except for `paused`.
+
+Their defaults are those of `fdbqueue.types.Options`.
+"""
+
+
+def _validated(name: str, value: object) -> object:
+    """Return what to store of an option; raise `TypeError` for an unknown one, or `ValueError`."""
+    if name == "paused":
+        return validate_flag(name, value)
+    if name not in LIMITS:
+        raise TypeError(f"there is no option {name!r}: {', '.join(['keep', *LIMITS, 'paused'])}")
+    lowest, highest, can_be_none = LIMITS[name]
+    if can_be_none:
+        return validate_bound(name, value, highest)
+    return validate_range(name, value, lowest, highest)
 
 
 def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[str, Any]:
@@ -71,11 +91,9 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
         if not stored.keys().isdisjoint(changes):
             raise ValueError("keep stands for keep_seconds and keep_number: give it without them")
     for name, value in changes.items():
-        if name not in _VALIDATE:
-            raise TypeError(f"there is no option {name!r}: {', '.join(['keep', *_VALIDATE])}")
         if name == "agent_concurrency" and not has_agents:
             if value is None:
                 continue
             raise ValueError("agent_concurrency: only a task queue has agents")
-        stored[name] = _VALIDATE[name](value)
+        stored[name] = _validated(name, value)
     return stored

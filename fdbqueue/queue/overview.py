@@ -18,9 +18,10 @@ from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
+from fdbqueue.layout.codecs import with_stack as with_stack
 from fdbqueue.layout.items import Counters, counters_range, totals_range
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
-from fdbqueue.layout.priorities import priority_as_json
+from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.operations.views.stats import (
     begin_layout_check,
@@ -29,6 +30,7 @@ from fdbqueue.operations.views.stats import (
     unknown_stats,
 )
 from fdbqueue.queue.arguments import validate_number
+from fdbqueue.queue.options import LIMITS
 from fdbqueue.types import (
     FailedAttempt,
     HistoryBucket,
@@ -40,11 +42,6 @@ from fdbqueue.types import (
     ReadTransaction,
     ReadTransactor,
     Task,
-)
-
-_LIMITS = (
-    *("max_size", "max_attempts", "concurrency", "agent_concurrency"),
-    *("keep_seconds", "keep_number", "kept_attempts", "traceback_bytes"),
 )
 
 _MAX_COUNTERS = 10_000
@@ -184,7 +181,7 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
         str(priority): number for priority, number in stats.by_priority.items()
     }
     if stats.options is not None:
-        fields |= {name: getattr(stats.options, name) for name in _LIMITS}
+        fields |= {name: getattr(stats.options, name) for name in LIMITS}
     return fields
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
@@ -24,7 +23,7 @@ from fdbqueue.queue.arguments import (
     validate_unique,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, new_items, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -32,6 +31,7 @@ from fdbqueue.types import (
     Item,
     ItemInfo,
     Keep,
+    OfCodec,
     Options,
     Priority,
     PriorityKind,
@@ -39,10 +39,11 @@ from fdbqueue.types import (
     State,
     Transaction,
     Transactor,
+    V,
 )
 
 
-class PriorityQueue(BaseQueue[Item]):
+class PriorityQueue(BaseQueue[Item[V]]):
     """A queue ordered by priority, and by time of arrival within a priority.
 
     **Transactions.** Every method takes a transaction or a database as `tr`. In a transaction, the
@@ -61,6 +62,10 @@ class PriorityQueue(BaseQueue[Item]):
     **Options.** The first push stores them with the queue. A push of a client with another codec or
     other priorities raises `OptionsMismatch`. If its `max_size` or `max_attempts` differs, the
     stored one holds, and a warning is logged. Queue objects are cheap.
+
+    **Types.** For a type checker, `PriorityQueue[Page]` is a queue whose values are pages: write
+    `jobs: PriorityQueue[Page] = PriorityQueue.named(db, "jobs")`, or pass a `Codec[Page]`. The same
+    holds for `Queue`, and for the payloads of a `TaskQueue`.
 
     Args:
         subspace: The subspace of the queue; nothing else may be in it.
@@ -86,11 +91,14 @@ class PriorityQueue(BaseQueue[Item]):
         ['soon', 'soon too', 'later']
     """
 
+    kind: ClassVar[Literal["priority"]] = "priority"
+    """The kind of the queue, as its options have it."""
+
     def __init__(
         self,
         subspace: Subspace,
         *,
-        codec: str | Codec = "json",
+        codec: str | Codec[V] = "json",
         priorities: PriorityKind = int,
         max_size: int | None = None,
         max_attempts: int | None = None,
@@ -99,7 +107,7 @@ class PriorityQueue(BaseQueue[Item]):
         layout = Layout(subspace)
         levels = Priorities(layout, priorities)
         options = Options(
-            "priority",
+            self.kind,
             codec_name(codec),
             priorities,
             max_size,
@@ -119,12 +127,12 @@ class PriorityQueue(BaseQueue[Item]):
         db: Transactor,
         name: str,
         *,
-        codec: str | Codec | None = None,
+        codec: str | Codec[OfCodec] | None = None,
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> PriorityQueue:
+    ) -> PriorityQueue[OfCodec]:
         """Return the priority queue of this name, which its first push creates.
 
         Options that are left out are those stored with the queue; a new queue has `"json"`, `int`
@@ -153,15 +161,16 @@ class PriorityQueue(BaseQueue[Item]):
             >>> PriorityQueue.named(db, "e-mails").size(db)
             0
         """
-        return open_stored(
-            cls,
-            read(db, partial(find_stored, name=name)),
+        queue: PriorityQueue[OfCodec] = cls._open(
+            db,
+            partial(find_stored, name=name),
             codec=codec,
             priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     @classmethod
     def at(
@@ -169,12 +178,12 @@ class PriorityQueue(BaseQueue[Item]):
         db: Transactor,
         subspace: Subspace,
         *,
-        codec: str | Codec | None = None,
+        codec: str | Codec[OfCodec] | None = None,
         priorities: PriorityKind | None = None,
         max_size: int | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> PriorityQueue:
+    ) -> PriorityQueue[OfCodec]:
         """Return the priority queue in a subspace, which may be a directory of `fdb.directory`.
 
         Args:
@@ -198,15 +207,16 @@ class PriorityQueue(BaseQueue[Item]):
             >>> PriorityQueue.at(db, space).pop(db).value
             b'x'
         """
-        return open_stored(
-            cls,
-            read(db, partial(read_stored, subspace=subspace)),
+        queue: PriorityQueue[OfCodec] = cls._open(
+            db,
+            partial(read_stored, subspace=subspace),
             codec=codec,
             priorities=priorities,
             max_size=max_size,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     # Push
 
@@ -214,7 +224,7 @@ class PriorityQueue(BaseQueue[Item]):
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         priority: Priority = 0,
         *,
         delay: Duration | None = None,
@@ -222,13 +232,13 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: Literal["raise"] = "raise",
-    ) -> Item: ...
+    ) -> Item[V]: ...
 
     @overload
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         priority: Priority = 0,
         *,
         delay: Duration | None = None,
@@ -236,13 +246,13 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: IfFull,
-    ) -> Item | None: ...
+    ) -> Item[V] | None: ...
 
     @driven
     def push(
         self,
         tr: Transactor,
-        value: object,
+        value: V,
         priority: Priority = 0,
         *,
         delay: Duration | None = None,
@@ -250,7 +260,7 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: Duration | None = None,
         unique: str | None = None,
         if_full: IfFull = "raise",
-    ) -> Steps[Item | None]:
+    ) -> Steps[Item[V] | None]:
         """Put a value behind the last item of its priority.
 
         Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
@@ -299,7 +309,7 @@ class PriorityQueue(BaseQueue[Item]):
         new = new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
         if unique is not None:
             return (yield from self._store.push_unique(tr, new[0], raises))
-        items: list[Item] = yield from self._store.push(tr, new, False, raises)
+        items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
         yield from self._store.log(tr, items)
         return items[0] if items else None
 
@@ -307,7 +317,7 @@ class PriorityQueue(BaseQueue[Item]):
     def push_many(
         self,
         tr: Transactor,
-        values: Iterable[Any],
+        values: Iterable[V],
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
@@ -316,7 +326,7 @@ class PriorityQueue(BaseQueue[Item]):
         ttl: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
-    ) -> Steps[list[Item]]:
+    ) -> Steps[list[Item[V]]]:
         """Push several values in one transaction: all of them or none.
 
         Several times as fast as single pushes. A transaction holds 10,000,000 bytes, of which each
@@ -356,14 +366,14 @@ class PriorityQueue(BaseQueue[Item]):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         new = new_items(self._store, values, given, delay, at, ttl)
         raises = validate_if_full(if_full) and not as_many_as_fit
-        items: list[Item] = yield from self._store.push(tr, new, as_many_as_fit, raises)
+        items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
         yield from self._store.log(tr, items)
         return items
 
     # Pop and peek
 
     @driven
-    def pop_min(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
+    def pop_min(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
         """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
         **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
@@ -405,7 +415,7 @@ class PriorityQueue(BaseQueue[Item]):
     pop = pop_min
 
     @driven
-    def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item | None]:
+    def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
         Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
@@ -434,7 +444,7 @@ class PriorityQueue(BaseQueue[Item]):
     @driven
     def pop_many(
         self, tr: Transactor, n: int, max: bool = False, *, wait: Duration = 0
-    ) -> Steps[list[Item]]:
+    ) -> Steps[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
         Several times as fast as single pops, whose conflicts it shares. Cost: one read of `n` rows;
@@ -463,7 +473,7 @@ class PriorityQueue(BaseQueue[Item]):
         yield from self._store.log(tr, items, popped=True)
         return items
 
-    def peek_min(self, tr: ReadTransactor) -> Item | None:
+    def peek_min(self, tr: ReadTransactor) -> Item[V] | None:
         """Return the item that `pop_min` would take, without removing it.
 
         In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
@@ -482,7 +492,7 @@ class PriorityQueue(BaseQueue[Item]):
 
     peek = peek_min
 
-    def peek_max(self, tr: ReadTransactor) -> Item | None:
+    def peek_max(self, tr: ReadTransactor) -> Item[V] | None:
         """Return the item that `pop_max` would take, without removing it.
 
         Args:
@@ -496,7 +506,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return next(iter(self.peek_many(tr, 1, max=True)), None)
 
-    def peek_many(self, tr: ReadTransactor, n: int, max: bool = False) -> list[Item]:
+    def peek_many(self, tr: ReadTransactor, n: int, max: bool = False) -> list[Item[V]]:
         """Return the items that `pop_many` would take, without removing them.
 
         Args:
@@ -514,7 +524,7 @@ class PriorityQueue(BaseQueue[Item]):
         """
         return self._store.reads.peek(tr, validate_number(n), max)
 
-    # Browse and count
+    # Browse
 
     @overload
     def items(
@@ -524,9 +534,9 @@ class PriorityQueue(BaseQueue[Item]):
         state: None = None,
         priority: Priority | None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item]: ...
+    ) -> Iterator[Item[V]]: ...
 
     @overload
     def items(
@@ -536,7 +546,7 @@ class PriorityQueue(BaseQueue[Item]):
         state: State,
         priority: Priority | None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
     ) -> Iterator[ItemInfo]: ...
 
@@ -547,9 +557,9 @@ class PriorityQueue(BaseQueue[Item]):
         state: State | None = None,
         priority: Priority | None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item[V] | str | None = None,
         reverse: bool = False,
-    ) -> Iterator[Item] | Iterator[ItemInfo]:
+    ) -> Iterator[Item[V]] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
         Items are in order of their priorities, and of their arrival within a priority. Done items
@@ -590,29 +600,11 @@ class PriorityQueue(BaseQueue[Item]):
             return self._store.reads.browse(tr, limit, after, reverse, priority)
         return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse, priority)
 
-    def counts(self, tr: ReadTransactor) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any.
-
-        Every push and pop changes a counter: in a transaction that writes, use
-        `counts(tr.snapshot)`, which does not conflict with them. Cost: one range read of the
-        counters, and those of `size` for what is over or due.
-
-        Args:
-            tr: A transaction or a database.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
-            >>> jobs.counts(db)
-            {1: 1, 5: 2}
-        """
-        return self._store.reads.counts(tr)
-
     # Change the order
 
-    def reprioritize(self, tr: Transactor, item: Item | str, priority: Priority) -> Item | None:
+    def reprioritize(
+        self, tr: Transactor, item: Item[V] | str, priority: Priority
+    ) -> Item[V] | None:
         """Move an item behind the last item of another priority; return it.
 
         The item keeps its id and stays ready, delayed or dead. Returns `None` if the queue does not
@@ -650,7 +642,7 @@ class PriorityQueue(BaseQueue[Item]):
         store = self._store
         level = store.levels.level(to)
 
-        def moved(item: Item) -> Moved | None:
+        def moved(item: Item[V]) -> Moved | None:
             return None if item.priority == level.priority else (level, None)
 
         def begin(tr: Transaction) -> Callable[[str], bool]:

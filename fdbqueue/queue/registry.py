@@ -16,8 +16,8 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists, QueueNotFound
+from fdbqueue.layout import migration
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.migration import migrate
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.queue.base import Stored, find_stored, open_stored
@@ -29,7 +29,7 @@ from fdbqueue.types import Database, Transaction, Transactor
 _T = TypeVar("_T")
 
 
-def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
+def rename(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
     Clients that have the queue open can go on using it, and no other queue is ever stored in the
@@ -50,8 +50,8 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-        >>> rename_queue(db, "mail", "e-mail")
-        >>> fdbqueue.queue_names(db)
+        >>> rename(db, "mail", "e-mail")
+        >>> fdbqueue.admin.queue_names(db)
         ['e-mail']
     """
     keys = name_key(name), name_key(new_name)
@@ -67,7 +67,7 @@ def rename_queue(tr: Transactor, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
-def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
+def migrate(tr: Transactor, queue: str | Subspace) -> bool:
     """Convert a queue that an earlier release stored; return false if there is no need.
 
     Items, claims, dead letters and options stay as they are. Stop the clients of earlier releases
@@ -92,18 +92,18 @@ def migrate_queue(tr: Transactor, queue: str | Subspace) -> bool:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-        >>> migrate_queue(db, "mail")
+        >>> migrate(db, "mail")
         False
     """
 
     def body(tr: Transaction) -> bool:
         subspace = queue if isinstance(queue, Subspace) else find_existing(tr, queue)
-        return migrate(tr, Layout(subspace))
+        return migration.migrate(tr, Layout(subspace))
 
     return _change(tr, body)
 
 
-def drop_queue(tr: Transactor, name: str) -> None:
+def drop(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
     Also deletes what an unfinished restore or copy of a queue with this name has written. A later
@@ -122,8 +122,8 @@ def drop_queue(tr: Transactor, name: str) -> None:
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-        >>> drop_queue(db, "mail")
-        >>> fdbqueue.queue_names(db)
+        >>> drop(db, "mail")
+        >>> fdbqueue.admin.queue_names(db)
         []
     """
     key = name_key(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from fdb.subspace_impl import Subspace
 
@@ -41,7 +41,7 @@ from fdbqueue.queue.arguments import (
     validate_wait,
     whole_seconds,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, open_stored, read_stored
+from fdbqueue.queue.base import BaseQueue, find_stored, read_stored
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -57,6 +57,7 @@ from fdbqueue.types import (
     TaskStats,
     Transaction,
     Transactor,
+    V,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _FirstForAgent:
         return self.tasks.first_for_agent(tr, n, self.agent)
 
 
-class TaskQueue(BaseQueue[Task]):
+class TaskQueue(BaseQueue[Task[V]]):
     """A queue of tasks, ordered by priority, then deadline, then cost, then time of creation.
 
     The nearest deadline comes first, and tasks without a deadline last. The cheapest task comes
@@ -117,7 +118,8 @@ class TaskQueue(BaseQueue[Task]):
         {'cost': 1}
     """
 
-    _has_agents = True
+    kind: ClassVar[Literal["task"]] = "task"
+    """The kind of the queue, as its options have it."""
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class TaskQueue(BaseQueue[Task]):
         self._ageing = whole_seconds(ageing)
         self._index = TaskIndex(items)
         options = Options(
-            "task", "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
+            self.kind, "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
         codec = TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, codec, options, self._index))
@@ -153,7 +155,7 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> TaskQueue:
+    ) -> TaskQueue[V]:
         """Return the task queue of this name, which its first push creates.
 
         Options that are left out are those stored with the queue. Cost: three reads in one
@@ -178,14 +180,15 @@ class TaskQueue(BaseQueue[Task]):
             >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
             10
         """
-        return open_stored(
-            cls,
-            read(db, partial(find_stored, name=name)),
+        queue: TaskQueue[V] = cls._open(
+            db,
+            partial(find_stored, name=name),
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     @classmethod
     def at(
@@ -197,7 +200,7 @@ class TaskQueue(BaseQueue[Task]):
         ageing: timedelta | None = None,
         max_attempts: int | None = None,
         keep: Keep | None = None,
-    ) -> TaskQueue:
+    ) -> TaskQueue[V]:
         """Return the task queue in a subspace, which may be a directory of `fdb.directory`.
 
         Args:
@@ -214,14 +217,15 @@ class TaskQueue(BaseQueue[Task]):
             >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
             0
         """
-        return open_stored(
-            cls,
-            read(db, partial(read_stored, subspace=subspace)),
+        queue: TaskQueue[V] = cls._open(
+            db,
+            partial(read_stored, subspace=subspace),
             max_size=max_size,
             ageing=ageing,
             max_attempts=max_attempts,
             keep=keep,
         )
+        return queue
 
     # Push
 
@@ -235,7 +239,7 @@ class TaskQueue(BaseQueue[Task]):
         cost: float = 0,
         agent_name: str | None = None,
         client_id: str | None = None,
-        payload: object = None,
+        payload: V | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -359,7 +363,7 @@ class TaskQueue(BaseQueue[Task]):
     @driven
     def pop(
         self, tr: Transactor, *, agent: str | None = None, wait: Duration = 0
-    ) -> Steps[Task | None]:
+    ) -> Steps[Task[V] | None]:
         """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
         Conflicts are those of `PriorityQueue.pop`. A pop for an agent conflicts with clients that
@@ -384,7 +388,7 @@ class TaskQueue(BaseQueue[Task]):
         return (yield from self._store.pop_of(tr, self._first_for_agent(agent), wait))
 
     @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task[V]]]:
         """Remove and return up to `n` of the first tasks in order, in one transaction.
 
         Args:
@@ -403,7 +407,7 @@ class TaskQueue(BaseQueue[Task]):
         n, wait = validate_number(n), validate_wait(tr, wait)
         return self._store.pop(tr, n, False, wait)
 
-    def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task | None:
+    def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task[V] | None:
         """Return the task that `pop` would take, without removing it.
 
         Args:
@@ -421,7 +425,7 @@ class TaskQueue(BaseQueue[Task]):
             return next(self._by_index(tr, agents, validate_agent(agent), limit=1), None)
         return next(iter(self._store.reads.peek(tr, 1)), None)
 
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task]:
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task[V]]:
         """Return the tasks that `pop_many` would take, without removing them.
 
         Args:
@@ -449,7 +453,7 @@ class TaskQueue(BaseQueue[Task]):
         wait: Duration = 0,
         agent: str | None = None,
         client: str | None = None,
-    ) -> Steps[Claim | None]:
+    ) -> Steps[Claim[Task[V]] | None]:
         """Claim the first tasks, or the first tasks of an agent, for the time of a lease.
 
         Works as `PriorityQueue.claim`. A claim for an agent always takes the agent's first tasks,
@@ -484,7 +488,7 @@ class TaskQueue(BaseQueue[Task]):
 
     def get_all_tasks(
         self, tr: ReadTransactor, *, limit: int = 0, reverse: bool = False
-    ) -> Iterator[Task]:
+    ) -> Iterator[Task[V]]:
         """Iterate over the ready tasks in order, page by page, as `PriorityQueue.items` does.
 
         Args:
@@ -508,7 +512,7 @@ class TaskQueue(BaseQueue[Task]):
         *,
         state: State,
         limit: int = 0,
-        after: Task | str | None = None,
+        after: Task[V] | str | None = None,
         reverse: bool = False,
     ) -> Iterator[ItemInfo]:
         """Iterate over an `ItemInfo` for each task in a state, in order.
@@ -534,7 +538,7 @@ class TaskQueue(BaseQueue[Task]):
         limit = validate_number(limit, "limit")
         return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)
 
-    def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task]:
+    def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of an agent in order.
 
         Given a database, tasks are read in pages of 500, each in a transaction of its own. Cost:
@@ -554,7 +558,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.agents, validate_agent(agent_name))
 
-    def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task]:
+    def get_tasks_for_client(self, tr: ReadTransactor, client_id: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of a client in order, like `get_tasks_for_agent`.
 
         Args:
@@ -572,7 +576,7 @@ class TaskQueue(BaseQueue[Task]):
         """
         return self._by_index(tr, self._store.layout.clients, validate_client(client_id))
 
-    def get_task(self, tr: ReadTransactor, task_id: str) -> Task | None:
+    def get_task(self, tr: ReadTransactor, task_id: str) -> Task[V] | None:
         """Return the task with this id, in any state.
 
         Returns `None` if the task has left the queue. Cost: three reads for a ready task, six for
@@ -708,7 +712,7 @@ class TaskQueue(BaseQueue[Task]):
 
     def _by_index(
         self, tr: ReadTransactor, index: bytes, name: str, limit: int = 0
-    ) -> Iterator[Task]:
+    ) -> Iterator[Task[V]]:
         """Yield the first tasks of an agent or client, page by page."""
         store, now = self._store, milliseconds()
         prefix, is_one = store.layout.entry_key(index, name), self._index.is_of(index, name)
@@ -718,7 +722,7 @@ class TaskQueue(BaseQueue[Task]):
         ) -> list[StoredItem]:
             return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
 
-        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task]:
+        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task[V]]:
             return [store.reads.decode(tr, item) for item in items]
 
         pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)

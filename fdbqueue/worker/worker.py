@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
@@ -25,11 +25,14 @@ from fdbqueue.queue.arguments import (
     validate_result,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
-from fdbqueue.types import Claim, Database, Duration, Transaction
+from fdbqueue.types import Claim, Database, Duration, Transaction, Transactor
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads
+
+_T = TypeVar("_T")
+_Item_co = TypeVar("_Item_co", covariant=True)
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -78,6 +81,13 @@ class _Job:
     claim: Claim
     lease_end: float
     began: float = 0.0
+
+
+class Claimable(Protocol[_Item_co]):
+    """A queue of items of one type."""
+
+    def claim(self, tr: Transactor, /) -> Claim[_Item_co] | None:
+        """Claim the first item."""
 
 
 class Worker:
@@ -138,8 +148,8 @@ class Worker:
     def __init__(
         self,
         db: Database,
-        queue: BaseQueue[Any],
-        handler: Callable[..., Any],
+        queue: Claimable[_T],
+        handler: Callable[[_T], object] | Callable[[Transaction, _T], object] | Handler,
         *,
         concurrency: int = 1,
         lease: Duration = 30,
@@ -152,8 +162,8 @@ class Worker:
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
         self._db = db
-        self._queue = queue
-        store = self._store = store_of(queue)
+        self._queue: BaseQueue[Any] = queue
+        store = self._store = store_of(self._queue)
         self._handler = handler if isinstance(handler, Handler) else Handler(handler)
         self._concurrency = validate_number(concurrency, "concurrency", 1)
         self._lease = validate_lease(lease)
@@ -163,7 +173,7 @@ class Worker:
             if store.given_options.kind != "task":
                 raise TypeError("only a task queue has agents")
             self._options["agent"] = validate_agent(agent)
-        self._name = store.layout.name or repr(queue.subspace.key())
+        self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:

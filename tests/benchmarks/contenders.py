@@ -87,7 +87,7 @@ class Library:
         numbers = []
         while items := self.queue.pop_many(self.db, 1000):
             numbers += [item.value["id"] for item in items]
-        report = fdbqueue.check(self.db, self.queue)
+        report = fdbqueue.admin.check(self.db, self.queue)
         if not report.ok:
             raise RuntimeError(str(report))
         return numbers

@@ -78,7 +78,7 @@ class FdbqWork:
         numbers = []
         while items := queue.pop_many(db, 1000):
             numbers += [item.value for item in items]
-        report = fdbqueue.check(db, queue)
+        report = fdbqueue.admin.check(db, queue)
         db.close()
         if not report.ok:
             raise RuntimeError(str(report))

@@ -147,7 +147,7 @@ def test_dead_letters_are_retried_by_their_error(fdbq: Shell) -> None:
         queue.nack(db, claim, error=error)
     assert fdbq.output("retry", "mails", "--state", "dead", "--error", "timeout") == "1 retried\n"
     assert [item.value for item in queue.items(db)] == ["TimeoutError: smtp"]
-    assert [letter.error for letter in queue.dead_letters(db)] == ["KeyError: 'email'"]
+    assert [letter.error for letter in queue.items(db, state="dead")] == ["KeyError: 'email'"]
 
 
 def test_a_done_item_shows_no_error_of_an_earlier_attempt(fdbq: Shell) -> None:

@@ -1017,7 +1017,7 @@ def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
     done = fdbq("dead", "retry", name, "--all")
     assert (done.returncode, done.stdout) == (1, "1 retried\n")
     assert f"{ids[1]} was not retried: the queue is full, or another" in done.stderr
-    assert [letter.id for letter in queue.dead_letters(db)] == [ids[1]]
+    assert [letter.id for letter in queue.items(db, state="dead")] == [ids[1]]
 
 
 def test_history_shows_what_happened(fdbq: Shell, name: str) -> None:
@@ -1277,4 +1277,4 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Shell, db: Any, n
         db[store_of(queue).layout.options] = options
         assert "the queue" in error_of(fdbq("stats", name))
         assert fdbq.output("drop", name, "--yes") == f"dropped {name}\n"
-        assert name not in fdbqueue.queue_names(db)
+        assert name not in fdbqueue.admin.queue_names(db)

@@ -49,7 +49,7 @@ def walk(db: Any, fdbq: Shell, name: str) -> Iterator[tuple[str, str | None]]:
         ("the worker dies, its lease runs out", lambda: lapse(db, queue), "ready"),
         ("claim", claim, "claimed"),
         ("fail for the last time", lambda: queue.nack(db, held[0], error="busy"), "dead"),
-        ("retry", lambda: queue.retry_dead_letter(db, item_id), "ready"),
+        ("retry", lambda: queue.retry(db, item_id), "ready"),
         ("claim", claim, "claimed"),
         ("fail", lambda: queue.nack(db, held[0], delay=600), "delayed"),
         ("the delay passes", lambda: come_due(db, queue), "ready"),
@@ -91,7 +91,8 @@ def compare(
     stats = assert_views_agree(db, queue)
     expected = {each: int(each == state) for each in STATES}
     assert {each: getattr(stats, each) for each in STATES} == expected
-    assert fdbqueue.overview(db)[name].ready == fdbqueue.queues(db)[name] == expected["ready"]
+    assert fdbqueue.admin.overview(db)[name].ready == expected["ready"]
+    assert fdbqueue.admin.queues(db)[name] == expected["ready"]
     # The command line
     numbers: dict[str, Any] = {}
     for command in (("ls",), ("top", "-n", "1"), ("check", name), ("stats", name)):
@@ -135,7 +136,7 @@ def main() -> None:
         db = fdbqueue.open(url)
         for step, state in walk(db, Shell(Path(folder), url), "walk"):
             print(f"{step:<42} {state or 'gone'}")
-        fdbqueue.drop_queue(db, "walk")
+        fdbqueue.admin.drop(db, "walk")
 
 
 if __name__ == "__main__":

@@ -277,5 +277,5 @@ class Line(Generic[_Q]):
         """Assert that waiting pops left no keys and that the counts are right."""
         self.wait_until_leaderless()
         assert (self.requests(), self.results()) == ([], [])
-        report = fdbqueue.check(self.db, self.queue)
+        report = fdbqueue.admin.check(self.db, self.queue)
         assert report.ok, report.problems

@@ -20,7 +20,7 @@ def test_a_single_client_claims_items_in_order(db: Any, queue: PriorityQueue) ->
     queue.push_many(db, "abc", priorities=[3, 1, 2])
     taken = [queue.claim(db) for _ in range(4)]
     assert [claim and claim.item.value for claim in taken] == ["b", "c", "a", None]
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_fifo_queue_supports_claims(db: Any, space: Subspace) -> None:
@@ -40,7 +40,7 @@ def test_concurrent_claims_return_each_item_once(db: Any, queue: PriorityQueue) 
     with ThreadPoolExecutor(8) as pool:
         taken = [*chain.from_iterable(pool.map(work, objects))]
     assert sorted(taken) == list(range(300))
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_claim_takes_only_items_within_its_distance(db: Any, queue: PriorityQueue) -> None:
@@ -117,7 +117,7 @@ def test_a_claim_delays_an_undecodable_item(db: Any, queue: PriorityQueue) -> No
     assert queue.claim(db) is None
     assert queue.state(db, item) == "delayed"
     assert queue.stats(db).delayed == 1
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_each_item_is_claimed_exactly_once_despite_lost_replies(
@@ -136,7 +136,7 @@ def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     assert sorted(map(str, chain.from_iterable(taken))) == sorted(
         map(str, [*range(200), "x" * 200_000])
     )
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
     assert queue.is_empty(db)
 
 

@@ -228,7 +228,7 @@ def test_threads_push_and_pop_each_item_once(db: Any, queue: PriorityQueue) -> N
     run_in_threads(8, lambda _: [popped.append(queue.pop(db).value) for _ in range(25)])
     assert sorted(popped) == [[n, i] for n in range(8) for i in range(25)]
     assert queue.pop(db) is None
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_threads_push_and_pop_several_items_at_both_ends(db: Any, queue: PriorityQueue) -> None:
@@ -247,7 +247,7 @@ def test_threads_push_and_pop_several_items_at_both_ends(db: Any, queue: Priorit
 
     run_in_threads(6, pop)
     assert sorted(popped) == [[n, i] for n in range(6) for i in range(20)]
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_each_thread_receives_its_own_items_and_ids(db: Any, space: Any) -> None:

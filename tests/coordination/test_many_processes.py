@@ -43,7 +43,7 @@ def run_library(
     counted: list[int] = []
 
     def check() -> None:
-        report = fdbqueue.check(db, queue)
+        report = fdbqueue.admin.check(db, queue)
         assert report.ok, report.problems
         counted.append(report.ready)
 

@@ -95,7 +95,7 @@ def test_every_process_gets_a_share_of_the_items_in_order(
     shares = [sum(map(len, threads)) for threads in taken]
     assert sorted(int(value) for value in chain(*chain(*taken))) == list(range(ITEMS))
     assert min(shares) >= ITEMS / PROCESSES / 10, shares
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_concurrent_pushes_pops_and_claims_return_each_item_once(
@@ -109,7 +109,7 @@ def test_concurrent_pushes_pops_and_claims_return_each_item_once(
     pushed = [f"{tmp_path / str(p)} 0 {n}" for p in range(PROCESSES) for n in range(PUSHES)]
     popped = Counter(chain(left, *chain(*crew.taken())))
     assert popped == Counter(first + pushed)
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_the_remaining_processes_continue_after_others_are_killed(
@@ -133,4 +133,4 @@ def test_the_remaining_processes_continue_after_others_are_killed(
     popped = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
     assert not popped - Counter(range(ITEMS))
     assert (Counter(range(ITEMS)) - popped).total() <= len(killed) * THREADS
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok

@@ -127,7 +127,7 @@ class TestLargeValues:
             taken = list(pool.map(work, range(4)))
         assert all(numbers == sorted(numbers) for numbers in taken)
         assert sorted(chain(*taken)) == list(range(count))
-        report = fdbqueue.check(db, queue)
+        report = fdbqueue.admin.check(db, queue)
         assert report.ok, report.problems
 
     @pytest.mark.parametrize(("size", "n", "served"), [(3_000_000, 1, 0), (89_000, 3, 3)])

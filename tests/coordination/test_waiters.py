@@ -234,7 +234,7 @@ def test_a_push_of_several_items_wakes_as_many_clients(
     queue.push_many(db, range(4))
     assert len(keys(db, space)) == 1
     consumers.wait(4)
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
     PriorityQueue(space).push(db, 4)
     consumers.join()
     assert sorted(consumers.taken) == list(range(5))

@@ -40,7 +40,7 @@ fifo.enqueue_many(db, [1, 2])
 assert fifo.dequeue(db, wait=5).value == 1
 tuples.push(db, (1, b"x"), (5, "high"))
 assert tuples.pop(db).value == (1, b"x")
-assert fdbqueue.check(db, queue, repair=True).ok
+assert fdbqueue.admin.check(db, queue, repair=True).ok
 Recipe(space["recipe"]).push(db, b"value", 1)
 assert Recipe(space["recipe"]).pop_min(db) == b"value"
 queue.clear(db)

@@ -179,13 +179,13 @@ def test_pushes_and_pops_neither_lose_nor_duplicate_items(
     for number in range(150):
         queue.push(broken, number, number % 7)
     assert queue.size(db) == 150
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
     popped = []
     while items := queue.pop_many(broken, rng.choice([1, 1, 3])):
         popped += [item.value for item in items]
     assert popped == sorted(range(150), key=lambda number: (number % 7, number))
     assert broken.lost > 100
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_every_mutating_method_takes_effect_once(
@@ -205,8 +205,8 @@ def test_every_mutating_method_takes_effect_once(
         assert fifo.dequeue(broken).value == 1
         assert [item.value for item in fifo.dequeue_many(broken, 2)] == [2, 3]
         assert fifo.size(db) == 0
-    assert fdbqueue.check(db, queue).ok
-    assert fdbqueue.check(db, fifo).ok
+    assert fdbqueue.admin.check(db, queue).ok
+    assert fdbqueue.admin.check(db, fifo).ok
 
 
 def test_threads_share_one_faulty_database(
@@ -229,7 +229,7 @@ def test_threads_share_one_faulty_database(
         thread.join()
     popped += [tuple(item.value) for item in queue.items(db)]
     assert sorted(popped) == sorted((w, n) for w in range(6) for n in range(25))
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_users_function_takes_effect_once_with_receipts(

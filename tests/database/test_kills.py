@@ -147,8 +147,8 @@ def assert_values_exist_once(db: Any, name: str, crowd: Crowd) -> None:
     A killed pusher may have committed one value without printing it; a killed popper, one batch.
     """
     jobs, done = (PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
-    assert fdbqueue.check(db, jobs).ok
-    assert fdbqueue.check(db, done).ok
+    assert fdbqueue.admin.check(db, jobs).ok
+    assert fdbqueue.admin.check(db, done).ok
     to_do = [item.value for item in jobs.items(db)]
     found = Counter(to_do + [item.value for item in done.items(db)] + crowd.acknowledged("pop"))
     assert [value for value, times in found.items() if times > 1] == []
@@ -226,10 +226,10 @@ class TestKilledServer:
             assert PriorityQueue.named(db, name).claim(db) is None  # and sweeps
             for claim in claims:
                 jobs.extend(db, claim, 30)
-        assert list(jobs.dead_letters(db)) == []
+        assert list(jobs.items(db, state="dead")) == []
         for claim in claims:
             assert claim.attempts == (1,) * 100
             jobs.ack(db, claim)
-        assert fdbqueue.check(db, jobs).ok
+        assert fdbqueue.admin.check(db, jobs).ok
         stats = jobs.stats(db)
         assert (stats.total_pushed, stats.total_completed, stats.total_failed) == (1_000, 1_000, 0)

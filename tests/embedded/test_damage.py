@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, check
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import check
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk.damage import in_order
 from fdbqueue.embedded.disk.generations import DATABASE_FILE

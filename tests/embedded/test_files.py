@@ -657,7 +657,7 @@ def test_no_item_is_popped_twice_after_a_file_was_removed(tmp_path: Path, name: 
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         left = [item.value for item in jobs.items(db)]
         assert sorted(taken + left) == list(range(items))
-        assert fdbqueue.check(db, jobs).ok
+        assert fdbqueue.admin.check(db, jobs).ok
 
 
 # Format 1

@@ -95,7 +95,7 @@ for thread in threads:
     thread.join(60)
 stuck = sum(thread.is_alive() for thread in threads)
 stored = [others.counts(db).get(number, 0) for number in range(2)]
-ok = fdbqueue.check(db, others).ok and fdbqueue.check(db, jobs).ok
+ok = fdbqueue.admin.check(db, others).ok and fdbqueue.admin.check(db, jobs).ok
 db.close()
 other.close()
 gc.collect()

@@ -289,12 +289,10 @@ class Jobs:
     async def dead(self, rng: random.Random) -> None:
         letters: list[Any] = []
         with self.ledger.operation("peek", self.name) as operation:
-            letters = await self.queue.dead_letters(self.db)
+            letters = await self.queue.items(self.db, state="dead")
             operation.done(self.value_of(letter.item) for letter in letters)
         for letter in rng.sample(letters, min(3, len(letters))):
-            kind, method = rng.choice(
-                [("retry", self.queue.retry_dead_letter), ("drop", self.queue.drop_dead_letter)]
-            )
+            kind, method = rng.choice([("retry", self.queue.retry), ("drop", self.queue.remove)])
             with self.ledger.operation(kind, self.name, [self.value_of(letter.item)]) as operation:
                 if await method(self.db, letter.id):
                     operation.done()

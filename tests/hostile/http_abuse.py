@@ -345,8 +345,8 @@ def main() -> None:
         with serving(url, "--header-timeout", "5", "--body-timeout", "10") as (process, address):
             is_good = asyncio.run(abuse(address, process.pid, given))
         db = fdbqueue.open(url)
-        for name in fdbqueue.queue_names(db):
-            report = fdbqueue.check(db, fdbqueue.existing_queue(db, name))
+        for name in fdbqueue.admin.queue_names(db):
+            report = fdbqueue.admin.check(db, fdbqueue.existing_queue(db, name))
             assert report.ok, (name, report)
     sys.exit(0 if is_good else 1)
 

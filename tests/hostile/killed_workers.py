@@ -89,7 +89,7 @@ def run(url: str, jobs: int, checks: int, seed: int) -> None:
     assert stats.total_pushed == jobs == counted + stats.total_expired + stats.dead
     assert stats.total_failed == stats.total_retried + stats.total_died
     print(f"{done} checks, {kills} kills, {stats}")
-    fdbqueue.drop_queue(db, name)
+    fdbqueue.admin.drop(db, name)
     del db[counter.encode()]
 
 

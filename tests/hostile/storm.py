@@ -495,7 +495,7 @@ class Storm:
             # A new handle immediately sweeps the requests of dead processes.
             queue = open_queue(db, self.prefix, name)
             if not waits:
-                for state, move in (("claimed", queue.release), ("delayed", queue.run_now)):
+                for state, move in (("claimed", queue.release), ("delayed", queue.retry)):
                     for info in list(queue.items(db, state=state)):
                         move(db, info.item)
             while items := queue.pop_many(db, 100):
@@ -508,11 +508,11 @@ class Storm:
                 problems.append(f"{name} does not come to rest")
                 break
             time.sleep(0.1)
-        letters = list(queue.dead_letters(db))
+        letters = list(queue.items(db, state="dead"))
         values += [getattr(letter.item, pushed)["id"] for letter in letters]
         self._check(db, name, problems)
         return values
 
     def _check(self, db: Any, name: str, problems: list[str]) -> None:
-        report = fdbqueue.check(db, open_queue(db, self.prefix, name))
+        report = fdbqueue.admin.check(db, open_queue(db, self.prefix, name))
         problems += [f"check of {name}: {problem}" for problem in report.problems]

@@ -102,7 +102,7 @@ def dead_letters(db: Any, name: str, *receivers: str) -> PriorityQueue:
         queue.push(db, {"to": receiver, "lines": [{"article": "ink"}]}, 5)
     worker = Worker(db, queue, fail, name="mailer")
     worker.run(drain=True)
-    queue.change_all(db, "run_now", state="delayed")
+    queue.change_all(db, "retry", state="delayed")
     worker.run(drain=True)
     assert queue.stats(db).dead == len(receivers)
     return queue
@@ -475,7 +475,7 @@ def test_a_queue_is_paused_resumed_and_dropped(page: Page, serve: Any, db: Any, 
         page.get_by_label("Type the name").fill(name)
         confirm(page, "Drop")
         expect(page.get_by_role("heading", name="Overview")).to_be_focused()
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def test_a_queue_is_renamed_and_cleared(page: Page, serve: Any, db: Any, name: str) -> None:
@@ -507,7 +507,7 @@ def test_a_queue_is_renamed_and_cleared(page: Page, serve: Any, db: Any, name: s
         expect(tab(page, "dead")).to_have_text("dead0")
     stats = PriorityQueue.existing(db, f"{name}/new").stats(db)
     assert (stats.ready, stats.dead, stats.done) == (0, 0, 0)
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def test_a_limit_is_changed_and_never_overwritten_silently(

@@ -48,7 +48,8 @@ def test_queues_are_listed_by_pages(
     client: TestClient, counting: CountingDatabase, db: Any, name: str
 ) -> None:
     sizes = make_queues(db, name, NUMBER, busy={0, 999, 1_000, NUMBER - 1})
-    before = len(fdbqueue.queue_names(db)) - NUMBER  # the tests' cluster may have other queues
+    # The tests' cluster may have other queues.
+    before = len(fdbqueue.admin.queue_names(db)) - NUMBER
     counting.clear()
     pages = list(listed(client))
     assert {len(page) for page in pages[:-1]} == {1_000}
@@ -104,7 +105,7 @@ def test_metrics_leave_out_idle_queues_and_read_them_together(
     client: TestClient, counting: CountingDatabase, db: Any, name: str
 ) -> None:
     make_queues(db, name, NUMBER, busy={3, 1_500})
-    number = len(fdbqueue.queue_names(db))
+    number = len(fdbqueue.admin.queue_names(db))
     counting.clear()
     assert reported(client, name) == {"000003": [2, 3, 1], "001500": [2, 3, 1]}
     assert counting.transactions <= 1 + number // 1000
@@ -131,7 +132,7 @@ def test_metrics_keep_queues_that_were_used_since_the_first_request(
     PriorityQueue.named(db, f"{name}new").push(db, "popped at once")
     PriorityQueue.named(db, f"{name}new").pop(db)
     PriorityQueue.named(db, f"{name}unused").configure(db, max_size=9)
-    fdbqueue.drop_queue(db, f"{name}dropped")
+    fdbqueue.admin.drop(db, f"{name}dropped")
     for _ in range(2):
         assert reported(client, name) == {
             "busy": [0, 2, 2],
@@ -145,7 +146,7 @@ def test_concurrent_requests_share_a_scan(
     counting: CountingDatabase, db: Any, name: str, path: str
 ) -> None:
     sizes = make_queues(db, name, 200, busy={1})
-    pages = 1 + len(fdbqueue.queue_names(db)) // 1000
+    pages = 1 + len(fdbqueue.admin.queue_names(db)) // 1000
 
     async def main() -> list[httpx.Response]:
         transport = httpx.ASGITransport(create_app(counting))

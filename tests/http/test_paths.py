@@ -110,7 +110,7 @@ class Server:
             name: [
                 (item.id, item.value) for item in PriorityQueue.named(self.db, name).items(self.db)
             ]
-            for name in fdbqueue.queue_names(self.db)
+            for name in fdbqueue.admin.queue_names(self.db)
         }
 
 
@@ -161,8 +161,8 @@ def test_a_token_reaches_no_other_queue_whatever_the_path(
         after = server.queues()
         assert {**before, granted: None} == {**after, granted: None}
     finally:
-        for name in fdbqueue.queue_names(server.db):
-            fdbqueue.drop_queue(server.db, name)
+        for name in fdbqueue.admin.queue_names(server.db):
+            fdbqueue.admin.drop(server.db, name)
 
 
 @settings(
@@ -180,9 +180,9 @@ def test_a_token_reaches_its_queue_whatever_the_name(server: Server, name: str) 
         assert server.send("POST", f"/queue/{encoded(name, '')}/push", {"item": {}}).status == 201
         dropped = server.send("DELETE", f"/queue/{encoded(name, '')}").status
         assert dropped == (403 if ITEM.fullmatch(name) else 204)
-    for left in fdbqueue.queue_names(server.db):
+    for left in fdbqueue.admin.queue_names(server.db):
         assert ITEM.fullmatch(left)
-        fdbqueue.drop_queue(server.db, left)
+        fdbqueue.admin.drop(server.db, left)
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/queue", "/dashboard", "/health"])
@@ -196,7 +196,7 @@ def test_no_place_of_the_application_opens_what_needs_a_token(server: Server, pr
             for path in ("/queues", "/metrics", "/queue/b/peek", "/queue/b/stats"):
                 answer = client.get(prefix + path, headers=headers)
                 assert answer.status_code == status, path
-    fdbqueue.drop_queue(server.db, "b")
+    fdbqueue.admin.drop(server.db, "b")
 
 
 def test_a_path_without_a_route_needs_a_token_for_all_queues(server: Server) -> None:

@@ -129,7 +129,7 @@ def test_an_invalid_push_is_rejected_and_stores_nothing(
     answer = remote.client.post(f"{remote.path}/push", content=body, headers=headers)
     assert answer.status_code == status, answer.text
     assert words in answer.json()["detail"]
-    assert f"{name}jobs" not in fdbqueue.queue_names(db)
+    assert f"{name}jobs" not in fdbqueue.admin.queue_names(db)
 
 
 def test_a_body_with_another_content_type_is_rejected(remote: Remote) -> None:
@@ -205,7 +205,7 @@ def test_a_queue_dropped_by_another_client_becomes_unknown(
     remote: Remote, db: Any, name: str
 ) -> None:
     remote.pushed(0)
-    fdbqueue.drop_queue(db, f"{name}jobs")
+    fdbqueue.admin.drop(db, f"{name}jobs")
     time.sleep(1.1)
     statuses = {remote.client.get(f"{remote.path}/peek").status_code for _ in range(3)}
     assert statuses == {404}
@@ -357,7 +357,7 @@ def test_requests_share_a_queue_object_until_its_name_means_another_queue(
         PriorityQueue.named(db, name).push(db, {})
         queue = await queues.queue(name)
         assert await queues.queue(name) is queue
-        fdbqueue.rename_queue(db, name, f"{name}old")
+        fdbqueue.admin.rename(db, name, f"{name}old")
         PriorityQueue.named(db, name).push(db, {})
         assert await queues.queue(name) is not queue
 

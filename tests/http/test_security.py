@@ -44,7 +44,7 @@ def test_requests_without_a_token_are_rejected(made: Any, db: Any, name: str) ->
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"] == "Bearer"
     assert [client.get(path).status_code for path in OPEN] == [200, 200]
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def test_a_full_token_allows_writes_and_a_read_only_token_allows_reads(
@@ -65,7 +65,7 @@ def test_a_cross_site_request_changes_nothing(made: Any, db: Any, name: str) -> 
     assert push(client, name, headers={"origin": "http://evil.example"}).status_code == 403
     assert push(client, name, headers={"origin": "null"}).status_code == 403
     assert push(client, name, headers={"origin": "http://["}).status_code == 403
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
     assert push(client, name, headers={"origin": "http://127.0.0.1"}).status_code == 201
 
 
@@ -120,7 +120,7 @@ def test_a_body_over_the_limit_is_rejected(made: Any, db: Any, name: str) -> Non
         client.post(path, content=iter([large[:60], large[60:]]), headers=headers).status_code
         == 413
     )
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
     assert push(client, name).status_code == 201
 
 
@@ -128,7 +128,7 @@ def test_an_item_over_the_size_limit_is_rejected(made: Any, db: Any, name: str) 
     answer = made().post(f"/queue/{name}/push", json={"item": {"x": "x" * 8_000_000}})
     assert answer.status_code == 422
     assert "at most 8,000,000" in answer.json()["detail"]
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def test_requests_over_the_rate_limit_are_rejected(made: Any) -> None:

@@ -101,7 +101,7 @@ def test_a_token_sees_only_its_queues(server: TestClient, db: Any) -> None:
         listed = [each["name"] for each in answer.json()["queues"] if each["name"] in names]
         assert listed == [each for each in shown if each.startswith(prefix)]
     for each in names:
-        fdbqueue.drop_queue(db, each)
+        fdbqueue.admin.drop(db, each)
 
 
 def test_a_limited_token_does_not_learn_the_names_of_other_queues(
@@ -123,9 +123,9 @@ def test_follow_ups_need_the_right_to_push_to_their_queue(
     for queue, status in ((name, 403), ("mail/next", 200)):
         body = {"token": claim["token"], "then": [{"queue": queue, "item": 1}]}
         assert api.send("POST", "/ack", body).status_code == status
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
     for each in ("mail/out", "mail/next"):
-        fdbqueue.drop_queue(db, each)
+        fdbqueue.admin.drop(db, each)
 
 
 def test_the_first_routes_obey_roles_and_queues(server: TestClient, db: Any, name: str) -> None:

@@ -155,7 +155,7 @@ def test_a_refused_acknowledgement_creates_no_queue(db: Any, name: str, jobs: Ap
     then = [{"queue": f"{name}2", "item": 1}]
     assert jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})["status"] == 409
     assert other.problem("GET", "")["status"] == 404
-    assert f"{name}2" not in fdbqueue.queue_names(db)
+    assert f"{name}2" not in fdbqueue.admin.queue_names(db)
 
 
 def test_priorities_of_tuples_are_lists(client: TestClient, db: Any, name: str) -> None:

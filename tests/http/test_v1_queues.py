@@ -280,7 +280,7 @@ def test_a_queue_is_created_described_changed_and_dropped(
     dropped = jobs.send("DELETE")
     assert dropped.json()["ready"] == 1
     assert jobs.problem("GET", "")["status"] == 404
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def test_a_queue_without_limits_pays_for_none(client: TestClient, db: Any, name: str) -> None:
@@ -411,7 +411,7 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(
     answer = client.delete(f"{path}{name}")
     assert answer.status_code in (200, 204)
     assert answer.status_code == 204 or answer.json() == dict.fromkeys(STATES)
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
     assert client.delete(f"{path}{name}").status_code == 404
 
 

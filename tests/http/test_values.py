@@ -114,8 +114,8 @@ def server() -> Iterator[Server]:
 
 
 def drop_all(db: Any) -> None:
-    for name in fdbqueue.queue_names(db):
-        fdbqueue.drop_queue(db, name)
+    for name in fdbqueue.admin.queue_names(db):
+        fdbqueue.admin.drop(db, name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,7 +151,7 @@ def test_a_time_that_cannot_be_shown_is_refused_with_the_last_one(server: Server
         answer = server.send("POST", "/v1/queues/q/push", {"item": 1, "at": at})
         assert answer.status_code == 422
         assert "up to 9999-12-31T23:59:59.999+00:00, not 9999-12-31T23:59:59" in answer.text
-    assert fdbqueue.queue_names(server.db) == []
+    assert fdbqueue.admin.queue_names(server.db) == []
     answer = server.send("POST", "/v1/queues/q/push", {"item": 1, "at": LAST})
     server.see_all()
     shown = server.see(f"/v1/queues/q/items/{answer.json()['id']}").json()

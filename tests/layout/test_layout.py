@@ -281,15 +281,15 @@ def test_the_library_reads_items_of_the_recipe(db: Any, space: Subspace) -> None
         recipe.push(db, value, priority)
     assert [item.value for item in queue.items(db)] == [b"a", b"b", b"c"]
     assert queue.peek_max(db).value == b"c"
-    assert [problem[:9] for problem in fdbqueue.check(db, queue).problems] == [
+    assert [problem[:9] for problem in fdbqueue.admin.check(db, queue).problems] == [
         "the count",
         "the count",
         "the total",
     ]
-    assert fdbqueue.check(db, queue, repair=True).repaired
+    assert fdbqueue.admin.check(db, queue, repair=True).repaired
     assert queue.counts(db) == {1: 2, 3: 1}
     assert [item.value for item in queue.pop_many(db, 3)] == [b"a", b"b", b"c"]
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_the_recipe_reads_items_of_the_library(db: Any, space: Subspace) -> None:

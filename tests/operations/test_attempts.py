@@ -72,7 +72,7 @@ def test_each_failed_attempt_is_kept_with_client_error_and_traceback(db: Any, na
     assert (second.error, second.traceback) == ("its lease ran out", None)
     assert (third.error, third.traceback) == ("busy", None)
     assert first.ended_at <= second.ended_at <= third.ended_at
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_claim_names_its_client_until_it_ends(db: Any, queue: PriorityQueue) -> None:
@@ -83,7 +83,7 @@ def test_a_claim_names_its_client_until_it_ends(db: Any, queue: PriorityQueue) -
     queue.extend(db, claim)
     assert info_of(db, queue, item).claimed_by == "shelf 7"
     queue.nack(db, *claim, error="busy")
-    queue.run_now(db, item)
+    queue.retry(db, item)
     queue.claim(db)
     assert info_of(db, queue, item).claimed_by.endswith(f":{os.getpid()}")
     assert info_of(db, queue, item).failed_attempts[0].client == "shelf 7"
@@ -158,10 +158,8 @@ def test_attempts_are_deleted_with_their_item(
         queue.ack(db, queue.claim(db, n=1))
     elif end == "pop":
         assert queue.pop(db) == item
-    elif end == "remove":
+    elif end == "remove" or end == "drop":
         assert queue.remove(db, item)
-    elif end == "drop":
-        assert queue.drop_dead_letter(db, item)
     elif end == "expire":
         monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + 2 * 3600 * 10**9)
         assert queue.state(db, item) is None
@@ -174,14 +172,14 @@ def test_attempts_are_deleted_with_their_item(
         return
     assert queue.get(db, item) is None
     assert len(info_of(db, queue, other).failed_attempts) == attempts_left(db, queue) == 1
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_retried_dead_letter_starts_without_attempts(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=1)
     item = queue.push(db, "job")
     queue.nack(db, queue.claim(db), error="busy")
-    assert queue.retry_dead_letter(db, item)
+    assert queue.retry(db, item)
     assert (info_of(db, queue, item).failed_attempts, attempts_left(db, queue)) == ((), 0)
     queue.ack(db, queue.claim(db))
     assert attempts_left(db, queue) == 0
@@ -205,10 +203,10 @@ def test_a_moved_item_keeps_its_attempts(db: Any, name: str) -> None:
 def test_check_reports_attempts_of_no_item(db: Any, queue: PriorityQueue) -> None:
     item = queue.push(db, "job")
     queue.nack(db, queue.claim(db), delay=0, error="busy")
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
     del db[item.key]
-    problems = fdbqueue.check(db, queue).problems
+    problems = fdbqueue.admin.check(db, queue).problems
     assert any(problem.startswith("failed attempts of no item") for problem in problems)
-    assert fdbqueue.check(db, queue, repair=True).repaired
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue, repair=True).repaired
+    assert fdbqueue.admin.check(db, queue).ok
     assert attempts_left(db, queue) == 0

@@ -182,10 +182,10 @@ def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
     queue.nack(db, queue.claim(db, within=1), delay=60)
     assert queue.push(db, "e", if_full="drop") is None, "delayed"
     queue.nack(db, queue.claim(db, within=1), error="dead")
-    assert [letter.item.value for letter in queue.dead_letters(db)] == ["b"]
+    assert [letter.item.value for letter in queue.items(db, state="dead")] == ["b"]
     assert queue.push(db, "e").value == "e"
     assert unfinished(db, queue) == 3
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_an_expired_lease_does_not_change_the_bound_count(db: Any, space: Subspace) -> None:
@@ -206,14 +206,14 @@ def test_a_dead_letter_cannot_be_retried_into_a_full_queue(db: Any, space: Subsp
     queue.push(db, "other")
     before = stored(db, space)
     with pytest.raises(QueueFull, match="at most 1 item and has no room for 1 more") as caught:
-        queue.retry_dead_letter(db, dead)
+        queue.retry(db, dead)
     assert (caught.value.max_size, caught.value.wanted) == (1, 1)
     assert stored(db, space) == before
     claim = queue.claim(db)
     with pytest.raises(QueueFull):
-        queue.retry_dead_letter(db, dead)
+        queue.retry(db, dead)
     queue.ack(db, claim)
-    assert queue.retry_dead_letter(db, dead)
+    assert queue.retry(db, dead)
     assert queue.claim(db).item.value == "dead"
 
 
@@ -223,8 +223,8 @@ def test_concurrent_retries_and_pushes_do_not_share_a_slot(db: Any, space: Subsp
     queue.nack(db, queue.claim(db, n=2))
     queue.push(db, "c")
     transactions = [db.create_transaction() for _ in range(3)]
-    queue.retry_dead_letter(transactions[0], dead[0])
-    queue.retry_dead_letter(transactions[1], dead[1])
+    queue.retry(transactions[0], dead[0])
+    queue.retry(transactions[1], dead[1])
     queue.push(transactions[2], "d")
     assert [commits(tr) for tr in transactions].count(True) == 1
     assert unfinished(db, queue) == 2
@@ -290,7 +290,7 @@ def test_transactions_in_any_order_never_exceed_the_bound(
                 assert unfinished(db, queue) <= bound
                 assert limit is None or claimed(db, queue) <= limit
                 assert length(db, queue) <= queue.size(db) <= bound
-        assert fdbqueue.check(db, queue).ok
+        assert fdbqueue.admin.check(db, queue).ok
     assert refused > 20
 
 
@@ -308,9 +308,9 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
         with suppress(LeaseLost):
             end(tr, rng.choice(claims), **options)
     if rng.random() < 0.2:
-        for letter in list(queue.dead_letters(tr))[:2]:
+        for letter in list(queue.items(tr, state="dead"))[:2]:
             with suppress(QueueFull):
-                queue.retry_dead_letter(tr, letter.id)
+                queue.retry(tr, letter.id)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         size = rng.randrange(1, 3)
         queue.push_many(tr, range(size), as_many_as_fit=rng.random() < 0.5, if_full="drop")
@@ -387,9 +387,9 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
             if rng.random() < 0.3:
                 difference -= claimed_and_ended(db, queue, rng)
             if rng.random() < 0.05:
-                for letter in retry_timeouts(lambda: list(queue.dead_letters(db)))[:3]:
+                for letter in retry_timeouts(lambda: list(queue.items(db, state="dead")))[:3]:
                     with suppress(QueueFull):
-                        retry_timeouts(queue.retry_dead_letter, db, letter.id)
+                        retry_timeouts(queue.retry, db, letter.id)
         return difference
 
     with ThreadPoolExecutor(4) as threads:
@@ -435,9 +435,9 @@ def test_racing_processes_never_exceed_the_bound(
     assert max(seen) <= bound
     assert max(seen) > bound // 2, "the race never came near the bound"
     assert unfinished(db, queue) <= bound
-    dead = sum(1 for _ in queue.dead_letters(db))
+    dead = sum(1 for _ in queue.items(db, state="dead"))
     assert 1 + difference == unfinished(db, queue) + dead
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])

@@ -106,7 +106,7 @@ def test_clients_that_work_off_a_backlog_together_take_each_item_once(
     for thread in threads:
         thread.join()
     assert sorted(taken) == list(range(ITEMS))
-    assert fdbqueue.check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert fdbqueue.admin.check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_call_runs_a_bounded_number_of_transactions(db: Any, space: Subspace) -> None:
@@ -130,7 +130,7 @@ def test_due_items_are_taken_once_and_in_order_after_all_are_moved(
     ordered = taken[4 + 2 :]
     assert ordered == sorted(ordered, reverse=True)
     assert rows(db, store_of(queue).layout.delayed) == 0
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_pop_of_many_items_runs_as_many_sweeps_as_it_needs(db: Any, space: Subspace) -> None:
@@ -155,7 +155,7 @@ def test_expired_items_are_never_taken_however_many_there_are(db: Any, space: Su
     again = PriorityQueue(space)
     assert again.pop(db).value == "alive"
     assert again.pop(db) is None
-    assert fdbqueue.check(db, again).ok
+    assert fdbqueue.admin.check(db, again).ok
 
 
 @pytest.mark.parametrize("take", ["pop", "claim"])
@@ -173,7 +173,7 @@ def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
     found = getattr(again, take)(db)
     assert (found.item if take == "claim" else found).value == "alive"
     assert rows(db, store_of(queue).layout.dead) == 800
-    assert fdbqueue.check(db, again).ok
+    assert fdbqueue.admin.check(db, again).ok
 
 
 def test_a_paused_queue_returns_none_of_many_due_items(db: Any, space: Subspace) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, aio, check
+from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
+from fdbqueue.admin import check
 from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout.spaces import Space

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import HistoryBucket, HistoryWindow, PriorityQueue, Queue, check
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
 from fdbqueue.layout.spaces import Space
 from fdbqueue.queue.base import store_of
+from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push
 
@@ -181,7 +183,7 @@ def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now
         queue.release(db, claim)
     queue.nack(db, look(queue).claim(db), delay=0)
     now.time += HOUR
-    assert queue.retry_dead_letter(db, item.id)
+    assert queue.retry(db, item.id)
     now.time += 30
     assert look(queue).pop(db) is not None
     assert queue.history(db)[0].waiting_median == pytest.approx(30, rel=0.2)
@@ -192,7 +194,7 @@ def test_an_item_made_ready_by_hand_waits_from_then_on(
 ) -> None:
     item = queue.push(db, "x", delay=DAY)
     now.time += HOUR
-    assert queue.run_now(db, item)
+    assert queue.retry(db, item)
     now.time += 60
     assert look(queue).pop(db) is not None
     assert queue.history(db)[0].waiting_median == pytest.approx(60, rel=0.2)
@@ -292,9 +294,9 @@ def test_the_history_follows_the_queue(db: Any, name: str, now: Clock) -> None:
     """`clear` begins it again, `rename` and a copy take it along."""
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, range(3))
-    fdbqueue.rename_queue(db, name, name + "2")
+    fdbqueue.admin.rename(db, name, name + "2")
     copied = fdbqueue.open("memory:")
-    fdbqueue.copy_queue(db, copied, name + "2", name)
+    fdbqueue.admin.copy(db, copied, name + "2", name)
     renamed = PriorityQueue.named(db, name + "2")
     assert renamed.history(db) == PriorityQueue.named(copied, name).history(copied)
     assert renamed.history(db)[0].pushed == 3

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import PriorityQueue, check
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS
@@ -59,7 +60,7 @@ def test_a_recovery_ends_no_lease(db: Any, queue: PriorityQueue) -> None:
         queue.extend(db, claim, 30)
         queue.ack(db, claim)
     assert {claim.attempt for claim in queue.claim(db, n=300)} == {2}  # only those of the nack
-    assert list(queue.dead_letters(db)) == []
+    assert list(queue.items(db, state="dead")) == []
 
 
 def test_the_items_of_a_dead_client_return_after_a_recovery(db: Any, queue: PriorityQueue) -> None:

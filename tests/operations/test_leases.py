@@ -15,7 +15,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
@@ -37,7 +38,7 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
     assert queue.claim(db) is None
     assert check(db, queue).ok
     queue.ack(db, claim)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
     for method in (queue.ack, queue.nack, queue.extend, queue.release):
         with pytest.raises(LeaseLost) as error:
             method(db, claim)
@@ -299,24 +300,25 @@ def test_an_item_that_fails_too_often_becomes_a_dead_letter(db: Any, space: Subs
         assert claim.attempt == attempt
         queue.nack(db, claim, delay=0, error="x" * 2000)
     assert queue.claim(db) is None
-    (letter,) = queue.dead_letters(db)
+    (letter,) = queue.items(db, state="dead")
     assert (letter.item, letter.id, letter.attempts) == (item, item.id, 3)
     assert letter.error == "x" * 1000
+    assert letter.died_at is not None
     assert abs(datetime.now(timezone.utc) - letter.died_at) < timedelta(minutes=1)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 1, 0, (), False)
-    assert queue.retry_dead_letter(db, item)
-    assert not queue.retry_dead_letter(db, item)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 1, 0, (), False)
+    assert queue.retry(db, item)
+    assert not queue.retry(db, item)
     assert queue.claim(db).attempt == 1
     lapse(db, queue)
     for _ in range(2):
         queue.claim(db)
         lapse(db, queue)
     assert queue.claim(db) is None
-    (letter,) = queue.dead_letters(db)
+    (letter,) = queue.items(db, state="dead")
     assert letter.error == "its lease ran out"
-    assert queue.drop_dead_letter(db, letter.id)
-    assert not queue.drop_dead_letter(db, letter.id)
-    assert list(queue.dead_letters(db)) == []
+    assert queue.remove(db, letter.id)
+    assert not queue.remove(db, letter.id)
+    assert list(queue.items(db, state="dead")) == []
 
 
 def test_large_payloads_are_deleted_with_their_items(db: Any, space: Subspace) -> None:
@@ -338,9 +340,9 @@ def test_large_payloads_are_deleted_with_their_items(db: Any, space: Subspace) -
         queue.nack(db, queue.claim(db), delay=0)
     assert queue.is_empty(db)
     assert check(db, queue).ok
-    (letter,) = queue.dead_letters(db)
+    (letter,) = queue.items(db, state="dead")
     assert (letter.item.value, letter.id) == (large, ids[2])
-    queue.drop_dead_letter(db, letter.id)
+    queue.remove(db, letter.id)
     begin, end = store_of(queue).layout.range_of(store_of(queue).layout.pieces)
     assert list(db[begin:end]) == []
 
@@ -352,8 +354,8 @@ def test_clear_removes_claimed_delayed_and_dead_items(db: Any, queue: PriorityQu
     queue.nack(db, queue.claim(db))
     claim = queue.claim(db)
     queue.clear(db)
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
-    assert list(queue.dead_letters(db)) == []
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert list(queue.items(db, state="dead")) == []
     with pytest.raises(LeaseLost):
         queue.ack(db, claim)
 
@@ -373,7 +375,7 @@ def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: Priorit
     assert 0.35 < time.monotonic() - began < 60
     come_due(db, queue)
     assert queue.pop(db).value == "later"
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQueue) -> None:
@@ -438,7 +440,7 @@ def test_an_invalid_lease_is_rejected(db: Any, queue: PriorityQueue, lease: Any)
         with pytest.raises(ValueError, match="from 1"):
             queue.claim(db, n=n)
     with pytest.raises(InvalidItemId):
-        queue.retry_dead_letter(db, "nonsense")
+        queue.retry(db, "nonsense")
     queue.ack(db, claim)
 
 
@@ -479,9 +481,9 @@ def test_a_task_that_fails_too_often_becomes_a_dead_letter(db: Any, name: str) -
     tasks = TaskQueue.named(db, name, max_attempts=1)
     task_id = tasks.push(db, agent_name="ada", payload={"n": 1})
     tasks.nack(db, tasks.claim(db), error="no paper")
-    (letter,) = tasks.dead_letters(db)
+    (letter,) = tasks.items(db, state="dead")
     assert (letter.item.id, letter.item.payload, letter.error) == (task_id, {"n": 1}, "no paper")
-    assert tasks.retry_dead_letter(db, letter.id)
+    assert tasks.retry(db, letter.id)
     assert tasks.get_task(db, task_id) == letter.item
     assert TaskQueue.named(db, name).options(db).max_attempts == 1
     tasks.configure(db, max_attempts=None)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, WrongState
 from fdbqueue.layout.spaces import Space
 from tests.support.leases import come_due, lapse
@@ -64,8 +65,8 @@ def test_a_moved_item_is_found_by_its_id_in_every_state(
     queue.claim(db)
     lapse(db, queue)
     is_in("dead")
-    assert [letter.id for letter in queue.dead_letters(db)] == [item_id]
-    assert queue.retry_dead_letter(db, item_id)
+    assert [letter.id for letter in queue.items(db, state="dead")] == [item_id]
+    assert queue.retry(db, item_id)
     is_in("ready")
     assert queue.push(db, "again", unique="key").id == item_id
     queue.ack(db, queue.claim(db), result=7)
@@ -138,12 +139,12 @@ def test_a_dead_letter_is_moved_with_its_attempts_and_stays_one(
     assert info is not None
     assert (info.state, info.attempts, info.error, info.item.value) == ("dead", 2, "second", value)
     assert [attempt.error for attempt in info.failed_attempts] == ["first", "second"]
-    assert [letter.id for letter in queue.dead_letters(db)] == [other.id, item.id]
+    assert [letter.id for letter in queue.items(db, state="dead")] == [other.id, item.id]
     stats = assert_views_agree(db, queue)
     assert (stats.dead, stats.ready, stats.total_pushed, stats.total_died) == (2, 1, 3, 2)
-    assert not queue.retry_dead_letter(db, item)
+    assert not queue.retry(db, item)
     assert queue.remove(db, again)
-    assert queue.retry_dead_letter(db, item)
+    assert queue.retry(db, item)
     assert queue.pop(db) == moved
     assert moves(db, queue) == 0
     assert_views_agree(db, queue)
@@ -153,9 +154,9 @@ def test_a_dead_letter_is_moved_with_its_attempts_and_stays_one(
     assert tasks.reprioritize(db, task, priority=1)
     found = tasks.get_task(db, task)
     assert found is None or found.priority == 1
-    (letter,) = tasks.dead_letters(db)
+    (letter,) = tasks.items(db, state="dead")
     assert (letter.item.priority, letter.item.cost, letter.item.payload) == (1, 7, value)
-    assert tasks.retry_dead_letter(db, task)
+    assert tasks.retry(db, task)
     assert_views_agree(db, tasks)
 
 

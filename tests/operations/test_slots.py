@@ -14,7 +14,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, check
+from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
@@ -61,9 +62,9 @@ def test_a_unique_key_stores_one_item_until_it_is_finished(db: Any, space: Subsp
     queue.nack(db, claim)  # it becomes a dead letter, which frees the key
     second = queue.push(db, "fourth", 1, unique="report")
     assert second.value == "fourth"
-    assert not queue.retry_dead_letter(db, first)  # the key would be in use twice
+    assert not queue.retry(db, first)  # the key would be in use twice
     queue.ack(db, queue.claim(db))
-    assert queue.retry_dead_letter(db, first)
+    assert queue.retry(db, first)
     assert queue.push(db, "fifth", unique="report") == first
     assert check(db, queue).ok
 
@@ -568,7 +569,7 @@ def test_state_returns_the_state_of_an_item(db: Any, space: Subspace) -> None:
     lapse(db, queue)
     assert queue.claim(db) is None
     states.append(queue.state(db, item))
-    queue.retry_dead_letter(db, item)
+    queue.retry(db, item)
     states.append(queue.state(db, item))
     queue.pop(db)
     states.append(queue.state(db, item))
@@ -589,8 +590,8 @@ def test_a_task_is_found_in_every_state(db: Any, space: Subspace) -> None:
         tasks.reprioritize(db, task, priority=1)
     tasks.nack(db, claim)
     assert (tasks.get_task(db, task), tasks.state(db, task)) == (whole, "dead")
-    (letter,) = tasks.dead_letters(db)
-    assert tasks.drop_dead_letter(db, letter.id)
+    (letter,) = tasks.items(db, state="dead")
+    assert tasks.remove(db, letter.id)
     assert tasks.get_task(db, task) is tasks.state(db, task) is None
     assert check(db, tasks).ok
 
@@ -614,10 +615,10 @@ def test_a_dead_task_is_retried_or_dropped_by_its_own_id(db: Any, space: Subspac
         tasks.nack(db, tasks.claim(db, within=1), error="busy")
     stats = tasks.get_stats(db)
     assert (stats.total_died, stats.total_popped, stats.success_rate) == (2, 0, 0.0)
-    letters = list(tasks.dead_letters(db))
+    letters = list(tasks.items(db, state="dead"))
     assert [letter.id for letter in letters] == ids
-    assert tasks.retry_dead_letter(db, ids[0])
-    assert tasks.drop_dead_letter(db, letters[1].item)
+    assert tasks.retry(db, ids[0])
+    assert tasks.remove(db, letters[1].item)
     expire(db, tasks)  # a retried task no longer expires
     assert tasks.claim(db).item.id == ids[0]
     assert (tasks.get_stats(db).total_died, tasks.stats(db).dead) == (2, 0)
@@ -639,7 +640,7 @@ def test_a_dead_letter_keeps_its_error(
     queue = PriorityQueue(space["jobs"], max_attempts=1)
     queue.push(db, 1)
     queue.nack(db, queue.claim(db), error=error)
-    assert [letter.error for letter in queue.dead_letters(db)] == [kept]
+    assert [letter.error for letter in queue.items(db, state="dead")] == [kept]
 
 
 def test_an_invalid_error_is_rejected_and_changes_nothing(db: Any, space: Subspace) -> None:

@@ -16,7 +16,8 @@ import fdb
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskPriority, TaskQueue, backup, copy_queue, restore
+from fdbqueue import PriorityQueue, Queue, TaskPriority, TaskQueue, admin
+from fdbqueue.admin import backup, restore
 from fdbqueue.errors import (
     InvalidBackup,
     InvalidQueueName,
@@ -112,7 +113,7 @@ def test_a_backup_restores_every_state_id_order_attempt_and_option(
     assert contents(other, name) == before
     assert contents(db, name) == before
     restored = fdbqueue.existing_queue(other, name)
-    assert fdbqueue.check(other, restored).ok
+    assert fdbqueue.admin.check(other, restored).ok
     assert backup(other, io.BytesIO(), [name]) == written
 
 
@@ -122,24 +123,24 @@ def test_a_copy_to_another_database_and_back_is_equal(
 ) -> None:
     filled(db, name, kind)
     before = contents(db, name)
-    there = copy_queue(db, other, name)
-    back = copy_queue(other, db, name, f"{name}back")
+    there = admin.copy(db, other, name)
+    back = admin.copy(other, db, name, f"{name}back")
     assert there == back
     assert contents(db, f"{name}back") == before
-    assert fdbqueue.check(db, fdbqueue.existing_queue(db, f"{name}back")).ok
+    assert fdbqueue.admin.check(db, fdbqueue.existing_queue(db, f"{name}back")).ok
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str, kind: str) -> None:
     filled(db, name, kind, 4)
-    copy_queue(db, other, name)
+    admin.copy(db, other, name)
     queue: Any = fdbqueue.existing_queue(other, name)
     for state in ("delayed", "claimed", "dead"):
         for info in [*queue.items(other, state=state)]:
             change = {
-                "delayed": queue.run_now,
+                "delayed": queue.retry,
                 "claimed": queue.release,
-                "dead": queue.retry_dead_letter,
+                "dead": queue.retry,
             }
             assert change[state](other, info.id)
     claims = []
@@ -149,18 +150,18 @@ def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str,
     assert len(claims) == 16
     stats = queue.stats(other)
     assert (stats.ready, stats.delayed, stats.claimed, stats.dead) == (0, 0, 0, 0)
-    assert fdbqueue.check(other, queue).ok
+    assert fdbqueue.admin.check(other, queue).ok
 
 
 def test_a_queue_is_not_copied_onto_itself(db: Any, url: str, name: str) -> None:
     PriorityQueue.named(db, name).push(db, "job")
     same = db if url == "memory:" else fdbqueue.open(url)
     with pytest.raises(SameQueue, match="name another database, or give the copy another name"):
-        copy_queue(db, same, name)
+        admin.copy(db, same, name)
     with pytest.raises(SameQueue):
-        copy_queue(db, same, name, name)
-    assert copy_queue(db, same, name, f"{name}2").ready == 1
-    assert fdbqueue.queues(db)[f"{name}2"] == 1
+        admin.copy(db, same, name, name)
+    assert admin.copy(db, same, name, f"{name}2").ready == 1
+    assert fdbqueue.admin.queues(db)[f"{name}2"] == 1
     if same is not db and hasattr(same, "close"):
         same.close()
 
@@ -170,7 +171,7 @@ def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, na
     queue.push(db, "job")
     claim = queue.claim(db, lease=1000)
     assert claim is not None
-    copy_queue(db, other, name)
+    admin.copy(db, other, name)
     copied = PriorityQueue.existing(other, name)
     assert copied.claim(other) is None
     assert copied.state(other, claim.item.id) == "claimed"
@@ -182,14 +183,14 @@ def test_a_lease_in_a_copy_ends_by_the_clock(db: Any, other: Any, name: str) -> 
         queue = PriorityQueue.named(db, name)
         queue.push(db, "job")
         assert queue.claim(db, lease=0.5) is not None
-        copy_queue(db, other, name)
+        admin.copy(db, other, name)
         copied = PriorityQueue.existing(other, name)
         claim = copied.claim(other, wait=30)
         assert claim is not None
         assert claim.attempt >= 2
         copied.ack(other, claim)
-        fdbqueue.drop_queue(other, name)
-        fdbqueue.drop_queue(db, name)
+        fdbqueue.admin.drop(other, name)
+        fdbqueue.admin.drop(db, name)
         db, other = other, db
 
 
@@ -218,7 +219,7 @@ def test_an_interrupted_restore_goes_on_where_it_stopped(
     written = backup(other, file)
     with pytest.raises(KeyboardInterrupt):
         restore(cut(db, commits), file)
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
     counting = CountingDatabase(db)
     assert restore(counting, file) == written
     batches = -(-written[name].rows // 10)
@@ -256,7 +257,7 @@ def test_backups_restores_and_copies_survive_errors_of_the_database(
     file = io.BytesIO()
     written = backup(source, file)
     assert restore(target, file) == written
-    assert copy_queue(source, target, name, f"{name}copy") == written[name]
+    assert admin.copy(source, target, name, f"{name}copy") == written[name]
     for restored in (name, f"{name}copy"):
         assert backup(db, io.BytesIO(), [restored])[restored] == written[name]
     assert target.lost > 0
@@ -282,7 +283,7 @@ def test_two_restores_at_the_same_time_store_the_queue_once(
         thread.start()
     for thread in threads:
         thread.join()
-    while name not in fdbqueue.queue_names(db):  # each may have stopped for another
+    while name not in fdbqueue.admin.queue_names(db):  # each may have stopped for another
         run()
     assert backup(db, io.BytesIO(), [name]) == written
 
@@ -297,10 +298,10 @@ def test_a_dropped_name_leaves_nothing_of_an_unfinished_restore(
     with pytest.raises(KeyboardInterrupt):
         restore(cut(other, 3), file)
     assert len([*other[b"":b"\xff"]]) > 20
-    fdbqueue.drop_queue(other, name)
+    fdbqueue.admin.drop(other, name)
     assert not [*other[b"":b"\xff"]]
     with pytest.raises(QueueNotFound):
-        fdbqueue.drop_queue(other, name)
+        fdbqueue.admin.drop(other, name)
 
 
 # Names
@@ -317,10 +318,10 @@ def test_a_restore_leaves_equal_queues_alone_and_refuses_others(
     assert restore(db, file) == {f"{name}b": written[f"{name}b"]}
     assert restore(db, file) == {}
     PriorityQueue.existing(db, f"{name}a").pop(db)
-    fdbqueue.drop_queue(db, f"{name}b")
+    fdbqueue.admin.drop(db, f"{name}b")
     with pytest.raises(QueueExists):
         restore(db, file)
-    assert f"{name}b" not in fdbqueue.queue_names(db)  # nothing was restored
+    assert f"{name}b" not in fdbqueue.admin.queue_names(db)  # nothing was restored
 
 
 def test_a_queue_is_restored_under_another_name(db: Any, other: Any, name: str) -> None:
@@ -353,7 +354,7 @@ def test_a_queue_that_other_clients_open_during_a_restore_stays_apart(
     with pytest.raises(QueueExists):
         restore(db, file)
     assert [item.value for item in queue.items(db)] == ["new"]
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 # Queues that change meanwhile
@@ -386,7 +387,7 @@ def test_a_queue_in_use_is_backed_up_as_it_was_at_one_moment(
             restore(other, file, new_name=f"copy{number}")
             restored = PriorityQueue.existing(other, f"copy{number}")
             assert sorted(item.value for item in restored.items(other)) == [*range(1500)]
-            assert fdbqueue.check(other, restored).ok
+            assert fdbqueue.admin.check(other, restored).ok
     finally:
         stopped.set()
         thread.join()
@@ -398,9 +399,7 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
     "claim": lambda queue, db: queue.claim(db),
     "pause": lambda queue, db: queue.configure(db, paused=True),
     "limit": lambda queue, db: queue.configure(db, max_size=99_999),
-    "retry": lambda queue, db: queue.retry_dead_letter(
-        db, next(iter(queue.items(db, state="dead"))).id
-    ),
+    "retry": lambda queue, db: queue.retry(db, next(iter(queue.items(db, state="dead"))).id),
     "extend": lambda queue, db: queue.extend(db, queue.held, lease=500),
     "reprioritize": lambda queue, db: queue.reprioritize(db, queue.peek(db), 7),
 }
@@ -435,9 +434,9 @@ def test_a_copy_of_a_queue_in_use_is_refused_and_leaves_no_name(
 ) -> None:
     queue = filled(db, name)
     with pytest.raises(QueueChanged):
-        copy_queue(db, other, name, progress=lambda _: queue.pop(db))
-    assert fdbqueue.queue_names(other) == []
-    copied = copy_queue(db, other, name)  # begins again, as the rows differ
+        admin.copy(db, other, name, progress=lambda _: queue.pop(db))
+    assert fdbqueue.admin.queue_names(other) == []
+    copied = admin.copy(db, other, name)  # begins again, as the rows differ
     assert copied.ready == 7
     assert contents(other, name) == contents(db, name)
 
@@ -450,8 +449,8 @@ def test_a_copy_that_another_process_wrote_into_is_refused(db: Any, other: Any, 
         other[prefix + b"\x15\x05\x02x\x00"] = b"foreign"
 
     with pytest.raises(RestoreRunning):
-        copy_queue(db, other, name, progress=disturb)
-    assert fdbqueue.queue_names(other) == []
+        admin.copy(db, other, name, progress=disturb)
+    assert fdbqueue.admin.queue_names(other) == []
 
 
 # Files
@@ -489,7 +488,7 @@ def test_a_damaged_backup_changes_nothing(db: Any, name: str, rng: random.Random
         with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
             restore(db, io.BytesIO(damaged(file.getvalue(), how, rng)))
     assert db[unfinished_key(name)] is None
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 def forged(found: dict[bytes, bytes], name: str) -> io.BytesIO:
@@ -556,7 +555,7 @@ def test_a_backup_with_a_row_that_no_queue_can_have_changes_nothing(
     with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
         restore(db, forged(found, name))
     assert db[unfinished_key(name)] is None
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -567,7 +566,7 @@ def test_a_backup_whose_rows_are_not_in_order_changes_nothing(
     assert restore(db, forged(found, f"{name}good")) != {}
     with pytest.raises(InvalidBackup, match="does not follow the one before"):
         restore(db, forged(dict(reversed(found.items())), name))
-    assert name not in fdbqueue.queue_names(db)
+    assert name not in fdbqueue.admin.queue_names(db)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -579,13 +578,13 @@ def test_the_backup_of_an_earlier_layout_is_restored_and_migrated(
     file = io.BytesIO()
     backup(db, file, [f"{name}old"])
     restore(db, file, new_name=f"{name}new")
-    assert fdbqueue.migrate_queue(db, f"{name}new")
-    assert fdbqueue.check(db, fdbqueue.existing_queue(db, f"{name}new")).problems == ()
+    assert fdbqueue.admin.migrate(db, f"{name}new")
+    assert fdbqueue.admin.check(db, fdbqueue.existing_queue(db, f"{name}new")).problems == ()
 
 
 def test_an_unfinished_restore_that_cannot_be_read_is_dropped(db: Any, name: str) -> None:
     db[unfinished_key(name)] = b"\xff"
-    fdbqueue.drop_queue(db, name)
+    fdbqueue.admin.drop(db, name)
     assert db[unfinished_key(name)] is None
 
 
@@ -636,7 +635,7 @@ def test_a_backup_of_a_release_before_is_restored() -> None:
         assert (copied.ready, copied.delayed, copied.claimed, copied.dead) == (2, 1, 1, 1)
         queue = PriorityQueue.existing(db, "jobs")
         assert [item.value for item in queue.items(db)] == ["first", "second"]
-        assert fdbqueue.check(db, queue).ok
+        assert fdbqueue.admin.check(db, queue).ok
 
 
 class SlowDatabase(FaultyDatabase):
@@ -676,7 +675,7 @@ def test_a_queue_that_was_emptied_and_filled_again_has_changed(
         def write(self, data: Any, /) -> int:
             lines.append(data)
             if len(lines) == 10:
-                queue.clear(db) if how == "clear" else fdbqueue.drop_queue(db, name)
+                queue.clear(db) if how == "clear" else fdbqueue.admin.drop(db, name)
                 queue.push_many(db, range(40))
             return len(data)
 
@@ -692,7 +691,7 @@ def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(
 
     def drop(done: str, _: int) -> None:
         if done == f"{name}a":
-            fdbqueue.drop_queue(db, f"{name}b")
+            fdbqueue.admin.drop(db, f"{name}b")
 
     with pytest.raises(QueueNotFound):
         backup(db, io.BytesIO(), [f"{name}a", f"{name}b"], progress=drop)
@@ -715,7 +714,7 @@ def test_a_restore_whose_name_was_taken_leaves_no_rows(
     with pytest.raises(QueueExists):
         restore(other, file, progress=take)
     assert [item.value for item in PriorityQueue.existing(other, name).items(other)] == ["first"]
-    fdbqueue.drop_queue(other, name)
+    fdbqueue.admin.drop(other, name)
     assert [*other[b"":b"\xff"]] == empty == []
 
 
@@ -731,4 +730,4 @@ def test_names_must_be_a_list_of_names(db: Any, other: Any, name: str) -> None:
     with pytest.raises(InvalidQueueName):
         restore(db, file, ["jobs"], new_name="")
     with pytest.raises(InvalidQueueName):
-        copy_queue(other, db, "jobs", "")
+        admin.copy(other, db, "jobs", "")

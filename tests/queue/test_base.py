@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import pytest
@@ -50,11 +51,11 @@ def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any)
     assert queue.get(reads, pushed) == queue.get(db, pushed)
     assert queue.options(reads) == queue.options(db)
     assert queue.state(reads, pushed) == "ready"
-    assert list(queue.dead_letters(reads)) == []
+    assert list(queue.items(reads, state="dead")) == []
     assert queue.peek(reads) == queue.peek(db)
-    assert fdbqueue.queues(reads)[name] == 1
-    assert name in fdbqueue.queue_names(reads)
-    assert name in fdbqueue.overview(reads)
+    assert fdbqueue.admin.queues(reads)[name] == 1
+    assert name in fdbqueue.admin.queue_names(reads)
+    assert name in fdbqueue.admin.overview(reads)
     if kind is not Queue:
         assert sum(queue.counts(reads).values()) == 1
     if kind is TaskQueue:
@@ -66,7 +67,10 @@ def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any)
         assert list(queue.items(reads)) == [pushed]
 
 
-def test_dir_of_the_library_lists_public_names_and_no_modules() -> None:
-    assert dir(fdbqueue) == sorted(fdbqueue.__all__)
+def test_dir_of_the_library_lists_the_public_names_and_modules() -> None:
+    modules = {"admin", "aio", "errors", "testing", "types"}
+    assert {*dir(fdbqueue)} == {*fdbqueue.__all__, *modules, "__version__"}
+    assert all(hasattr(fdbqueue, name) for name in dir(fdbqueue))
+    assert fdbqueue.__version__ == importlib.metadata.version("fdbqueue")
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         fdbqueue.nothing_of_the_kind

@@ -47,7 +47,7 @@ def filled(db: Any, queue: Any, state: str) -> None:
         ("remove", "dead", None),
         ("remove", "done", None),
         ("retry", "dead", "ready"),
-        ("run_now", "delayed", "ready"),
+        ("retry", "delayed", "ready"),
         ("release", "claimed", "ready"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: Priori
     for change, state in [
         ("remove", "claimed"),
         ("retry", "ready"),
-        ("run_now", "dead"),
+        ("retry", "claimed"),
         ("release", "done"),
         ("explode", "ready"),
     ]:

@@ -32,7 +32,7 @@ def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
     db: Any, filled: PriorityQueue
 ) -> None:
     before = rows(db, filled)
-    report = fdbqueue.check(db, filled, repair=True)
+    report = fdbqueue.admin.check(db, filled, repair=True)
     assert (report.ok, report.ready, report.repaired) == (True, 3, False)
     assert rows(db, filled) == before
 
@@ -50,7 +50,7 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
 
     stage(db)
     before = rows(db, filled)
-    report = fdbqueue.check(db, filled, repair=True)
+    report = fdbqueue.admin.check(db, filled, repair=True)
     assert (report.ok, report.ready + report.claimed, report.repaired) == (True, 3, False)
     assert rows(db, filled) == before
 
@@ -127,12 +127,12 @@ def test_check_finds_and_repairs_damage(
     db: Any, filled: PriorityQueue, damage: Any, words: str
 ) -> None:
     damage(db, filled)
-    (problem,) = fdbqueue.check(db, filled).problems
+    (problem,) = fdbqueue.admin.check(db, filled).problems
     assert problem.startswith(words)
-    repaired = fdbqueue.check(db, filled, repair=True)
+    repaired = fdbqueue.admin.check(db, filled, repair=True)
     assert repaired.repaired
     assert repaired.problems == (problem,)
-    assert fdbqueue.check(db, filled).ok
+    assert fdbqueue.admin.check(db, filled).ok
     assert filled.counts(db) == {1: 1, 2: 2}
     assert filled.size(db) == 3
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
@@ -151,7 +151,7 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
         db[key] = b"theirs"
     begin, end = store_of(filled).layout.range_of(store_of(filled).layout.pieces)
     db.clear_range(begin, end)
-    report = fdbqueue.check(db, filled, repair=True)
+    report = fdbqueue.admin.check(db, filled, repair=True)
     problems = report.problems
     assert not report.repaired
     assert sum(problem.startswith("foreign key") for problem in problems) == 4
@@ -163,21 +163,21 @@ def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
     db: Any, filled: PriorityQueue
 ) -> None:
     other = PriorityQueue(filled.subspace, priorities=(int, int))
-    report = fdbqueue.check(db, other, repair=True)
+    report = fdbqueue.admin.check(db, other, repair=True)
     assert not report.ok
     assert not report.repaired
-    assert fdbqueue.check(db, filled).ok
+    assert fdbqueue.admin.check(db, filled).ok
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
 
 
 def test_a_repair_keeps_items_pushed_during_it(db: Any, filled: PriorityQueue) -> None:
     break_count(db, filled), break_total(db, filled)
     tr = db.create_transaction()
-    assert fdbqueue.check(tr, filled, repair=True).repaired
+    assert fdbqueue.admin.check(tr, filled, repair=True).repaired
     filled.push(db, "meanwhile", 1)
     filled.pop(db)
     tr.commit().wait()
-    assert fdbqueue.check(db, filled).ok
+    assert fdbqueue.admin.check(db, filled).ok
 
 
 def test_concurrent_repairs_correct_a_count_once(
@@ -185,11 +185,11 @@ def test_concurrent_repairs_correct_a_count_once(
 ) -> None:
     break_total(db, filled)
     one, two = db.create_transaction(), db.create_transaction()
-    fdbqueue.check(one, filled, repair=True), fdbqueue.check(two, filled, repair=True)
+    fdbqueue.admin.check(one, filled, repair=True), fdbqueue.admin.check(two, filled, repair=True)
     one.commit().wait()
     with fdb_error(1020):
         two.commit().wait()
-    assert fdbqueue.check(db, filled).ok
+    assert fdbqueue.admin.check(db, filled).ok
 
 
 def test_a_check_that_outlasts_its_transaction_raises(
@@ -204,10 +204,10 @@ def test_a_check_that_outlasts_its_transaction_raises(
     monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
     for repair in (False, True):
         with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
-            fdbqueue.check(db, filled, repair=repair)
+            fdbqueue.admin.check(db, filled, repair=repair)
     tr = db.create_transaction()
     with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
-        fdbqueue.check(tr, filled)
+        fdbqueue.admin.check(tr, filled)
 
 
 class RecoveringDatabase(FaultyDatabase):
@@ -240,7 +240,7 @@ def test_a_check_that_could_read_only_few_items_begins_again(
 
     monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
     monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
-    assert fdbqueue.check(db, queue).ready == items
+    assert fdbqueue.admin.check(db, queue).ready == items
     assert refused == []
 
 
@@ -251,7 +251,7 @@ def test_a_check_tries_again_after_a_recovery_of_the_database(
 ) -> None:
     queue.push_many(db, range(items))
     recovering = RecoveringDatabase(db, refused=3)
-    report = fdbqueue.check(recovering, queue, repair=repair)
+    report = fdbqueue.admin.check(recovering, queue, repair=repair)
     assert (report.ready, report.ok, recovering.refused) == (items, True, 0)
 
 
@@ -268,7 +268,7 @@ def test_a_check_that_a_recovery_interrupts_begins_again(
 
     monkeypatch.setattr(_Check, "_scan_pieces", scan_pieces)
     monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: 0.0)  # it takes no time
-    assert fdbqueue.check(db, filled).ready == 3
+    assert fdbqueue.admin.check(db, filled).ready == 3
     assert interrupted == [3]
 
 
@@ -281,6 +281,6 @@ def test_a_check_in_a_transaction_that_has_read_nothing_can_be_tried_again(
     tr = db.create_transaction()
     with monkeypatch.context() as patch, fdb_error(1007):
         patch.setattr(_Check, "_scan_items", too_old)
-        fdbqueue.check(tr, filled)
+        fdbqueue.admin.check(tr, filled)
     tr.on_error(1007).wait()
-    assert fdbqueue.check(tr, filled).ready == 3
+    assert fdbqueue.admin.check(tr, filled).ready == 3

@@ -56,8 +56,8 @@ def test_size_items_remove_and_clear(db: Any, fifo: Queue) -> None:
     assert values(fifo.items(db)) == ["a", "c", "e"]
     assert values(fifo.items(db, reverse=True, limit=2)) == ["e", "c"]
     assert values(fifo.items(db, after=items[0])) == ["c", "e"]
-    assert fdbqueue.check(db, fifo).ready == 3
-    assert fdbqueue.check(db, fifo).ok
+    assert fdbqueue.admin.check(db, fifo).ready == 3
+    assert fdbqueue.admin.check(db, fifo).ok
     fifo.clear(db)
     assert fifo.is_empty(db)
     assert fifo.size(db) == 0
@@ -93,4 +93,4 @@ def test_large_and_bad_values(db: Any, fifo: Queue) -> None:
         fifo.enqueue(db, "x" * 9_000_000)
     assert fifo.enqueue_many(db, []) == []
     assert fifo.is_empty(db)
-    assert fdbqueue.check(db, fifo).ok
+    assert fdbqueue.admin.check(db, fifo).ok

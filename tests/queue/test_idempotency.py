@@ -57,7 +57,7 @@ def test_an_expired_key_is_new_even_if_no_other_key_was_used(
         assert (queue.size(db), key_rows(db, queue)) == (1, 2)
     assert len(set(ids)) == 4
     assert push(db, queue, "daily-report") == ids[-1]
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("minute", [0, 1, 30, 59])

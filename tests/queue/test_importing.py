@@ -202,7 +202,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
         killed += 1
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert numbers(db, queue) == list(range(60_000))
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
     assert killed > 1
 
 
@@ -255,7 +255,7 @@ def test_imports_are_forgotten_five_weeks_after_their_last_run(
     import_lines(db, queue, lines([1000]), None)
     assert marks(db, queue) == 0
     assert import_lines(db, queue, lines([199]), "file 199") == ImportReport(1, 0)
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("day", [0, 3, 6])

@@ -12,7 +12,8 @@ from weakref import ref
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import Claim, PriorityQueue, TaskQueue, check
+from fdbqueue import Claim, PriorityQueue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of

@@ -134,8 +134,8 @@ class QueueMachine(RuleBasedStateMachine):
             (self.queue.peek_max(self.db), self.order(True)[:1]),
         ]:
             assert ([] if item is None else [item.value]) == [v for _, _, v in entry]
-        assert fdbqueue.check(self.db, self.queue).ok
-        assert fdbqueue.check(self.db, self.fifo).ok
+        assert fdbqueue.admin.check(self.db, self.queue).ok
+        assert fdbqueue.admin.check(self.db, self.fifo).ok
 
 
 def test_a_queue_agrees_with_a_sorted_list(db: Any, space: Subspace) -> None:

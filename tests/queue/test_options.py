@@ -9,6 +9,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue.http.v1.bodies import NewOptions
+from fdbqueue.queue.options import LIMITS, Settings
+from fdbqueue.types import Options
+from tests.support.pages import DOCS
+from tests.support.shell import commands
 
 
 def test_several_options_change_in_one_transaction(db: Any, name: str) -> None:
@@ -75,3 +80,22 @@ def test_a_task_queue_limits_its_agents(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, name)
     tasks.configure(db, agent_concurrency=2, max_size=3)
     assert (tasks.options(db).agent_concurrency, tasks.options(db).max_size) == (2, 3)
+
+
+def test_python_the_command_line_http_and_the_documentation_have_the_options_of_the_table() -> None:
+    assert {*Settings.__annotations__} == {*LIMITS, "paused", "keep"}
+    flags = {parameter.name for parameter in commands()["limit"].params}
+    assert flags >= {*LIMITS}
+    assert {*NewOptions.model_fields} == {*LIMITS, "paused"}
+    table = (DOCS / "reference" / "queues.md").read_text().partition("## Options of a queue")[2]
+    assert not {name for name in (*LIMITS, "paused") if f"`{name}`" not in table}
+
+
+def test_the_ranges_and_defaults_of_http_are_those_of_the_table() -> None:
+    defaults = Options("priority", "json", int, None)
+    fields = NewOptions.model_json_schema()["properties"]
+    for name, (lowest, highest, can_be_none) in LIMITS.items():
+        number = fields[name]["anyOf"][0] if can_be_none else fields[name]
+        assert number["minimum"] == lowest
+        assert number.get("maximum", highest) <= highest
+        assert fields[name]["default"] == getattr(defaults, name)

@@ -24,7 +24,7 @@ NUMBER = 2_500
 SHARED = 50
 """The number of queues that share a read."""
 
-LOOKS = [fdbqueue.queue_names, fdbqueue.queues, fdbqueue.overview]
+LOOKS = [fdbqueue.admin.queue_names, fdbqueue.admin.queues, fdbqueue.admin.overview]
 
 
 def behind(name: str) -> str:
@@ -44,7 +44,7 @@ def test_many_idle_queues_share_transactions_and_reads(db: Any, name: str) -> No
         found: Any = look(counting, after=behind(name), limit=NUMBER)
         assert (counting.transactions, counting.commits) == (pages, 0)
         assert counting.reads == reads, look
-        if look is fdbqueue.overview:
+        if look is fdbqueue.admin.overview:
             assert {each: stats.ready for each, stats in found.items()} == sizes
             by_priority = [stats.by_priority for stats in found.values() if stats.ready]
             assert by_priority == [{0: 1, 7: 1}] * len(busy)
@@ -54,7 +54,7 @@ def test_many_idle_queues_share_transactions_and_reads(db: Any, name: str) -> No
             assert ages == {each for each, size in sizes.items() if size}
         else:
             assert list(found) == list(sizes)
-            assert look is fdbqueue.queue_names or found == sizes
+            assert look is fdbqueue.admin.queue_names or found == sizes
 
 
 def test_queues_that_hold_much_take_little_more_than_a_read_each(db: Any, name: str) -> None:
@@ -63,12 +63,12 @@ def test_queues_that_hold_much_take_little_more_than_a_read_each(db: Any, name: 
     names = [f"{name}{n:03}" for n in range(200)]
     copy_queue(db, source, names)
     counting = CountingDatabase(db)
-    found = fdbqueue.queues(counting, after=f"{name}0", limit=200)
+    found = fdbqueue.admin.queues(counting, after=f"{name}0", limit=200)
     assert found == dict.fromkeys(names, 3)
     # The first of each group has nothing before it.
     assert counting.reads == 1 + 200
     counting.clear()
-    overview = fdbqueue.overview(counting, after=f"{name}0", limit=200)
+    overview = fdbqueue.admin.overview(counting, after=f"{name}0", limit=200)
     assert [(each, stats.by_priority) for each, stats in overview.items()] == [
         (each, {0: 3}) for each in names
     ]
@@ -84,7 +84,7 @@ def test_a_transaction_reads_a_bounded_number_of_counters(
         queue = PriorityQueue.named(db, f"{name}{n}")
         queue.push_many(db, range(priorities), priorities=range(priorities))
     counting = CountingDatabase(db)
-    found = fdbqueue.overview(counting, after=behind(name), limit=10)
+    found = fdbqueue.admin.overview(counting, after=behind(name), limit=10)
     assert list(found) == [f"{name}{n}" for n in range(10)]
     levels = [len(stats.by_priority) for stats in found.values()]
     assert levels == [1, 30, 2, 2, 2, 2, 2, 40, 1, 1]
@@ -129,14 +129,14 @@ def test_the_order_is_that_of_names_wherever_renamed_queues_are_stored(
         expected[f"{name}{n:02}"] = queue.size(db)
     for n in rng.sample(range(60), 30):
         old, new = f"{name}{n:02}", f"{name}{rng.randrange(60):02}+{n}"
-        fdbqueue.rename_queue(db, old, new)
+        fdbqueue.admin.rename(db, old, new)
         expected[new] = expected.pop(old)
         if rng.random() < 0.5:
             PriorityQueue.named(db, old).push(db, "of a later queue")
             expected[old] = 1
-    found = fdbqueue.queues(db, after=behind(name), limit=len(expected))
+    found = fdbqueue.admin.queues(db, after=behind(name), limit=len(expected))
     assert list(found.items()) == sorted(expected.items())
-    overview = fdbqueue.overview(db, after=behind(name), limit=len(expected))
+    overview = fdbqueue.admin.overview(db, after=behind(name), limit=len(expected))
     assert [(each, stats.ready) for each, stats in overview.items()] == sorted(expected.items())
 
 
@@ -153,7 +153,7 @@ def test_every_kind_of_queue_has_an_oldest_item_while_one_is_ready(db: Any, name
     delayed.push(db, "x", delay=3600)
     oldest = {
         each.removeprefix(name): stats.oldest
-        for each, stats in fdbqueue.overview(db, after=behind(name), limit=5).items()
+        for each, stats in fdbqueue.admin.overview(db, after=behind(name), limit=5).items()
     }
     assert oldest == {
         "fifo": fifo.pushed_at(fifo.peek(db)),
@@ -170,8 +170,8 @@ def test_a_transaction_sees_its_own_changes_of_many_queues(db: Any, name: str) -
     def body(tr: Any) -> dict[str, int]:
         PriorityQueue.named(tr, f"{name}000100").push(tr, "x")
         PriorityQueue.named(tr, f"{name}000100+").push(tr, "y")
-        fdbqueue.drop_queue(tr, f"{name}000200")
-        return fdbqueue.queues(tr, after=behind(name), limit=300)
+        fdbqueue.admin.drop(tr, f"{name}000200")
+        return fdbqueue.admin.queues(tr, after=behind(name), limit=300)
 
     del sizes[f"{name}000200"]
     sizes |= {f"{name}000100": 1, f"{name}000100+": 1}
@@ -187,14 +187,14 @@ def test_a_queue_of_an_earlier_layout_has_an_error_instead_of_numbers(
 ) -> None:
     restore_named(db, f"{name}old", layout, kind)
     PriorityQueue.named(db, f"{name}young").push(db, 1)
-    old, young = fdbqueue.overview(db, after=behind(name), limit=2).values()
+    old, young = fdbqueue.admin.overview(db, after=behind(name), limit=2).values()
     assert old.error is not None
     assert f"has layout {layout} and" in old.error
     assert "run `fdbq migrate`" in old.error
     assert not old.is_empty
     assert (old.ready, old.total_pushed, young.ready, young.error) == (0, 0, 1, None)
-    fdbqueue.migrate_queue(db, f"{name}old")
-    (migrated,) = fdbqueue.overview(db, after=behind(name), limit=1).values()
+    fdbqueue.admin.migrate(db, f"{name}old")
+    (migrated,) = fdbqueue.admin.overview(db, after=behind(name), limit=1).values()
     assert (migrated.error, migrated.ready) == (None, {"priority": 3, "task": 1}[kind])
 
 
@@ -204,7 +204,7 @@ def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: st
     fifo.enqueue(db, "x")
     tasks.push(db)
     urgent.push(db, "x", 1000)
-    found = fdbqueue.overview(db, after=behind(name), limit=3)
+    found = fdbqueue.admin.overview(db, after=behind(name), limit=3)
     assert [(stats.ready, stats.error) for stats in found.values()] == [(1, None)] * 3
     for version in (5, LAYOUT_VERSION + 1):
         queues: list[Any] = [fifo, tasks, urgent]
@@ -212,7 +212,7 @@ def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: st
             options = store_of(queue).layout.options
             fields = fdb.tuple.unpack(db[options])
             db[options] = fdb.tuple.pack((version, *fields[1:]))
-        found = fdbqueue.overview(db, after=behind(name), limit=3)
+        found = fdbqueue.admin.overview(db, after=behind(name), limit=3)
         errors = [stats.error or "" for stats in found.values()]
         assert [f"has layout {version} and" in error for error in errors] == [True] * 3
 
@@ -223,6 +223,6 @@ def test_the_sizes_of_queues_of_an_earlier_layout_are_an_error(
 ) -> None:
     restore_named(db, f"{name}old", layout)
     with pytest.raises(LayoutVersionMismatch, match="run `fdbq migrate`"):
-        fdbqueue.queues(db, after=behind(name), limit=1)
-    fdbqueue.migrate_queue(db, f"{name}old")
-    assert fdbqueue.queues(db, after=behind(name), limit=1) == {f"{name}old": 3}
+        fdbqueue.admin.queues(db, after=behind(name), limit=1)
+    fdbqueue.admin.migrate(db, f"{name}old")
+    assert fdbqueue.admin.queues(db, after=behind(name), limit=1) == {f"{name}old": 3}

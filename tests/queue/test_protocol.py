@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue, TaskQueue, aio, check
+from fdbqueue import PriorityQueue, Queue, TaskQueue, aio
+from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from tests.support.leases import come_due
 

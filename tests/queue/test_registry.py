@@ -13,7 +13,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, check
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.admin import check
 from fdbqueue.errors import (
     InvalidQueueName,
     OptionsMismatch,
@@ -33,7 +34,7 @@ from tests.support.counting import CountingDatabase
 
 def sizes(db: Any, name: str) -> dict[str, int]:
     """Return the sizes of the queues of this test by name."""
-    return {each: size for each, size in fdbqueue.queues(db).items() if each.startswith(name)}
+    return {each: size for each, size in fdbqueue.admin.queues(db).items() if each.startswith(name)}
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -60,7 +61,7 @@ def test_named_queues_are_independent_and_listed_with_their_sizes(db: Any, name:
     assert jobs.pop(db).value == f"{name}jobs"
     assert sizes(db, name) == {each: int(each != f"{name}jobs") for each in sorted(names)}
     assert list(sizes(db, name)) == sorted(names)
-    assert set(names) <= set(fdbqueue.queue_names(db))
+    assert set(names) <= set(fdbqueue.admin.queue_names(db))
 
 
 def test_the_first_push_creates_a_queue_and_reads_do_not(db: Any, name: str) -> None:
@@ -81,16 +82,16 @@ def test_an_invalid_name_is_rejected(db: Any, bad: Any) -> None:
     with pytest.raises(InvalidQueueName):
         PriorityQueue.named(db, bad)
     with pytest.raises(InvalidQueueName):
-        fdbqueue.rename_queue(db, "any", bad)
+        fdbqueue.admin.rename(db, "any", bad)
     with pytest.raises(InvalidQueueName):
-        fdbqueue.drop_queue(db, bad)
+        fdbqueue.admin.drop(db, bad)
 
 
 def test_a_renamed_queue_keeps_its_items_and_open_handles_still_work(db: Any, name: str) -> None:
     old, new = f"{name}old", f"{name}new"
     queue = PriorityQueue.named(db, old, max_size=3)
     queue.push_many(db, ["a", "b"])
-    fdbqueue.rename_queue(db, old, new)
+    fdbqueue.admin.rename(db, old, new)
     assert sizes(db, name) == {new: 2}
     assert queue.push(db, "c").value == "c"
     renamed = PriorityQueue.existing(db, new)
@@ -105,7 +106,7 @@ def test_a_name_freed_by_a_rename_is_available_for_another_queue(db: Any, name: 
     for number in range(3):
         queue = PriorityQueue.named(db, first)
         queue.push(db, number)
-        fdbqueue.rename_queue(db, first, f"{second}{number}")
+        fdbqueue.admin.rename(db, first, f"{second}{number}")
     PriorityQueue.named(db, first).push_many(db, ["x", "y"])
     assert sizes(db, name) == {first: 2, f"{second}0": 1, f"{second}1": 1, f"{second}2": 1}
     assert [PriorityQueue.existing(db, f"{second}{n}").pop(db).value for n in range(3)] == [0, 1, 2]
@@ -116,20 +117,20 @@ def test_a_rename_of_a_missing_queue_or_to_a_taken_name_changes_nothing(db: Any,
     for each in (one, two):
         PriorityQueue.named(db, each).push(db, each)
     with pytest.raises(QueueExists, match="already"):
-        fdbqueue.rename_queue(db, one, two)
+        fdbqueue.admin.rename(db, one, two)
     with pytest.raises(QueueNotFound):
-        fdbqueue.rename_queue(db, f"{name}3", f"{name}4")
+        fdbqueue.admin.rename(db, f"{name}3", f"{name}4")
     assert sizes(db, name) == {one: 1, two: 1}
 
 
 def test_a_dropped_queue_is_created_again_by_the_next_push(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, f"{name}x", codec="bytes", max_size=1)
     queue.push(db, b"x" * 100_000)
-    fdbqueue.drop_queue(db, f"{name}x")
+    fdbqueue.admin.drop(db, f"{name}x")
     assert list(db.get_range_startswith(queue.subspace.key())) == []
     assert sizes(db, name) == {}
     with pytest.raises(QueueNotFound):
-        fdbqueue.drop_queue(db, f"{name}x")
+        fdbqueue.admin.drop(db, f"{name}x")
     PriorityQueue.named(db, f"{name}x").push(db, "another codec")
     with pytest.raises(OptionsMismatch, match="codec 'json' and was opened with 'bytes'"):
         queue.push(db, b"y")
@@ -138,9 +139,9 @@ def test_a_dropped_queue_is_created_again_by_the_next_push(db: Any, name: str) -
 def test_an_old_handle_does_not_push_to_a_queue_that_took_its_name(db: Any, name: str) -> None:
     old = PriorityQueue.named(db, f"{name}x")
     old.push(db, 1)
-    fdbqueue.rename_queue(db, f"{name}x", f"{name}y")
+    fdbqueue.admin.rename(db, f"{name}x", f"{name}y")
     PriorityQueue.named(db, f"{name}x").push(db, 2)
-    fdbqueue.drop_queue(db, f"{name}y")
+    fdbqueue.admin.drop(db, f"{name}y")
     with pytest.raises(QueueRenamed, match="open it again"):
         old.push(db, 3)
     assert sizes(db, name) == {f"{name}x": 1}
@@ -151,9 +152,9 @@ def test_an_old_handle_of_a_renamed_and_dropped_queue_does_not_reach_its_replace
 ) -> None:
     """The handle must not push to, or pop from, a queue that took over the name."""
     PriorityQueue.named(db, f"{name}a").push(db, "old")
-    fdbqueue.rename_queue(db, f"{name}a", f"{name}b")
+    fdbqueue.admin.rename(db, f"{name}a", f"{name}b")
     old = PriorityQueue.named(db, f"{name}b")
-    fdbqueue.drop_queue(db, f"{name}b")
+    fdbqueue.admin.drop(db, f"{name}b")
     PriorityQueue.named(db, f"{name}a").push(db, "new")
     assert old.pop(db) is None
     assert old.push(db, "made anew").value == "made anew"
@@ -172,7 +173,7 @@ def test_repeated_renames_of_a_queue_leave_one_trace(db: Any, name: str) -> None
     queue = PriorityQueue.named(db, f"{name}0")
     queue.push(db, "kept")
     for number in range(100):
-        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}{number + 1}")
+        fdbqueue.admin.rename(db, f"{name}{number}", f"{name}{number + 1}")
     assert len(traces(db).keys() - before.keys()) <= 1
     assert sizes(db, name) == {f"{name}100": 1}
     assert PriorityQueue.named(db, f"{name}50").push(db, "another").value == "another"
@@ -185,9 +186,9 @@ def test_renamed_and_dropped_queues_leave_a_bounded_number_of_traces(db: Any, na
     old = []
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "old")
-        fdbqueue.rename_queue(db, f"{name}{number}", f"{name}other")
+        fdbqueue.admin.rename(db, f"{name}{number}", f"{name}other")
         old.append(PriorityQueue.named(db, f"{name}other"))
-        fdbqueue.drop_queue(db, f"{name}other")
+        fdbqueue.admin.drop(db, f"{name}other")
         assert len(traces(db)) <= operations_names.MAX_TRACES + 1
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "new")
@@ -212,13 +213,13 @@ def test_a_subspace_is_never_reused_for_another_queue(
             assert subspace not in subspaces.values()
             subspaces[each], names_of[subspace] = subspace, {each}
         elif rng.random() < 0.3:
-            fdbqueue.drop_queue(db, each)
+            fdbqueue.admin.drop(db, each)
             del subspaces[each]
         elif other not in subspaces:
-            fdbqueue.rename_queue(db, each, other)
+            fdbqueue.admin.rename(db, each, other)
             subspaces[other] = subspaces.pop(each)
             names_of[subspaces[other]].add(other)
-    existing = {*names}.intersection(fdbqueue.queue_names(db))
+    existing = {*names}.intersection(fdbqueue.admin.queue_names(db))
     opened = {each: PriorityQueue.existing(db, each) for each in existing}
     assert {each: queue.subspace.key() for each, queue in opened.items()} == subspaces
 
@@ -229,11 +230,11 @@ def test_a_rename_that_folds_traces_conflicts_with_a_concurrent_rename(
 ) -> None:
     for each in "abc":
         PriorityQueue.named(db, f"{name}{each}").push(db, each)
-    fdbqueue.rename_queue(db, f"{name}c", f"{name}new-c")
+    fdbqueue.admin.rename(db, f"{name}c", f"{name}new-c")
     transactions = {each: db.create_transaction() for each in ("fold", "other")}
-    fdbqueue.rename_queue(transactions["other"], f"{name}a", f"{name}new-a")
+    fdbqueue.admin.rename(transactions["other"], f"{name}a", f"{name}new-a")
     monkeypatch.setattr(operations_names, "MAX_TRACES", 0)
-    fdbqueue.rename_queue(transactions["fold"], f"{name}b", f"{name}new-b")
+    fdbqueue.admin.rename(transactions["fold"], f"{name}b", f"{name}new-b")
     winner = transactions.pop(first)
     winner.commit().wait()
     ((_, loser),) = transactions.items()
@@ -248,9 +249,9 @@ def test_a_rename_takes_effect_once_despite_a_lost_reply(db: Any, name: str, los
     faulty = FaultyDatabase(db, seed=1, **faults)
     for number in range(6):
         PriorityQueue.named(faulty, f"{name}{number}").push(faulty, number)
-        fdbqueue.rename_queue(faulty, f"{name}{number}", f"{name}new{number}")
+        fdbqueue.admin.rename(faulty, f"{name}{number}", f"{name}new{number}")
         if number % 2:
-            fdbqueue.drop_queue(faulty, f"{name}new{number}")
+            fdbqueue.admin.drop(faulty, f"{name}new{number}")
     assert sizes(db, name) == {f"{name}new{number}": 1 for number in (0, 2, 4)}
 
 
@@ -259,9 +260,9 @@ def test_names_change_with_the_callers_transaction(db: Any, name: str) -> None:
 
     @fdbqueue.transactional
     def exchange(tr: Any) -> dict[str, int]:
-        fdbqueue.rename_queue(tr, f"{name}a", f"{name}b")
+        fdbqueue.admin.rename(tr, f"{name}a", f"{name}b")
         listed = sizes(tr, name)
-        fdbqueue.drop_queue(tr, f"{name}b")
+        fdbqueue.admin.drop(tr, f"{name}b")
         return listed
 
     assert exchange(db) == {f"{name}b": 1}
@@ -293,7 +294,7 @@ def test_a_handle_uses_the_stored_options_and_rejects_different_ones(db: Any, na
         db, (1, b"x"), (0, "a")
     )
     again = PriorityQueue.named(db, full)
-    assert again.options(db) == fdbqueue.Options("priority", "tuple", (int, str), 9)
+    assert again.options(db) == fdbqueue.types.Options("priority", "tuple", (int, str), 9)
     assert again.pop(db).value == (1, b"x")
     for option, given, said in [
         ("codec", "json", r"codec 'tuple' and was opened with 'json'"),
@@ -424,7 +425,7 @@ def test_a_client_sleeps_until_a_queue_exists(
         if end == "push":
             Queue.named(db, name).enqueue(db, 1)
         elif end == "rename":
-            fdbqueue.rename_queue(db, f"{name}other", name)
+            fdbqueue.admin.rename(db, f"{name}other", name)
         else:
             stop.set()
         kinds = {"push": Queue, "rename": TaskQueue, "stop": type(None)}

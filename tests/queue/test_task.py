@@ -15,7 +15,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, check, create_deadline
+from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, create_deadline
+from fdbqueue.admin import check
 from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -203,7 +204,7 @@ def test_an_agent_pops_its_own_most_urgent_task(db: Any, tasks: TaskQueue) -> No
     assert tasks.pop(db, agent="ada") is None
     assert tasks.peek(db, agent="ada") is None
     assert tasks.pop(db).payload == "anybody's"
-    assert check(db, tasks) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, tasks) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_an_agent_waits_for_its_own_task(db: Any, tasks: TaskQueue) -> None:
@@ -460,7 +461,7 @@ def test_a_task_queue_agrees_with_a_sorted_list(
             bobs = [each for each in ids(waiting) if agents[each] == "bob"]
             assert [task.id for task in tasks.get_tasks_for_agent(db, "bob")] == bobs
         waiting.sort()
-    assert check(db, tasks) == fdbqueue.CheckReport(len(waiting), 0, 0, 0, 0, (), False)
+    assert check(db, tasks) == fdbqueue.admin.CheckReport(len(waiting), 0, 0, 0, 0, (), False)
 
 
 def test_concurrent_calls_take_each_task_once(
@@ -492,7 +493,7 @@ def test_concurrent_calls_take_each_task_once(
     with ThreadPoolExecutor(6) as threads:
         taken = [each for part in threads.map(work, range(6)) for each in part]
     assert Counter(taken) == Counter(ids)
-    assert check(db, tasks) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, tasks) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> None:

@@ -93,10 +93,10 @@ def memory() -> Iterator[Any]:
 
 def show_all(db: Any, queue: Any) -> None:
     """Ask for every view of a queue, and of all queues. An item may expire at any moment."""
-    (numbers,) = fdbqueue.overview(db).values()
+    (numbers,) = fdbqueue.admin.overview(db).values()
     stats_as_json(numbers)
     stats_as_json(queue.stats(db))
-    assert fdbqueue.queues(db).keys() == {"q"}
+    assert fdbqueue.admin.queues(db).keys() == {"q"}
     for window in queue.history(db):
         history_as_json(window)
     for state in ("ready", "delayed", "claimed", "dead", "done"):
@@ -104,12 +104,12 @@ def show_all(db: Any, queue: Any) -> None:
             info_as_json(info)
             queue.get(db, info.id)
             queue.position(db, info.id)
-    [*queue.dead_letters(db)]
+    [*queue.items(db, state="dead")]
     if not isinstance(queue, Queue):
         queue.counts(db)
     if isinstance(queue, TaskQueue):
         queue.get_stats(db)
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def end(db: Any, queue: Any, data: st.DataObject) -> None:
@@ -143,14 +143,14 @@ def test_each_view_answers_after_each_push_that_is_accepted(
         try:
             pushed = push(memory, *args, **given)
         except REFUSED:
-            assert fdbqueue.queue_names(memory) == []
+            assert fdbqueue.admin.queue_names(memory) == []
             return
         assert pushed
         show_all(memory, queue)
         end(memory, queue, data)
     finally:
-        for each in fdbqueue.queue_names(memory):
-            fdbqueue.drop_queue(memory, each)
+        for each in fdbqueue.admin.queue_names(memory):
+            fdbqueue.admin.drop(memory, each)
 
 
 # What other clients have stored
@@ -228,12 +228,12 @@ def test_all_queues_are_listed_and_dropped_whatever_one_of_them_holds(
                 memory[key] = damage(value, junk)
             elif b"" < tail < b"\xff":  # else it is not below the prefix of the queue
                 memory[prefix + tail] = value
-        listed = fdbqueue.overview(memory)
+        listed = fdbqueue.admin.overview(memory)
         assert listed.keys() == {"other", "q"}
         assert (listed["other"].ready, listed["other"].error) == (1, None)
         assert listed["q"].error != ""
         stats_as_json(listed["q"])
     finally:
-        for each in fdbqueue.queue_names(memory):
-            fdbqueue.drop_queue(memory, each)
+        for each in fdbqueue.admin.queue_names(memory):
+            fdbqueue.admin.drop(memory, each)
     assert not [*memory.get_range_startswith(prefix)]

@@ -29,12 +29,12 @@ def test_an_item_is_in_one_state_after_each_transition(db: Any, name: str, kind:
         (lambda: queue.claim(db), "claimed"),
         (lambda: lapse(db, queue), "ready"),
         (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "dead"),
-        (lambda: queue.retry_dead_letter(db, item_id), "ready"),
+        (lambda: queue.retry(db, item_id), "ready"),
         (lambda: queue.nack(db, queue.claim(db), delay=600, error="busy"), "delayed"),
         (lambda: come_due(db, queue), "ready"),
         (lambda: queue.claim(db), "claimed"),
         (lambda: lapse(db, queue), "dead"),
-        (lambda: queue.retry_dead_letter(db, item_id), "ready"),
+        (lambda: queue.retry(db, item_id), "ready"),
     ]
     assert assert_views_agree(db, queue).ready == 1
     for step, state in steps:
@@ -68,7 +68,7 @@ def test_views_of_a_read_only_transaction_show_what_is_over_and_due(db: Any, nam
     assert [item.value for item in queue.peek_many(reads, 2, max=True)] == ["second", "third"]
     assert [item.value for item in queue.items(reads, reverse=True, limit=2)] == ["third", "second"]
     assert (queue.size(reads), queue.counts(reads)) == (3, {1: 1, 2: 2})
-    assert fdbqueue.queues(db)[name] == fdbqueue.overview(db)[name].ready == 3
+    assert fdbqueue.admin.queues(db)[name] == fdbqueue.admin.overview(db)[name].ready == 3
     tr.commit().wait()
     assert tr.get_committed_version() == -1
     assert db.create_transaction().get_read_version().wait() >= before
@@ -113,10 +113,10 @@ def test_a_delayed_item_is_run_at_once_and_a_claimed_one_taken_away(
 ) -> None:
     queue = kind.named(db, name)
     item_id = push(db, queue, "job")
-    assert not queue.run_now(db, item_id)
+    assert not queue.retry(db, item_id)
     assert not queue.release(db, item_id)
     queue.nack(db, queue.claim(db), delay=600)
-    assert queue.run_now(db, item_id)
+    assert queue.retry(db, item_id)
     assert assert_views_agree(db, queue).ready == 1
     queue.configure(db, concurrency=1)
     claim = queue.claim(db)
@@ -157,7 +157,7 @@ def test_a_client_that_waits_is_woken_by_an_item_that_is_run_at_once(
     thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
     thread.start()
     assert asleep.wait(60)
-    assert queue.run_now(db, item)
+    assert queue.retry(db, item)
     thread.join(30)
     assert [found.value for found in popped] == ["job"]
 
@@ -186,15 +186,15 @@ def test_operations_on_single_items_find_the_state_that_views_show(
     queue.nack(db, queue.claim(db), delay=600)
     (item,) = [info.item for info in queue.items(db, state="delayed")]
     come_due(db, queue)
-    assert not queue.run_now(db, item)
+    assert not queue.retry(db, item)
     assert queue.remove(db, item)
     tr = db.create_transaction()
     dead = overdue(db, queue, "dead")
-    assert queue.retry_dead_letter(tr, dead)
+    assert queue.retry(tr, dead)
     tr.commit().wait()
     queue.configure(db, max_attempts=None)
     queue.clear(db)
-    assert queue.drop_dead_letter(db, overdue(db, queue, "dead"))
+    assert queue.remove(db, overdue(db, queue, "dead"))
     stats = assert_views_agree(db, queue)
     assert (stats.is_empty, stats.total_died, stats.total_removed) == (True, 1, 1)
 
@@ -207,7 +207,7 @@ def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
         pass
     assert not queue.remove(db, item)
     assert queue.reprioritize(db, item, 1) is None
-    assert not queue.run_now(db, delayed)
+    assert not queue.retry(db, delayed)
     stats = assert_views_agree(db, queue)
     assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
 
@@ -303,11 +303,11 @@ def test_a_paused_queue_is_listed_as_paused(db: Any, name: str) -> None:
         queue.configure(db, paused=True)
         queue.configure(db, paused=True)
         assert queue.stats(db).paused
-        assert fdbqueue.overview(db)[name].paused
-        assert fdbqueue.check(db, queue).ok
+        assert fdbqueue.admin.overview(db)[name].paused
+        assert fdbqueue.admin.check(db, queue).ok
         queue.configure(db, paused=False)
         assert not queue.stats(db).paused
-        assert not fdbqueue.overview(db)[name].paused
+        assert not fdbqueue.admin.overview(db)[name].paused
 
 
 def test_items_in_a_state_are_read_by_pages(db: Any, name: str) -> None:
@@ -356,9 +356,9 @@ def work(db: Any, queue: PriorityQueue, seed: int, stop: threading.Event) -> Non
                 if popped and rng.random() < 0.3:
                     queue.put_back(db, [popped.pop()])
             else:
-                letters = [letter.id for letter in queue.dead_letters(db)]
+                letters = [letter.id for letter in queue.items(db, state="dead")]
                 if letters:
-                    change = rng.choice([queue.retry_dead_letter, queue.drop_dead_letter])
+                    change = rng.choice([queue.retry, queue.remove])
                     change(db, rng.choice(letters))
                 elif item := queue.peek(db):
                     queue.reprioritize(db, item, rng.randrange(3))

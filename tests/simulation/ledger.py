@@ -16,8 +16,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from fdbqueue import Claim, DeadLetter
+from fdbqueue import Claim
 from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.types import ItemInfo
 from tests.simulation.scheduler import Commit, SimulatedTransaction
 
 
@@ -336,7 +337,7 @@ class Ledger:
         is_its = state.fate is None and state.token == act.claim.token
         assert not is_its or looked, f"{state.value} is its own: {act}"
 
-    def close(self, letters: list[DeadLetter], effects: Counter[str]) -> None:
+    def close(self, letters: list[ItemInfo], effects: Counter[str]) -> None:
         """Check dead letters and effects of jobs after all other items were acknowledged."""
         acked = {value for value, state in self._states.items() if state.fate == "ack"}
         assert effects == Counter(acked), "effects are not those of what was acknowledged"

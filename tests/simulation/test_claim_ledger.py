@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fdbqueue import Claim, DeadLetter, Item
+from fdbqueue import Claim, Item
 from tests.simulation.ledger import Act, Ledger
 from tests.simulation.scheduler import Commit
 
 A = Item("a", 1, "id of a", b"place of a")
-DEAD = DeadLetter(A, A.id, 2, datetime.now(timezone.utc), None)
+DEAD: Any = SimpleNamespace(item=A, attempts=2)
 
 
 def took_place(kind: str, version: int, **about: Any) -> Act:

@@ -15,10 +15,11 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Claim, DeadLetter, PriorityQueue
+from fdbqueue import Claim, PriorityQueue
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.queue.base import store_of
+from fdbqueue.types import ItemInfo
 from tests.simulation.ledger import Act, Ledger
 from tests.simulation.scheduler import Commit, SimulatedTransaction
 from tests.simulation.simulated import Simulated
@@ -46,7 +47,7 @@ class ClaimSimulation(Simulated):
         self._concurrency = None if self.is_quiet else self.random.choice([None, None, 2, 4])
         self._acked, self._popped = space["acked"], space["popped"]
         self.acts: list[Act] = []
-        self.dead: list[DeadLetter] = []
+        self.dead: list[ItemInfo] = []
         self._pops_inside = self.random.random() < 0.5
         self._values = 0
         self._doing: dict[int | None, Act] = {}
@@ -78,7 +79,7 @@ class ClaimSimulation(Simulated):
             queue = self._open()
             self.end(queue)
             assert store_of(queue).is_idle(self.db) == self._drain(queue)
-            self.dead = [*queue.dead_letters(self._raw)]
+            self.dead = [*queue.items(self._raw, state="dead")]
         self._read_pops()
         rows = self._raw[self._acked.range()]
         effects = {self._acked.unpack(row.key)[0]: decode_count(row.value) for row in rows}
@@ -230,7 +231,7 @@ def simulate(db: Any, space: Subspace, seed: int) -> ClaimSimulation:
     simulation = ClaimSimulation(db, space, seed)
     try:
         simulation.run()
-        report = fdbqueue.check(db, simulation.queue)
+        report = fdbqueue.admin.check(db, simulation.queue)
         assert report.ok, report.problems
         assert report.ready == 0
     except BaseException:

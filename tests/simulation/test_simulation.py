@@ -161,7 +161,7 @@ def simulate(db: Any, seed: int) -> Simulation:
         assert is_linearizable(simulation.history), (
             "no order of the operations explains the results"
         )
-        report = fdbqueue.check(db, simulation.queue)
+        report = fdbqueue.admin.check(db, simulation.queue)
         assert report.ok, report.problems
     except BaseException:
         print(f"--seed={seed}", *simulation.scheduler.trace, sep="\n")

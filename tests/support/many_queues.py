@@ -44,7 +44,7 @@ def make_queues(db: Any, name: str, number: int, busy: set[int] = frozenset()) -
     copy_queue(db, source, [each for n, each in enumerate(names) if n not in busy])
     source.push_many(db, ["one", "two"], priorities=[0, 7])
     copy_queue(db, source, [names[n] for n in sorted(busy)])
-    fdbqueue.drop_queue(db, f"{name}source")
+    fdbqueue.admin.drop(db, f"{name}source")
     return {each: 2 * (n in busy) for n, each in enumerate(names)}
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 import fdbqueue
-from fdbqueue import PriorityQueue, QueueStats
+from fdbqueue import PriorityQueue
 from fdbqueue.layout.values import (
     decode_claim,
     decode_lease,
@@ -19,6 +19,7 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.queue.base import store_of
+from fdbqueue.types import QueueStats
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
 
@@ -96,7 +97,7 @@ def assert_views_agree(db: Any, queue: Any, rng: random.Random | None = None) ->
             stats: QueueStats = queue.stats(reads)
             items = {state: [*queue.items(reads, state=state)] for state in STATES}
             numbers = queue.size(reads), queue.is_empty(reads)
-            report = fdbqueue.check(tr, queue)
+            report = fdbqueue.admin.check(tr, queue)
             shown = None
             if isinstance(queue, PriorityQueue):
                 shown = [item.id for item in queue.items(reads)], queue.counts(reads)

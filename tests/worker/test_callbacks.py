@@ -88,7 +88,7 @@ def assert_none_is_claimed(db: Any, queue: PriorityQueue, handler: Callable[...,
     assert stats.claimed == 0
     assert ended >= 1
     assert ended + stats.ready == JOBS
-    assert fdbqueue.check(db, queue).ok
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

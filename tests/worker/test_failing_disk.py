@@ -58,4 +58,4 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
         assert sorted(done) == ([] if in_transaction else list(range(JOBS)))
         assert db[b"done"] == (bytes([JOBS]) if in_transaction else None)
         assert jobs.stats(db).dead == 0
-        assert fdbqueue.check(db, jobs).ok
+        assert fdbqueue.admin.check(db, jobs).ok

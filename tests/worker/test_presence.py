@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, workers
+from fdbqueue import PriorityQueue, Worker
+from fdbqueue.admin import workers
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
@@ -29,7 +30,7 @@ def until(condition: Any) -> None:
         time.sleep(0.01)
 
 
-def mine(db: Any, name: str) -> list[fdbqueue.WorkerInfo]:
+def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
     """Return the workers of a queue: a cluster has those of other tests as well."""
     return [worker for worker in workers(db) if worker.queue == name]
 

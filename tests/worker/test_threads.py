@@ -11,7 +11,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, WorkerReport, check
+from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.admin import check
 from fdbqueue.database.exactly_once import Pausing
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads as module

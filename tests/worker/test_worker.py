@@ -30,7 +30,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport, check
+from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
+from fdbqueue.admin import check
 from fdbqueue.operations import failures
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -56,7 +57,7 @@ def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> Non
     assert report == WorkerReport(done=3)
     assert [item.value for item in seen] == ["b", "c", "a"]
     assert reports == [1, 2, 3]
-    assert check(db, queue) == fdbqueue.CheckReport(0, 0, 0, 0, 0, (), False)
+    assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
 def test_a_transactional_handler_commits_together_with_its_ack(
@@ -113,7 +114,7 @@ def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
     come_due(db, queue)
     worker = Worker(db, queue, handler)
     assert worker.run(progress=lambda report: report.failed == 2 and worker.stop()).failed == 2
-    letters = {letter.item.value: letter.error for letter in queue.dead_letters(db)}
+    letters = {letter.item.value: letter.error for letter in queue.items(db, state="dead")}
     assert letters == {"bad": "RuntimeError: no such address", "exit": "SystemExit: 3"}
     advice = [each.message for each in caplog.records if "the last attempt" in each.message]
     assert len(advice) == 2
@@ -183,7 +184,7 @@ class Down(FaultyDatabase):
 
 def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
-    worker = Worker(Down(db), queue, lambda item: worker.stop())
+    worker: Worker = Worker(Down(db), queue, lambda item: worker.stop())
     assert worker.run() == WorkerReport(done=1)
 
 
@@ -285,7 +286,7 @@ def test_undecodable_items_do_not_block_the_other_items(
     come_due(db, queue)
     assert fdbqueue.transactional(lambda tr: queue.claim(tr))(db) is None
     assert queue.claim(db) is None
-    letters = list(queue.dead_letters(db))
+    letters = list(queue.items(db, state="dead"))
     assert [letter.id for letter in letters] == [item.id for item in items[:3]]
     assert {(letter.item, letter.attempts) for letter in letters} == {(None, 2)}
     assert "cannot be decoded" in str(letters[0].error)
@@ -329,7 +330,7 @@ def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     assert claim is not None
     queue.nack(db, claim, delay=0)
     held: list[int] = []
-    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
     assert worker.run(drain=True).done == 30
     assert max(held) <= 2
 
@@ -338,10 +339,10 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push_many(db, range(20))
     held: list[int] = []
-    worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
     assert worker.run(drain=True).done == 20
     assert max(held) <= 2
-    assert not list(queue.dead_letters(db))
+    assert not list(queue.items(db, state="dead"))
 
 
 def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
@@ -419,7 +420,7 @@ def test_a_handler_too_slow_for_its_transaction_fails_the_job(
         raise fdbqueue.FDBError(1007)
 
     assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
-    (letter,) = queue.dead_letters(db)
+    (letter,) = queue.items(db, state="dead")
     assert "a transaction lives five" in str(letter.error)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from fdb.subspace_impl import Subspace
 
-from fdbqueue import PriorityQueue, check
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import check
 from tests.support.shell import Shell
 
 TREE = os.environ.get("FDBQ_WORKER_TREE", "")

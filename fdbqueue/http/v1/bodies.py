@@ -21,7 +21,7 @@ from pydantic import (
 
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_time
-from fdbqueue.types import Change, State
+from fdbqueue.types import State
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -193,7 +193,7 @@ class Move(_Request):
 class ChangeAll(_Request):
     """A change of all items in a state, or of those that match."""
 
-    change: Change
+    change: Literal["remove", "retry", "run_now", "release", "reprioritize"]
     state: State
     priority: Priority | None = None
     agent: Part | None = None

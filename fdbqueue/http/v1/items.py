@@ -30,12 +30,15 @@ from fdbqueue.http.v1.parameters import (
 from fdbqueue.http.v1.values import exact_priority, found_info, options_of
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.queue.overview import decode_json
+from fdbqueue.types import State
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
 _OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")
 _CHANGED_ITEM = links(204, of_item(SAME_ITEM, "get", "position"))
 _MAX_UNCHANGED = 1000  # ids in a response
+_RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
+"""The states of the items that each of the two changes makes ready."""
 
 
 _Filters: TypeAlias = Annotated[Filters, Depends()]
@@ -192,7 +195,7 @@ async def _changed(
 async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Return a dead letter to its place in the queue, with all its attempts again."""
     handle = await served.queue(name)
-    changed = await handle.retry_dead_letter(served.db, item_id)
+    changed = await handle.retry(served.db, item_id, state="dead")
     why = "it is not a dead letter, or another item has its unique key"
     return await _changed(served, handle, item_id, changed, why)
 
@@ -201,7 +204,7 @@ async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
 async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Make a delayed item ready at once."""
     handle = await served.queue(name)
-    changed = await handle.run_now(served.db, item_id)
+    changed = await handle.retry(served.db, item_id, state="delayed")
     return await _changed(served, handle, item_id, changed, "it is not delayed")
 
 
@@ -251,6 +254,11 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
     with _invalid_values():
         for field in ("priority", "to"):
             given[field] = exact_priority(handle.queue, given[field])
+        retried = _RETRIES.get(body.change)
+        if retried not in (None, body.state) and given["to"] is None:
+            raise ValueError(f"{body.change!r} is not a change of {body.state} items")
+        if body.change == "run_now":
+            given["change"] = "retry"
         results = await handle.change_all(served.db, **given)
     unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
     changed = len(results) - len(unchanged)

@@ -214,7 +214,7 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     validate_encoding(name)
     found = await aio.overview(served.db, prefix=name, limit=1)
     served.forget(name)
-    await aio.drop_queue(served.db, name)
+    await aio.drop(served.db, name)
     stats = found.get(name)
     if stats is None or stats.error is not None:
         return json_response(dict.fromkeys(_STATES))
@@ -235,7 +235,7 @@ async def rename(
 ) -> Response:
     """Rename a queue; its items, claims, dead letters and options are kept."""
     authorize(request, "admin", body.name)
-    await aio.rename_queue(served.db, name, body.name)
+    await aio.rename(served.db, name, body.name)
     served.forget(name)
     return Response(status_code=204)
 

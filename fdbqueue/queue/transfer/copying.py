@@ -10,7 +10,7 @@ from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, rows_of, stored_co
 from fdbqueue.types import Database
 
 
-def copy_queue(
+def copy(
     source: Database,
     target: Database,
     name: str,
@@ -52,7 +52,7 @@ def copy_queue(
         >>> import fdbqueue
         >>> here, there = fdbqueue.open("memory:"), fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(here, "jobs").push_many(here, ["a", "b"])
-        >>> copy_queue(here, there, "jobs").ready
+        >>> copy(here, there, "jobs").ready
         2
     """
     rows = rows_of(source, name)

@@ -70,7 +70,7 @@ class Process:
 
     def left(self) -> list[Any]:
         """Pop what is left, after a check of the queue."""
-        report = fdbqueue.check(self.db, self.queue)
+        report = fdbqueue.admin.check(self.db, self.queue)
         assert report.ok, report.problems
         return [item.value for item in self.queue.pop_many(self.db, 1_000)]
 

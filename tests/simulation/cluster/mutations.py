@@ -75,7 +75,7 @@ class _Snapshot:
 # What is taken
 
 
-@_found_by("queues", "was taken, but it is gone", "fdbqueue.check", "are counted as")
+@_found_by("queues", "was taken, but it is gone", "fdbqueue.admin.check", "are counted as")
 def _pop_by_snapshot() -> None:
     """Two clients pop the same item."""
     from fdbqueue.operations.items import Items
@@ -206,7 +206,7 @@ def _uncounted_attempt() -> None:
 # Timers
 
 
-@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
+@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.admin.check")
 def _sweep_without_conflict() -> None:
     """Two clients end the same lease, or the same delay."""
     from fdbqueue.operations.leases import Leases
@@ -280,7 +280,7 @@ def _unique_by_snapshot() -> None:
 # Counters, receipts, other queues
 
 
-@_found_by("queues", "the totals do not add up", "the queue was full, with", "fdbqueue.check")
+@_found_by("queues", "the totals do not add up", "the queue was full, with", "fdbqueue.admin.check")
 def _forgotten_counter() -> None:
     """A removed item is not counted."""
     from fdbqueue.operations.items import Items
@@ -295,7 +295,7 @@ def _forgotten_counter() -> None:
     _change(Items, "tally", tally)
 
 
-@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.check")
+@_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.admin.check")
 def _put_back_unseen() -> None:
     """An item is put back although it is in the queue."""
     from fdbqueue.operations.items import Items
@@ -316,7 +316,9 @@ def _receipt_unread() -> None:
     _change(_Operation, "_committed_attempt", committed_attempt)
 
 
-@_found_by("upkeep", "these balances there never were", "fdbqueue.check of a backup", "twice: ")
+@_found_by(
+    "upkeep", "these balances there never were", "fdbqueue.admin.check of a backup", "twice: "
+)
 def _torn_backup() -> None:
     """Each part of a backup is read at a version of its own."""
     from fdbqueue.queue.transfer.rows import _Reader
@@ -332,7 +334,7 @@ def _torn_backup() -> None:
     _change(_Reader, "read", read)
 
 
-@_found_by("upkeep", "fdbqueue.check: ")
+@_found_by("upkeep", "fdbqueue.admin.check: ")
 def _forgetful_migration() -> None:
     """A migration does not count the delayed, claimed and dead items."""
     from fdbqueue.layout import migration

@@ -123,9 +123,9 @@ def account_for_calls(
     client: Client, db: Any, queue: fdbqueue.PriorityQueue, may_be_killed: bool = False
 ) -> None:
     """Take all items of the queue, and account for all values."""
-    report = fdbqueue.check(db, queue)
+    report = fdbqueue.admin.check(db, queue)
     if not report.ok:
-        client.problem(f"fdbqueue.check: {report.problems}")
+        client.problem(f"fdbqueue.admin.check: {report.problems}")
     left: list[str] = []
     while items := queue.pop_many(db, 100):
         left += [item.value for item in items]

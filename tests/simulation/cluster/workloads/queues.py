@@ -319,16 +319,16 @@ class Session:
 
     def _run_now(self) -> Step | None:
         """End a delay."""
-        return self._of_own("run_now", "run_now")
+        return self._of_own("run_now", "retry", state="delayed")
 
-    def _of_own(self, verb: str, method: str) -> Step | None:
+    def _of_own(self, verb: str, method: str, **options: Any) -> Step | None:
         """Call a method that returns whether it has changed an item of this session."""
         if not self._items:
             return None
         item = self.random.choice(self._items)
 
         def body(attempt: Attempt) -> None:
-            done = attempt.call(getattr(self.queue, method), attempt.tr, item)
+            done = attempt.call(getattr(self.queue, method), attempt.tr, item, **options)
             attempt.note(verb, value=self._value(item), done=done)
 
         return Step(body)
@@ -356,24 +356,24 @@ class Session:
 
     def _retry(self) -> Step:
         """Return a dead letter to the queue."""
-        return self._of_dead("retry", "retry_dead_letter")
+        return self._of_dead("retry", "retry")
 
     def _drop(self) -> Step:
         """Delete a dead letter."""
-        return self._of_dead("drop", "drop_dead_letter")
+        return self._of_dead("drop", "remove")
 
     def _of_dead(self, verb: str, method: str) -> Step:
         """Call a method with a dead letter; without any, with an item of this session."""
         choice = self.random.random()
 
         def body(attempt: Attempt) -> None:
-            letters = self.queue.dead_letters(attempt.tr.snapshot)
+            letters = self.queue.items(attempt.tr.snapshot, state="dead")
             items = [letter.item for letter in letters] or self._items
             if not items:
                 return
             item, is_full, done = items[int(choice * len(items))], False, False
             try:
-                done = attempt.call(getattr(self.queue, method), attempt.tr, item)
+                done = attempt.call(getattr(self.queue, method), attempt.tr, item, state="dead")
             except QueueFull:
                 is_full = True
             attempt.note(verb, value=self._value(item), done=done, is_full=is_full)
@@ -395,9 +395,9 @@ class Session:
         """Give the queue the other name."""
 
         def body(attempt: Attempt) -> None:
-            (name,) = fdbqueue.queue_names(attempt.tr)
+            (name,) = fdbqueue.admin.queue_names(attempt.tr)
             (new_name,) = {*_NAMES} - {name}
-            attempt.call(fdbqueue.rename_queue, attempt.tr, name, new_name)
+            attempt.call(fdbqueue.admin.rename, attempt.tr, name, new_name)
             attempt.note("rename", name=name, new_name=new_name)
 
         return Step(body)
@@ -406,7 +406,7 @@ class Session:
         """Open the queue by its name. A queue stays the same when it is renamed."""
 
         def body(attempt: Attempt) -> Any:
-            (name,) = fdbqueue.queue_names(attempt.tr)
+            (name,) = fdbqueue.admin.queue_names(attempt.tr)
             queue = attempt.call(fdbqueue.existing_queue, attempt.tr, name)
             attempt.note("open", name=name)
             return queue
@@ -432,7 +432,7 @@ class Session:
 
         self._run(Step(body))
 
-    def _look(self, tr: Any) -> tuple[dict[str, list[str | None]], fdbqueue.QueueStats]:
+    def _look(self, tr: Any) -> tuple[dict[str, list[str | None]], fdbqueue.types.QueueStats]:
         with stopped_clock():
             stats = self.queue.stats(tr)
             infos = {state: self.queue.items(tr, state=state) for state in _STATES}
@@ -442,6 +442,6 @@ class Session:
 
     def check(self) -> None:
         """Let the library compare all indexes and counters."""
-        report = fdbqueue.check(self._db, self.queue)
+        report = fdbqueue.admin.check(self._db, self.queue)
         if not report.ok:
-            self._client.problem(f"fdbqueue.check: {report.problems}")
+            self._client.problem(f"fdbqueue.admin.check: {report.problems}")

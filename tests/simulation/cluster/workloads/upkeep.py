@@ -105,14 +105,14 @@ class Upkeep:
             self._client.problem("a queue that does not change cannot be copied")
         queues = keeper.queue, fdbqueue.existing_queue(db, _OLD)
         for queue in queues:
-            report = fdbqueue.check(db, queue)
+            report = fdbqueue.admin.check(db, queue)
             if not report.ok:
-                self._client.problem(f"fdbqueue.check: {report.problems}")
+                self._client.problem(f"fdbqueue.admin.check: {report.problems}")
         left = values_of(db, queues[1])
         while keeper.queue.pop_many(db, 100):
             pass
         look_for_leftovers(self._client, db, keeper.queue.subspace, expected={"a receipt"})
-        names = fdbqueue.queue_names(db)
+        names = fdbqueue.admin.queue_names(db)
         if names != sorted([keeper.name, _OLD]):
             self._client.problem(f"the queues are {names}")
         entries, digest = read_log(db)
@@ -196,7 +196,7 @@ class Clerk:
 
     def _open(self) -> Any:
         def body(attempt: Attempt) -> tuple[str, Any]:
-            names = fdbqueue.queue_names(attempt.tr)
+            names = fdbqueue.admin.queue_names(attempt.tr)
             (name,) = {*_NAMES} & {*names}
             return name, fdbqueue.existing_queue(attempt.tr, name)
 
@@ -306,7 +306,7 @@ class Keeper(Clerk):
         file = io.BytesIO()
         begun = self._version()
         try:
-            fdbqueue.backup(self._db, file, [self.name])
+            fdbqueue.admin.backup(self._db, file, [self.name])
         except QueueChanged:
             return  # it took more than five seconds
         ended = self._version()
@@ -319,7 +319,7 @@ class Keeper(Clerk):
         for _ in range(2):
             file.seek(0)
             try:
-                fdbqueue.restore(self._db, file, new_name=_COPY, progress=progress)
+                fdbqueue.admin.restore(self._db, file, new_name=_COPY, progress=progress)
             except InterruptedError:
                 continue
         self._note("backup", begun, ended)
@@ -331,7 +331,7 @@ class Keeper(Clerk):
             self._set_paused(self.name, True)
         begun = self._version()
         try:
-            fdbqueue.copy_queue(self._db, self._db, self.name, _COPY)
+            fdbqueue.admin.copy(self._db, self._db, self.name, _COPY)
         except QueueChanged:
             return False
         finally:
@@ -366,25 +366,25 @@ class Keeper(Clerk):
     def _note(self, what: str, begun: int, ended: int) -> None:
         """Note the balances of the new queue, check it, and drop it."""
         queue = fdbqueue.existing_queue(self._db, _COPY)
-        report = fdbqueue.check(self._db, queue)
+        report = fdbqueue.admin.check(self._db, queue)
         if not report.ok:
-            self._client.problem(f"fdbqueue.check of a {what}: {report.problems}")
+            self._client.problem(f"fdbqueue.admin.check of a {what}: {report.problems}")
         values = values_of(self._db, queue)
         if repeated := _repeated(name for name, _ in values):
             self._client.problem(f"a {what} has {repeated} twice: {values}")
         _saved.append(Saved(what, begun, ended, dict(values)))
-        fdbqueue.drop_queue(self._db, _COPY)
+        fdbqueue.admin.drop(self._db, _COPY)
 
     def rename(self) -> None:
         """Give the queue its other name; all clients go on using it."""
         (new_name,) = {*_NAMES} - {self.name}
-        fdbqueue.rename_queue(self._db, self.name, new_name)
+        fdbqueue.admin.rename(self._db, self.name, new_name)
         self.name = new_name
 
     def migrate(self) -> None:
         """Migrate the other queue, unless it has been."""
         global _migrations
-        _migrations += fdbqueue.migrate_queue(self._db, _OLD)
+        _migrations += fdbqueue.admin.migrate(self._db, _OLD)
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

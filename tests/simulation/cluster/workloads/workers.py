@@ -127,9 +127,9 @@ class Workers:
             self._look_at_taking_over(db, queue, fate)
         self._look_at_wake_up(db, queue)
         self._drain(db, queue)  # the worker may have been stopped before it could commit
-        report = fdbqueue.check(db, queue)
+        report = fdbqueue.admin.check(db, queue)
         if not report.ok:
-            self._client.problem(f"fdbqueue.check: {report.problems}")
+            self._client.problem(f"fdbqueue.admin.check: {report.problems}")
         self._account(db, queue)
         take_dead_waiters(db, queue)
         look_for_leftovers(self._client, db, _SPACE, expected={"a receipt"})

@@ -1,0 +1,39 @@
+"""The administration of queues: list, rename, drop, check, migrate, back up and copy them.
+
+    import fdbqueue
+
+    db = fdbqueue.open("embedded:jobs")
+    for name, numbers in fdbqueue.admin.overview(db).items():
+        print(name, numbers.ready)
+
+`fdbqueue.aio` has the same functions for asyncio.
+"""
+
+from __future__ import annotations
+
+from fdbqueue.layout.values import LAYOUT_VERSION
+from fdbqueue.queue.check import CheckReport, check
+from fdbqueue.queue.overview import overview, queue_names, queues
+from fdbqueue.queue.registry import drop, migrate, rename
+from fdbqueue.queue.transfer.backup import backup, restore
+from fdbqueue.queue.transfer.copying import copy
+from fdbqueue.queue.transfer.rows import QueueCopy
+from fdbqueue.worker.presence import WorkerInfo, workers
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "CheckReport",
+    "QueueCopy",
+    "WorkerInfo",
+    "backup",
+    "check",
+    "copy",
+    "drop",
+    "migrate",
+    "overview",
+    "queue_names",
+    "queues",
+    "rename",
+    "restore",
+    "workers",
+]
