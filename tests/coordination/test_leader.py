@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention import staged_pops
-from tests.coordination.line import CONFLICT, DIES_WAITING, FAST, STAGED, TIMEOUT, Line, Script
+from tests.coordination.line import (
+    CONFLICT,
+    DIES_WAITING,
+    FAST,
+    MEETS_CONFLICT,
+    STAGED,
+    TIMEOUT,
+    Line,
+    Script,
+)
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -132,6 +142,21 @@ def test_waiting_processes_replace_a_dead_leader(line: Line[PriorityQueue], scri
     popped = [item for call in calls for item in call.result()]
     assert sorted(item.value for item in popped) == [0, 1, 2, 3]
     assert line.remaining() == items[4:]
+    line.assert_sound()
+
+
+def test_a_leader_that_cannot_start_a_thread_returns_its_items(
+    line: Line[PriorityQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(function: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        raise RuntimeError("can't start new thread")
+
+    items = line.queue.push_many(line.db, range(2))
+    monkeypatch.setattr(staged_pops, "_thread", SimpleNamespace(start_new_thread=refuse))
+    assert line.process(MEETS_CONFLICT).pop().result() == items[:1]
+    waiting = line.process(MEETS_CONFLICT).pop()
+    line.sleeps.end()
+    assert waiting.result() == items[1:]
     line.assert_sound()
 
 

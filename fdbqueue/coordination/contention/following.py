@@ -132,6 +132,11 @@ class Follower:
                 self.disconnect()
         except OSError:  # the leader is gone
             self.disconnect()
+        except BaseException:
+            # Only a receipt that is written after the deadline prevents a later transaction of the
+            # leader, which may not have read this message yet.
+            time.sleep(max(0.0, deadline - time.monotonic()))
+            raise
         return self._settle(db, receipt)
 
     def _settle(self, db: Database, receipt: Receipt, timeout: int = 0) -> list[Pairs] | None:

@@ -176,8 +176,11 @@ class StagedPops(Generic[_T]):
             self.contended_until = time.monotonic() + CONTENDED
         before, self._leading_as = self._leading_as, served.leading_as
         if served.leading_as is not None and served.leading_as != before:
-            # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
-            _thread.start_new_thread(self._resign_when_idle, (db, served.leading_as))
+            try:
+                # Unlike `Thread.start`, this call leaves nothing behind if it is interrupted.
+                _thread.start_new_thread(self._resign_when_idle, (db, served.leading_as))
+            except RuntimeError:  # the system has no thread, or the program ends
+                self._resign(db, served.leading_as)
         self._size = max(1, len(served.taken))
         if served.error is not None:
             raise served.error
@@ -218,9 +221,12 @@ class StagedPops(Generic[_T]):
             if self._is_busy or seen != self._last_number:
                 seen = self._last_number
                 continue
-            self._leading_as = None
-            with suppress(*error_classes()):  # a waiting process will take over
-                run(db, partial(self._pass_on, name=name))
+            self._resign(db, name)
+
+    def _resign(self, db: Database, name: bytes) -> None:
+        self._leading_as = None
+        with suppress(*error_classes()):  # a waiting process will take over
+            run(db, partial(self._pass_on, name=name))
 
     def _pass_on(self, tr: Transaction, name: bytes) -> None:
         requests = self.requests

@@ -229,11 +229,26 @@ def test_an_interrupted_pop_returns_its_item(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sockets.FollowerSocket, "receive", interrupt)
+    monkeypatch.setattr(following, "_DEADLINE", 1.0)
     popped = follower.ask(follower.pop)
     assert leader.pop() == 0
     is_done.set()
     with pytest.raises(KeyboardInterrupt):
         popped.result(TIMEOUT)
+    assert leader.left() == [*range(1, 10)]
+
+
+def test_a_leader_that_reads_a_request_late_pops_nothing_for_an_interrupted_call(
+    leader: Process, follower: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(socket: sockets.FollowerSocket, seconds: float) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sockets.FollowerSocket, "receive", interrupt)
+    monkeypatch.setattr(following, "_DEADLINE", 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        follower.ask(follower.pop).result(TIMEOUT)
+    assert leader.pop() == 0
     assert leader.left() == [*range(1, 10)]
 
 
