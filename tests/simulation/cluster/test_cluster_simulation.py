@@ -40,7 +40,7 @@ def test_seeds_find_nothing(tools: Tools, workload: str, tmp_path: Path) -> None
         result = run(choose(workload, seed), tools, tmp_path / str(seed))
         assert not result.problems
         operations += result.operations
-    assert operations > 100 * SEEDS  # a faulty cluster may allow fewer to one of them
+    assert operations > 20 * SEEDS  # a faulty cluster allows few; another build of it, others
 
 
 def test_a_seed_finds_a_planted_bug(tools: Tools, tmp_path: Path) -> None:
