@@ -206,6 +206,11 @@ def work_once(tr: Transaction, key: bytes) -> int:
     return work(tr, key)
 
 
+@transactional(receipts=Subspace(("receipts",)))
+def end_once(tr: Transaction, claim: Claim) -> int:
+    return len(claim)
+
+
 class Service:
     @transactional
     def work(self, tr: Transaction, key: bytes) -> int:
@@ -220,6 +225,8 @@ def transactions(db: Database, tr: Transaction, service: Service) -> None:
     assert_type(work(db, b"k"), int)
     assert_type(work(tr, b"k", again=True), int)
     assert_type(work_once(db, b"k"), int)
+    work_once(db, "k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    end_once(db, "claim")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(service.work(db, b"k"), int)
     assert_type(service.work_once(tr, b"k"), int)
     work("nonsense", b"k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

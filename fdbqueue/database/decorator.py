@@ -32,7 +32,10 @@ class _Decorator(Protocol):
         self, function: Callable[Concatenate[_S, Transaction, _P], _T], /
     ) -> Callable[Concatenate[_S, Transactor, _P], _T]: ...
 
-    @overload
+
+class _DecoratorOf(Protocol):
+    """The decorator with the name of the parameter given, which may be at any position."""
+
     def __call__(self, function: Callable[..., _T], /) -> Callable[..., _T]: ...
 
 
@@ -49,7 +52,11 @@ def transactional(
 
 
 @overload
-def transactional(*, parameter: str = "tr", receipts: Subspace | None = None) -> _Decorator: ...
+def transactional(*, receipts: Subspace | None = None) -> _Decorator: ...
+
+
+@overload
+def transactional(*, parameter: str, receipts: Subspace | None = None) -> _DecoratorOf: ...
 
 
 def transactional(
