@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.queue.base import store_of
 from tests.benchmarks.report import console, new_table, print_machine
 from tests.support.cluster import Server, find_programs
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 
 CONSUMER = """
 import sys, threading, time, fdbqueue
@@ -155,7 +155,7 @@ def due(db: Any, url: str, n: int, leases: bool) -> list[Row]:
     jobs.push_many(db, range(n, n + 5_000), priorities=[1] * 5_000)
     assert time.time() < when.timestamp() - 3, "loading took too long"
     consumers = Consumers(url, name, when.timestamp(), 30)
-    layout = store_of(jobs).layout
+    layout = layout_of(jobs)
     timers = layout.range_of(layout.leases if leases else layout.dues)
     time.sleep(max(0, when.timestamp() - time.time()))
     last = max(
@@ -290,7 +290,7 @@ def job(db: Any, _url: str, _: int) -> list[Row]:
             jobs.ack(counting, jobs.claim(counting), result=result)
             times.append(time.perf_counter() - began)
             mutations.append(counting.mutations)
-        receipts = store_of(jobs).layout.receipts
+        receipts = layout_of(jobs).receipts
         shared = [key for key in mutations[0] if key in mutations[1] and not receipts.contains(key)]
         n = statistics.median(map(len, mutations))
         total = f"{n:.0f} and {len(shared)}; {1000 * statistics.median(times):.2f} ms"

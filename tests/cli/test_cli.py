@@ -31,8 +31,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout.values import LAYOUT_VERSION
-from fdbqueue.queue.base import store_of
 from tests.support.earlier_layouts import restore_named
+from tests.support.keys import layout_of
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
 
@@ -532,9 +532,9 @@ def test_three_processes_pop_everything_once_and_each_in_order(fdbq: Shell, name
 
 def test_check_repairs(filled: Shell, name: str) -> None:
     program = (
-        "import os, fdbqueue; from fdbqueue.queue.base import store_of; db = fdbqueue.open();"
+        "import os, fdbqueue; from fdbqueue.layout.keys import Layout; db = fdbqueue.open();"
         "q = fdbqueue.PriorityQueue.named(db, os.environ['q']);"
-        "db[store_of(q).layout.total_in] = bytes([9]) + bytes(7)"
+        "db[Layout(q.subspace).total_in] = bytes([9]) + bytes(7)"
     )
     subprocess.run([sys.executable, "-c", program], env=filled.environment, check=True)
     done = filled("check", name)
@@ -1274,7 +1274,7 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Shell, db: Any, n
     for options in (b"\xff", fdb.tuple.pack((99,)), fdb.tuple.pack((LAYOUT_VERSION, "stack"))):
         queue = fdbqueue.PriorityQueue.named(db, name)
         queue.push(db, 1, delay=600)
-        db[store_of(queue).layout.options] = options
+        db[layout_of(queue).options] = options
         assert "the queue" in error_of(fdbq("stats", name))
         assert fdbq.output("drop", name, "--yes") == f"dropped {name}\n"
         assert name not in fdbqueue.admin.queue_names(db)

@@ -22,6 +22,7 @@ from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from tests.support.keys import layout_of
 
 AnyQueue: TypeAlias = PriorityQueue | Queue
 _Q = TypeVar("_Q", bound=AnyQueue)
@@ -230,7 +231,7 @@ class Line(Generic[_Q]):
     def __init__(self, db: Any, queue: _Q, sleeps: Sleeps) -> None:
         self.db = db
         self.queue = queue
-        self.layout = store_of(queue).layout
+        self.layout = layout_of(queue)
         self.sleeps = sleeps
 
     def process(self, script: Script = MEETS_CONFLICT) -> Process[_Q]:

@@ -16,6 +16,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
 from fdbqueue.coordination import steps, waiting
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waiters import Waiters
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
@@ -116,13 +117,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 def keys(db: Any, space: Subspace) -> list[bytes]:
     """Return the keys of the waiting clients, from the oldest one."""
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     return [row.key for row in db.get_range(*layout.range_of(layout.waiters))]
 
 
 def leave_behind(db: Any, space: Subspace, take: str, name: bytes) -> bytes:
     """Store the key of a client that was killed while it waited."""
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     prefix = layout.waiting_pops if take == "pop" else layout.waiting_claims
     key = layout.entry_key(prefix, name)
     db[key] = b""
@@ -168,7 +169,7 @@ def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(
     db: Any, space: Subspace
 ) -> None:
     """The name of a client begins with the time of its host, and several may begin at once."""
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     waiters = Waiters(layout, layout.waiting_claims)
     names = [hour.to_bytes(8, "big") + uuid4().bytes[8:] for hour in (7, 5, 9, 9, 1)]
 

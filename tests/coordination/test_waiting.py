@@ -24,6 +24,7 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 
 
 def test_a_pop_with_a_wait_returns_an_available_item_at_once(db: Any, queue: PriorityQueue) -> None:
@@ -45,7 +46,7 @@ def test_a_pop_looks_once_more_when_its_wait_is_over(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A push by the plain recipe fires no watch, but the last look finds its item."""
-    recipe = Recipe(Subspace(rawPrefix=store_of(queue).layout.items))
+    recipe = Recipe(Subspace(rawPrefix=layout_of(queue).items))
 
     def push_and_sleep(*arguments: Any) -> Any:
         recipe.push(db, b"1", 5)
@@ -130,7 +131,7 @@ def test_a_waiting_client_looks_every_25_seconds_with_one_transaction(
 def test_a_pop_looks_often_while_a_dead_process_may_hold_items(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     tr = db.create_transaction()
     Requests(layout, store_of(queue).items).write(tr, b"dead", [(1, False)])
     tr.commit().wait()

@@ -19,6 +19,7 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.failing_disk import Disk
+from tests.support.keys import layout_of
 from tests.support.leases import lapse
 
 
@@ -248,7 +249,7 @@ def test_a_users_function_takes_effect_once_with_receipts(
 def test_receipts_do_not_accumulate(db: Any, queue: PriorityQueue, rng: random.Random) -> None:
     """There is one receipt per client, and those of yesterday are removed."""
     broken = faulty(db, rng)
-    receipts = store_of(queue).layout.receipts
+    receipts = layout_of(queue).receipts
     stale = receipts.pack((1, b"a client of long ago"))
     db[stale] = b"\x15\x01\x14"
     from fdbqueue.database.exactly_once import _free_clients
@@ -494,4 +495,4 @@ def test_a_claim_that_is_over_before_its_retry_is_made_again(db: Any, queue: Pri
 
 
 def receipts(db: Any, queue: PriorityQueue) -> list[bytes]:
-    return [row.key for row in db.get_range_startswith(store_of(queue).layout.receipts.key())]
+    return [row.key for row in db.get_range_startswith(layout_of(queue).receipts.key())]

@@ -29,7 +29,6 @@ KINDS = ("push", "work", "pop")
 BATCH = 3  # maximum number of items per pop
 PROGRAM = """
 import itertools, os, sys, fdbqueue
-from fdbqueue.queue.base import store_of
 url, name, kind, client_id, stop, batch = sys.argv[1:]
 db = fdbqueue.open(url)
 # Two clients that pop from one queue conflict, and a cluster's client backs off for up to a second
@@ -37,7 +36,7 @@ db = fdbqueue.open(url)
 db.options.set_transaction_max_retry_delay(50)
 jobs, done = (fdbqueue.PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
 
-@fdbqueue.transactional(receipts=store_of(done).layout.receipts)
+@fdbqueue.transactional(receipts=layout_of(done).receipts)
 def move(tr):
     return [done.push(tr, item.value, item.priority) for item in jobs.pop_many(tr, 1)]
 

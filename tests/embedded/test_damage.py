@@ -20,7 +20,7 @@ from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk.damage import in_order
 from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
-from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 
 PAGE = 4096
 LEAF, INTERIOR = 10, 2  # the first byte of a page of a table without row ids
@@ -185,7 +185,7 @@ def test_damage_elsewhere_in_the_file_prevents_repairs(
     with Database(tmp_path / "db") as db:
         queue = PriorityQueue.named(db, "other")
         queue.push(db, "a")
-        db.add(store_of(queue).layout.total_in, (5).to_bytes(8, "little"))
+        db.add(layout_of(queue).total_in, (5).to_bytes(8, "little"))
         assert queue.size(db) == 6
     path = overwritten(tmp_path / "db", tmp_path / "damaged", swapped_items, LEAF, rng)
     with Database(path) as db:

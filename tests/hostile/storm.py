@@ -33,13 +33,13 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.queue.base import store_of
 from tests.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue
 from tests.hostile.disk.crash_states import in_memory
 from tests.hostile.disk.power_cut import PowerCut, states_after
 from tests.hostile.disk.shim import Disk, Fault
 from tests.hostile.http_client import JOBS
 from tests.hostile.ledger import Operation, Verdict, account, account_effects, read_ledger
+from tests.support.keys import layout_of
 from tests.support.server import serving
 
 ROOT = Path(__file__).parent.parent.parent
@@ -500,7 +500,7 @@ class Storm:
                         move(db, info.item)
             while items := queue.pop_many(db, 100):
                 values += [getattr(item, pushed)["id"] for item in items]
-            layout = store_of(queue).layout
+            layout = layout_of(queue)
             elsewhere = [layout.claims, layout.delayed, layout.results]
             if not any(list(db[slice(*layout.range_of(prefix))]) for prefix in elsewhere):
                 break

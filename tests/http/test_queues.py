@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import served
-from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 
 
 class Remote:
@@ -96,7 +96,7 @@ def test_a_count_without_an_item_does_not_hide_the_next_level(
 ) -> None:
     remote.pushed(5)
     queue = PriorityQueue.named(db, f"{name}jobs")
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     db[layout.counter_key(layout.level_prefix(0))] = (3).to_bytes(8, "little")
     assert remote.pop() == [(5, 0)]
 

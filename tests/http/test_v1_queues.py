@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
-from fdbqueue.queue.base import store_of
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named
+from tests.support.keys import layout_of
 from tests.support.scan import assert_views_agree
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
@@ -287,7 +287,7 @@ def test_a_queue_without_limits_pays_for_none(client: TestClient, db: Any, name:
     """Claims and pops look for leases and limits once a queue has the mark that it may have any."""
     assert Api(client, name).send("PUT", "", {"kind": "fifo", "max_attempts": 3}).is_success
     queue = Queue.existing(db, name)
-    assert db[store_of(queue).layout.scheduled] is None
+    assert db[layout_of(queue).scheduled] is None
     assert queue.options(db).max_attempts == 3
 
 
@@ -405,7 +405,7 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(
 ) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1, delay=600)
-    db[store_of(queue).layout.options] = b"\xff"
+    db[layout_of(queue).options] = b"\xff"
     problem = Api(client, name).problem("GET", "/stats")
     assert (problem["status"], problem["type"]) == (409, "urn:fdbqueue:UndecodableQueue")
     answer = client.delete(f"{path}{name}")

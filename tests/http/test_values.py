@@ -15,8 +15,8 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
 from fdbqueue.layout.names import encode_worker, worker_key
-from fdbqueue.queue.base import store_of
 from fdbqueue.worker.presence import Presence
+from tests.support.keys import layout_of
 
 LAST = "9999-12-31T23:59:59.999Z"
 
@@ -164,7 +164,7 @@ def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
     broken = PriorityQueue.named(db, f"{name}broken")
     broken.push(db, 1, delay=600)
     PriorityQueue.named(db, f"{name}sound").push(db, 1)
-    db[store_of(broken).layout.options] = b"\xff"
+    db[layout_of(broken).options] = b"\xff"
     for path in ("/queues", "/v1/queues"):
         rows = client.get(path, params={"after": f"{name}!", "limit": 2}).json()["queues"]
         assert "bytes that cannot be read" in rows[0]["error"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
@@ -30,6 +31,7 @@ from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
+from tests.support.keys import layout_of
 
 RANDOM = bytes(range(16))
 
@@ -83,7 +85,7 @@ def test_an_emptied_level_continues_its_positions(db: Any, space: Subspace) -> N
         keys.append(queue.push(db, number).key)
         queue.pop(db)
     keys.append(queue.push(db, 3).key)
-    counts = [store_of(queue).layout.unpack_item_key(key)[1] for key in keys]
+    counts = [layout_of(queue).unpack_item_key(key)[1] for key in keys]
     assert counts == sorted(set(counts))
     assert counts[3] <= db.create_transaction().get_read_version().wait()
 
@@ -146,7 +148,7 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_ran
 def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: bytes) -> None:
     """The layout packs and unpacks them itself, for speed."""
     space = Subspace(("any",))
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     prefix = layout.level_prefix(priority)
     key = layout.item_key(prefix, count, random)
     assert key == space.pack((0, priority, count, random))
@@ -186,9 +188,9 @@ def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> 
 def test_an_exactly_once_commit_leaves_a_receipt_under_four(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space)
     queue.push(FaultyDatabase(db), 1)
-    whole = store_of(queue).layout.receipts.range()
+    whole = layout_of(queue).receipts.range()
     (receipt,) = [row.key for row in db[whole.start : whole.stop]]
-    hour, client = store_of(queue).layout.receipts.unpack(receipt)
+    hour, client = layout_of(queue).receipts.unpack(receipt)
     assert receipt.startswith(space.key() + b"\x15\x04")
     assert hour > 400_000
     assert len(client) == 16
@@ -207,7 +209,7 @@ def test_golden_bytes_of_a_name(db: Any, name: str) -> None:
 def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
     assert renames_key("mail") == b"\x02fdbqueue\x00\x15\x03\x02mail\x00"
     assert renames_key(None) == b"\x02fdbqueue\x00\x15\x03\x00"
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     assert layout.import_key("f") == space.key() + b"\x15\x06\x02f\x00"
     note = layout.dated_key(layout.imports, 2916, "f")
     assert note == space.key() + b"\x15\x06\x16\x0b\x64\x02f\x00"
@@ -217,7 +219,7 @@ def test_golden_bytes_of_renames_and_imports(space: Subspace) -> None:
 
 
 def test_golden_bytes_of_places_and_slots(space: Subspace) -> None:
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     begin, end = layout.places_between(layout.places, 1, 0, 258)
     assert begin == space.key() + b"\x15\x0a\x15\x01\x14"
     assert end == space.key() + b"\x15\x0a\x15\x01\x16\x01\x02"
@@ -228,7 +230,7 @@ def test_golden_bytes_of_places_and_slots(space: Subspace) -> None:
 
 
 def test_golden_bytes_of_the_key_spaces() -> None:
-    layout = store_of(PriorityQueue(Subspace(("any",)))).layout
+    layout = Layout(Subspace(("any",)))
     before = len(Subspace(("any",)).key())
     expected = {
         "total_in": "1502 14",
@@ -266,7 +268,7 @@ def test_every_row_of_the_key_table_starts_with_the_number_of_its_space() -> Non
 def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    db[store_of(queue).layout.options] = b"\x15\x63"
+    db[layout_of(queue).options] = b"\x15\x63"
     with pytest.raises(LayoutVersionMismatch, match="this release uses layout 6"):
         PriorityQueue.named(db, name)
 
@@ -276,7 +278,7 @@ def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
 
 def test_the_library_reads_items_of_the_recipe(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=layout_of(queue).items))
     for value, priority in [(b"c", 3), (b"a", 1), (b"b", 1)]:
         recipe.push(db, value, priority)
     assert [item.value for item in queue.items(db)] == [b"a", b"b", b"c"]
@@ -294,7 +296,7 @@ def test_the_library_reads_items_of_the_recipe(db: Any, space: Subspace) -> None
 
 def test_the_recipe_reads_items_of_the_library(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=layout_of(queue).items))
     queue.push_many(db, [b"c", b"a", b"b"], priorities=[3, 1, 1])
     recipe.push(db, b"b2", 1)
     queue.push(db, b"b3", 1)
@@ -305,7 +307,7 @@ def test_the_recipe_reads_items_of_the_library(db: Any, space: Subspace) -> None
 
 def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="bytes")
-    recipe = QueueRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
+    recipe = QueueRecipe(Subspace(rawPrefix=layout_of(queue).items))
     recipe.enqueue(db, b"1")
     queue.enqueue(db, b"2")
     recipe.enqueue(db, b"3")
@@ -320,7 +322,7 @@ def test_the_fifo_recipe_and_the_library_share_a_queue(db: Any, space: Subspace)
 
 def test_library_and_recipe_use_one_queue_concurrently(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
-    recipe = PriorityRecipe(Subspace(rawPrefix=store_of(queue).layout.items))
+    recipe = PriorityRecipe(Subspace(rawPrefix=layout_of(queue).items))
     for number in range(20):
         recipe.push(db, b"%02d" % number, 1) if number % 2 else queue.push(db, b"%02d" % number, 1)
     popped = []

@@ -13,8 +13,8 @@ from fdbqueue.admin import migrate
 from fdbqueue.errors import LayoutVersionMismatch, QueueNotFound
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.values import decode_claim
-from fdbqueue.queue.base import store_of
 from tests.support.earlier_layouts import LAYOUTS, restore, rows_of
+from tests.support.keys import layout_of
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -64,7 +64,7 @@ def test_earlier_claims_hold_their_slots_until_they_end(
     queue = PriorityQueue(space)
     assert len(queue.claim(db, n=9)) == 1  # of two slots, one is taken
     assert queue.claim(db) is None
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     old = next(iter(db[slice(*layout.range_of(layout.claims))]))
     key = layout.items + old.key[len(layout.claims) :]
     item = fdbqueue.Item("a", -1, layout.item_id(key), key)
@@ -91,7 +91,7 @@ def test_a_late_pop_of_an_earlier_release_is_counted(db: Any, space: Subspace) -
     restore(db, space, rows_of(4)["priority"])
     migrate(db, space)
     queue = PriorityQueue(space)
-    layout, item = store_of(queue).layout, queue.peek(db)
+    layout, item = layout_of(queue), queue.peek(db)
 
     @fdbqueue.transactional
     def pop(tr: Any) -> None:
@@ -118,7 +118,7 @@ def test_a_queue_is_migrated_by_its_name(db: Any, space: Subspace, name: str, ro
 def test_older_and_newer_layouts_cannot_be_migrated(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space)
     queue.push(db, 1)
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     for version in (b"\x15\x03", b"\x15\x63"):
         db[layout.options] = version + b"\x02priority\x00"
         with pytest.raises(LayoutVersionMismatch, match="export the queue with that release"):

@@ -12,7 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.database import clock
-from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse
 
 
@@ -23,7 +23,7 @@ def info_of(db: Any, queue: Any, item: Any) -> Any:
 
 
 def attempts_left(db: Any, queue: Any) -> int:
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     return len([*db[slice(*layout.range_of(layout.attempts))]])
 
 

@@ -19,7 +19,8 @@ import fdbqueue.testing
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.queue.base import store_of
+from fdbqueue.layout.keys import Layout
+from tests.support.keys import layout_of
 from tests.support.many_processes import injected, retry_timeouts
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "1200"))
@@ -31,20 +32,20 @@ ORDERS = int(os.environ.get("FDBQ_BOUND_ORDERS", "100"))
 
 def length(db: Any, queue: PriorityQueue) -> int:
     """Count the waiting items."""
-    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.items)
+    begin, end = layout_of(queue).range_of(layout_of(queue).items)
     return len(list(db.get_range(begin, end)))
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
     """Read all rows of a subspace, without the receipts."""
-    receipts = store_of(PriorityQueue(space)).layout.receipts
+    receipts = Layout(space).receipts
     rows = db[space.range()]
     return {row.key: row.value for row in rows if not receipts.contains(row.key)}
 
 
 def unfinished(db: Any, queue: PriorityQueue) -> int:
     """Count the items that the bound limits: waiting, delayed and claimed ones."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
 
     def count(tr: Any) -> int:
         prefixes = (layout.items, layout.delayed, layout.claims)
@@ -56,7 +57,7 @@ def unfinished(db: Any, queue: PriorityQueue) -> int:
 
 def claimed(db: Any, queue: PriorityQueue) -> int:
     """Count the claimed items."""
-    return len(list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.claims))]))
+    return len(list(db[slice(*layout_of(queue).range_of(layout_of(queue).claims))]))
 
 
 def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:

@@ -15,6 +15,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import sweeper
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 from tests.support.leases import lapse
 
 ITEMS = 2_000
@@ -45,11 +46,11 @@ def test_a_call_moves_a_bounded_number_of_due_items(
     )  # the pause between sweeps if nothing is left to move
     queue = backlog(db, space)
     assert getattr(queue, take)(db) is not None
-    left = rows(db, store_of(queue).layout.delayed)
+    left = rows(db, layout_of(queue).delayed)
     assert ITEMS - 2 * BATCH <= left < ITEMS
     store_of(queue).sweeper._next_catch_up = 0.0
     assert getattr(queue, take)(db) is not None
-    assert left - 2 * BATCH <= rows(db, store_of(queue).layout.delayed) < left
+    assert left - 2 * BATCH <= rows(db, layout_of(queue).delayed) < left
 
 
 def test_a_peek_shows_due_items_and_moves_none(db: Any, space: Subspace) -> None:
@@ -57,7 +58,7 @@ def test_a_peek_shows_due_items_and_moves_none(db: Any, space: Subspace) -> None
     assert queue.peek(db).value == ITEMS - 1
     assert [item.value for item in queue.peek_many(db, 3, max=True)] == [0, 1, 2]
     assert queue.size(db) == ITEMS
-    assert rows(db, store_of(queue).layout.delayed) == ITEMS
+    assert rows(db, layout_of(queue).delayed) == ITEMS
 
 
 def test_a_claim_takes_a_waiting_item_and_leaves_many_due_ones_to_later_sweeps(
@@ -67,14 +68,14 @@ def test_a_claim_takes_a_waiting_item_and_leaves_many_due_ones_to_later_sweeps(
     queue = backlog(db, space)
     queue.push(db, "waits", 1)
     assert queue.claim(db).item.value == "waits"
-    assert rows(db, store_of(queue).layout.delayed) == ITEMS
+    assert rows(db, layout_of(queue).delayed) == ITEMS
 
 
 def test_claims_work_off_a_backlog_while_other_items_wait(db: Any, space: Subspace) -> None:
     queue = backlog(db, space)
     queue.push_many(db, range(ITEMS, ITEMS + 200), priorities=[-ITEMS] * 200)
     claims = 0
-    while rows(db, store_of(queue).layout.delayed):
+    while rows(db, layout_of(queue).delayed):
         queue.ack(db, queue.claim(db))
         claims += 1
     assert claims < ITEMS
@@ -129,7 +130,7 @@ def test_due_items_are_taken_once_and_in_order_after_all_are_moved(
     # Each call moves a batch before it takes an item. After the last batch all are in order.
     ordered = taken[4 + 2 :]
     assert ordered == sorted(ordered, reverse=True)
-    assert rows(db, store_of(queue).layout.delayed) == 0
+    assert rows(db, layout_of(queue).delayed) == 0
     assert fdbqueue.admin.check(db, queue).ok
 
 
@@ -172,7 +173,7 @@ def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
     again = PriorityQueue(space)
     found = getattr(again, take)(db)
     assert (found.item if take == "claim" else found).value == "alive"
-    assert rows(db, store_of(queue).layout.dead) == 800
+    assert rows(db, layout_of(queue).dead) == 800
     assert fdbqueue.admin.check(db, again).ok
 
 

@@ -21,6 +21,7 @@ from fdbqueue.layout.values import decode_options
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
 
@@ -231,7 +232,7 @@ def test_the_stored_keep_holds(db: Any, name: str, caplog: pytest.LogCaptureFixt
     again = PriorityQueue.named(db, name, keep=20)
     again.push(db, 2)
     assert "keep_number" in caplog.text
-    stored = decode_options(db[store_of(queue).layout.options])
+    stored = decode_options(db[layout_of(queue).options])
     assert (stored.keep_seconds, stored.keep_number, stored.keeps_done) == (86_400, 10, True)
 
 
@@ -261,7 +262,7 @@ def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
 ) -> None:
     queue = PriorityQueue.named(db, name, keep=100)
     ids = finish(db, queue, 3, result=1)
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     db.clear(layout.done + store_of(queue).codec.reference(ids[0]))
     report = check(db, queue, repair=True)
     assert any("number of done items" in problem for problem in report.problems)

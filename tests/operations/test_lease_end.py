@@ -14,7 +14,7 @@ from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS
-from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 from tests.support.leases import lease_ends, read_version, shift_leases, values
 
 RECOVERY = 100 * VERSIONS  # what a recovery adds to the versions of a cluster
@@ -136,7 +136,7 @@ def test_a_timer_of_an_earlier_release_goes_by_its_version(
     """Such a timer has no end by the clock. Nor has one that a repair wrote."""
     queue.push(db, "job")
     queue.claim(db, lease=30)
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     (timer,) = [row.key for row in db[slice(*layout.range_of(layout.leases))]]
     del db[timer]
     assert not check(db, queue, repair=True).ok
@@ -154,7 +154,7 @@ def test_a_user_can_see_the_length_and_the_end_of_a_lease(db: Any, space: Subspa
     queue.push(db, "job")
     before = time.time_ns() // 10**6
     queue.claim(db, lease=2.5)
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     ((_, value),) = [tuple(row) for row in db[slice(*layout.range_of(layout.leases))]]
     assert value[:8] == (2501).to_bytes(8, "big")
     assert before <= int.from_bytes(value[8:16], "big") - 2501 <= time.time_ns() // 10**6

@@ -24,6 +24,7 @@ from fdbqueue.operations.leases import Leases
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
 
 # Claim and acknowledge
@@ -128,7 +129,7 @@ def test_a_claim_marks_the_queue_unless_it_is_marked(
 ) -> None:
     """The mark is a key that all clients share; each write of it would be one for its server."""
     queue.push_many(db, "abc")
-    mark = store_of(queue).layout.scheduled
+    mark = layout_of(queue).scheduled
     queue.claim(db)
     assert db[mark] is not None
     reader = db.create_transaction()
@@ -276,7 +277,7 @@ def test_a_new_item_stands_behind_claimed_and_delayed_items(db: Any, queue: Prio
 
 def test_the_retry_delay_of_an_item_grows_with_each_failure(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "a")
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     for attempt in range(1, 16):
         claim = queue.claim(db)
         assert claim.attempt == attempt
@@ -343,7 +344,7 @@ def test_large_payloads_are_deleted_with_their_items(db: Any, space: Subspace) -
     (letter,) = queue.items(db, state="dead")
     assert (letter.item.value, letter.id) == (large, ids[2])
     queue.remove(db, letter.id)
-    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.pieces)
+    begin, end = layout_of(queue).range_of(layout_of(queue).pieces)
     assert list(db[begin:end]) == []
 
 
@@ -569,7 +570,7 @@ def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
         mutations.append(counting.mutations)
     _, second, third = mutations  # the first one also marks the queue as one with timers
     assert len(second) == len(third) == total
-    receipts = store_of(queue).layout.receipts
+    receipts = layout_of(queue).receipts
     both = {key for key in second if key in third and not receipts.contains(key)}
     assert len([key for key in second if key in both]) == shared
 
@@ -577,5 +578,5 @@ def test_a_job_takes_few_mutations_and_fewer_of_keys_that_all_clients_write(
 def test_a_claim_of_an_empty_queue_writes_nothing(db: Any, queue: PriorityQueue) -> None:
     assert queue.claim(db) is None
     stored = db.get_range_startswith(queue.subspace.key())
-    receipts = store_of(queue).layout.receipts
+    receipts = layout_of(queue).receipts
     assert [row.key for row in stored if not receipts.contains(row.key)] == []

@@ -22,12 +22,13 @@ from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongS
 from fdbqueue.layout.values import Header, header_of, with_header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse
 
 
 def expire(db: Any, queue: Any) -> None:
     """Make all items with a time to live expire now."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -162,7 +163,7 @@ def test_large_and_delayed_unique_items(db: Any, space: Subspace) -> None:
     assert item.value == value
     assert queue.remove(db, item)
     assert queue.size(db) == 0
-    assert not list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.pieces))])
+    assert not list(db[slice(*layout_of(queue).range_of(layout_of(queue).pieces))])
     assert check(db, queue).ok
 
 

@@ -16,6 +16,7 @@ from fdbqueue.layout.values import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
 from fdbqueue.testing import FaultyDatabase
+from tests.support.keys import layout_of
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
 
 def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) -> None:
     kept = store_of(filled).items
-    requests = Requests(store_of(filled).layout, kept)
+    requests = Requests(layout_of(filled), kept)
 
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
@@ -82,29 +83,29 @@ def zero_count(db: Any, queue: PriorityQueue) -> None:
 
 
 def break_slots(db: Any, queue: PriorityQueue) -> None:
-    db[store_of(queue).layout.slots + store_of(queue).layout.slot_of(None)] = encode_count(1)
+    db[layout_of(queue).slots + layout_of(queue).slot_of(None)] = encode_count(1)
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
-    db.add(store_of(queue).layout.tallies, encode_tallies(popped=7))
+    db.add(layout_of(queue).tallies, encode_tallies(popped=7))
 
 
 def break_states(db: Any, queue: PriorityQueue) -> None:
-    db.add(store_of(queue).layout.tallies, encode_tallies(claimed=2))
+    db.add(layout_of(queue).tallies, encode_tallies(claimed=2))
 
 
 def break_expiries(db: Any, queue: PriorityQueue) -> None:
-    db.add(store_of(queue).layout.tallies, encode_tallies(expiring=1))
+    db.add(layout_of(queue).tallies, encode_tallies(expiring=1))
 
 
 def break_pause(db: Any, queue: PriorityQueue) -> None:
-    db.add(store_of(queue).layout.tallies, encode_tallies(paused=1))
+    db.add(layout_of(queue).tallies, encode_tallies(paused=1))
 
 
 def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
     from fdb import tuple as fdb_tuple
 
-    db[store_of(queue).layout.pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
+    db[layout_of(queue).pieces + fdb_tuple.pack((b"nobody's", 0))] = b"left"
 
 
 @pytest.mark.parametrize(
@@ -142,14 +143,14 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     db: Any, filled: PriorityQueue
 ) -> None:
     foreign = [
-        store_of(filled).layout.items + b"\x02text\x00",
-        store_of(filled).layout.level_prefix(1) + b"\x14",
+        layout_of(filled).items + b"\x02text\x00",
+        layout_of(filled).level_prefix(1) + b"\x14",
         filled.subspace.pack((99, "unknown section")),
         filled.subspace.pack(("unknown",)),
     ]
     for key in foreign:
         db[key] = b"theirs"
-    begin, end = store_of(filled).layout.range_of(store_of(filled).layout.pieces)
+    begin, end = layout_of(filled).range_of(layout_of(filled).pieces)
     db.clear_range(begin, end)
     report = fdbqueue.admin.check(db, filled, repair=True)
     problems = report.problems

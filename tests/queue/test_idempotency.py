@@ -11,9 +11,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
-from fdbqueue.queue.base import store_of
 from fdbqueue.queue.transfer import idempotency
 from fdbqueue.testing import FaultyDatabase
+from tests.support.keys import layout_of
 
 HOUR = 3600.0
 
@@ -42,7 +42,7 @@ def push(db: Any, queue: PriorityQueue, key: str, value: Any = 1) -> str:
 
 def key_rows(db: Any, queue: PriorityQueue) -> int:
     """Count the stored rows of idempotency keys."""
-    prefixes = (store_of(queue).layout.idempotency_keys, store_of(queue).layout.idempotency_hours)
+    prefixes = (layout_of(queue).idempotency_keys, layout_of(queue).idempotency_hours)
     return sum(len(list(db.get_range_startswith(prefix))) for prefix in prefixes)
 
 
@@ -128,7 +128,7 @@ def test_a_sweep_does_not_forget_a_key_reused_during_it(
     clock.now += 48 * HOUR
     sweeps = [db.create_transaction() for _ in range(2)]
     for tr in sweeps:
-        idempotency._drop_outdated(tr, store_of(queue).layout, int(clock.now // HOUR))
+        idempotency._drop_outdated(tr, layout_of(queue), int(clock.now // HOUR))
     second = push(db, queue, "key")
     for tr in sweeps:
         tr.commit().wait()

@@ -20,10 +20,10 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import ImportMismatch, ImportRunning, InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.queue.base import store_of
 from fdbqueue.queue.transfer import importing
 from fdbqueue.queue.transfer.importing import ImportReport, import_lines
 from fdbqueue.testing import FaultyDatabase
+from tests.support.keys import layout_of
 
 WEEK = 7 * 86_400.0  # seconds
 
@@ -86,7 +86,7 @@ def test_an_import_without_a_source_stores_every_line_and_no_progress(
     for _ in range(2):
         assert import_lines(db, queue, lines(range(3)), None) == ImportReport(3, 0)
     assert queue.size(db) == 6
-    begin, end = store_of(queue).layout.range_of(store_of(queue).layout.imports)
+    begin, end = layout_of(queue).range_of(layout_of(queue).imports)
     assert list(db[begin:end]) == []
 
 
@@ -211,7 +211,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
 
 def marks(db: Any, queue: PriorityQueue) -> int:
     """Count the rows that imports keep."""
-    return len(list(db.get_range_startswith(store_of(queue).layout.imports)))
+    return len(list(db.get_range_startswith(layout_of(queue).imports)))
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_an_import_begun_by_an_earlier_release_resumes(
 ) -> None:
     import_lines(db, queue, lines([1]), "f")
     week = int(clock.now // WEEK)
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     del db[layout.dated_key(layout.imports, week, "f")]  # the earlier release did not write it
     clock.now += 50 * WEEK
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
@@ -298,7 +298,7 @@ def test_a_sweep_does_not_forget_an_import_that_resumes_during_it(
     import_lines(db, queue, lines([1]), "f")
     clock.now += 5 * WEEK
     tr = db.create_transaction()
-    importing._drop_outdated(tr, store_of(queue).layout, int(clock.now // WEEK))
+    importing._drop_outdated(tr, layout_of(queue), int(clock.now // WEEK))
     clock.now -= WEEK  # the clock of another client is behind
     assert import_lines(db, queue, lines([1, 2]), "f") == ImportReport(1, 1)
     with pytest.raises(fdbqueue.error_classes()):

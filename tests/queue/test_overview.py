@@ -15,9 +15,9 @@ from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import InvalidQueueName, LayoutVersionMismatch
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue import overview
-from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
 from tests.support.earlier_layouts import LAYOUTS, restore_named
+from tests.support.keys import layout_of
 from tests.support.many_queues import copy_queue, make_queues, pages_of
 
 NUMBER = 2_500
@@ -209,7 +209,7 @@ def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: st
     for version in (5, LAYOUT_VERSION + 1):
         queues: list[Any] = [fifo, tasks, urgent]
         for queue in queues:
-            options = store_of(queue).layout.options
+            options = layout_of(queue).options
             fields = fdb.tuple.unpack(db[options])
             db[options] = fdb.tuple.pack((version, *fields[1:]))
         found = fdbqueue.admin.overview(db, after=behind(name), limit=3)

@@ -21,6 +21,7 @@ from fdbqueue.errors import (
     UndecodableItem,
 )
 from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 
 
 def values(items: Any) -> list[Any]:
@@ -29,7 +30,7 @@ def values(items: Any) -> list[Any]:
 
 def stored(db: Any, queue: PriorityQueue) -> list[Any]:
     """Return all rows of a queue except the receipts of commits."""
-    whole, receipts = queue.subspace.range(), store_of(queue).layout.receipts
+    whole, receipts = queue.subspace.range(), layout_of(queue).receipts
     return [row for row in db[whole.start : whole.stop] if not receipts.contains(row.key)]
 
 
@@ -464,7 +465,7 @@ def test_an_undecodable_item_stays_and_can_be_removed(db: Any, space: Subspace) 
 
 def remaining_keys(db: Any, queue: PriorityQueue) -> list[bytes]:
     """Return the keys of an empty queue except its totals and its history."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     kept = layout.totals, layout.history
     return [row.key for row in stored(db, queue) if not row.key.startswith(kept)]
 
@@ -482,17 +483,17 @@ def test_a_large_payload_is_returned_completely_and_leaves_no_keys(
     assert queue.reprioritize(db, queue.peek(db), 3).value == payload
     assert fdbqueue.admin.check(db, queue).ok
     assert values(queue.pop_many(db, 2)) == [b"small", payload]
-    assert remaining_keys(db, queue) == [store_of(queue).layout.options]
+    assert remaining_keys(db, queue) == [layout_of(queue).options]
 
 
 def test_remove_and_clear_delete_large_payloads(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, codec="bytes")
     item = queue.push(db, b"x" * 300_000)
     queue.remove(db, item)
-    assert remaining_keys(db, queue) == [store_of(queue).layout.options]
+    assert remaining_keys(db, queue) == [layout_of(queue).options]
     queue.push(db, b"x" * 300_000)
     queue.clear(db)
-    assert remaining_keys(db, queue) == [store_of(queue).layout.options]
+    assert remaining_keys(db, queue) == [layout_of(queue).options]
 
 
 def test_a_payload_that_resembles_the_marker_of_pieces_is_returned_unchanged(
@@ -552,7 +553,7 @@ def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
     The number of other reads depends on the time since the last call and on retries.
     """
     noted: list[bytes] = []
-    counts = store_of(queue).layout.counts
+    counts = layout_of(queue).counts
     (reader,) = (
         kind for kind in type(db.create_transaction()).__mro__ if kind.__name__ == "TransactionRead"
     )

@@ -30,6 +30,7 @@ from fdbqueue.queue import registry
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 
 
 def sizes(db: Any, name: str) -> dict[str, int]:
@@ -444,6 +445,6 @@ def test_opening_a_queue_of_another_kind_raises(db: Any, name: str, kind: str) -
 def test_a_queue_whose_options_are_lost_keeps_its_name(db: Any, name: str) -> None:
     jobs = PriorityQueue.named(db, name)
     jobs.push(db, 1)
-    del db[store_of(jobs).layout.options]
+    del db[layout_of(jobs).options]
     assert PriorityQueue.named(db, name).push(db, 2).value == 2
     assert [item.value for item in PriorityQueue.existing(db, name).items(db)] == [1, 2]

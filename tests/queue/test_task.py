@@ -18,9 +18,9 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.admin import check
 from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.deadline_queue import DeadlineQueue
+from tests.support.keys import layout_of
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
 CRITICAL, HIGH, MEDIUM, LOW, DEFERRED = TaskPriority
@@ -227,7 +227,7 @@ def test_a_task_with_a_large_payload_is_found_and_leaves_no_keys(db: Any, tasks:
     assert tasks.remove(db, ids[0])
     assert tasks.pop(db, agent="ada").id == ids[1]
     assert payloads(tasks.pop_many(db, 2)) == [large, "small"]
-    layout = store_of(tasks).layout
+    layout = layout_of(tasks)
     kept = (layout.options, layout.totals, layout.history, layout.receipts.key())
     left = [row.key for row in db.get_range_startswith(tasks.subspace.key())]
     assert not [key for key in left if not key.startswith(kept)]
@@ -498,7 +498,7 @@ def test_concurrent_calls_take_each_task_once(
 
 def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> None:
     ids = [tasks.push(db, agent_name="ada", client_id="7", priority=2) for _ in range(3)]
-    layout = store_of(tasks).layout
+    layout = layout_of(tasks)
     keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
     del db[keys[0]]
     del db[keys[4]]

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.queue.base import store_of
 from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
 
 UTC = timezone.utc
@@ -184,7 +183,7 @@ def fill(db: Any, kind: str) -> Any:
 
 
 def rows_of(db: Any, queue: Any) -> list[tuple[bytes, bytes]]:
-    rows = db.get_range_startswith(store_of(queue).layout.subspace.key())
+    rows = db.get_range_startswith(queue.subspace.key())
     return [(bytes(row.key), bytes(row.value)) for row in rows]
 
 
@@ -218,7 +217,7 @@ def test_all_queues_are_listed_and_dropped_whatever_one_of_them_holds(
     try:
         queue = fill(memory, kind)
         PriorityQueue.named(memory, "other").push(memory, "x")
-        prefix = store_of(queue).layout.subspace.key()
+        prefix = queue.subspace.key()
         rows = rows_of(memory, queue)
         for number in data.draw(st.lists(st.integers(0, 99), max_size=9)):
             key, value = rows[number % len(rows)]

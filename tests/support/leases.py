@@ -16,6 +16,7 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.queue.base import store_of
+from tests.support.keys import layout_of
 
 
 def values(items: Any) -> list[Any]:
@@ -24,7 +25,7 @@ def values(items: Any) -> list[Any]:
 
 def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
     """Expire now all leases that end within this number of seconds."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -46,7 +47,7 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
 
 def come_due(db: Any, queue: Any) -> None:
     """Make all delayed items due now."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -67,7 +68,7 @@ def shift_leases(db: Any, queue: Any, versions: int) -> None:
     A negative number does what a recovery does, which advances the versions of the database. A
     positive number does what a restore into a cluster with lower versions does.
     """
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
 
     @fdbqueue.transactional
     def body(tr: Any) -> None:
@@ -88,6 +89,6 @@ def read_version(db: Any) -> int:
 
 def lease_ends(db: Any, queue: Any) -> list[int]:
     """Return the versions at which the leases end."""
-    layout = store_of(queue).layout
+    layout = layout_of(queue)
     rows = db[slice(*layout.range_of(layout.leases))]
     return [layout.unpack_timer_key(layout.leases, row.key)[0] for row in rows]

@@ -20,6 +20,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import QueueStats
+from tests.support.keys import layout_of
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
 
@@ -35,7 +36,7 @@ class Scan:
 
 def scan(tr: Any, queue: Any, now: int) -> Scan:
     """Read all rows of a queue, and decide for each item which state it is in at a time."""
-    layout, codec = store_of(queue).layout, store_of(queue).codec
+    layout, codec = layout_of(queue), store_of(queue).codec
     version = tr.get_read_version().wait()
     options = decode_options(tr[layout.options].value)
     found = Scan({state: set() for state in STATES}, Counter(), 0)

@@ -33,10 +33,10 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
 from fdbqueue.admin import check
 from fdbqueue.operations import failures
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads
 from tests.support.forked import Forked
+from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell, error_of, has_handlers, wait_until
 
@@ -545,7 +545,7 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
     print(f"{killed} killed, {paused} stopped")
     assert queue.claim(db) is None
     assert check(db, queue).ok
-    assert list(db[slice(*store_of(queue).layout.range_of(store_of(queue).layout.claims))]) == []
+    assert list(db[slice(*layout_of(queue).range_of(layout_of(queue).claims))]) == []
     assert int.from_bytes(db[space.pack(("balance",))], "little") == sum(amounts)
     counted = {row.value for row in db[effects.start : effects.stop]}
     assert counted == {(1).to_bytes(8, "little")}

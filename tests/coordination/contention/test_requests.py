@@ -16,6 +16,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention.requests import Request, Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import pack_staged, unpack_staged
 from fdbqueue.operations.items import write_pieces
 from fdbqueue.queue.base import store_of
@@ -60,7 +61,7 @@ def test_golden_bytes_of_the_next_leader(requests: Requests, db: Any, space: Sub
 
 
 def test_golden_bytes_of_staged_items(requests: Requests, db: Any, space: Subspace) -> None:
-    layout = store_of(PriorityQueue(space)).layout
+    layout = Layout(space)
     request = requests.key(258, b"name")
     item = SimpleNamespace(key=layout.item_key(layout.level_prefix(5), 0, b"r"), value=b"payload")
 

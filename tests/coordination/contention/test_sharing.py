@@ -18,10 +18,10 @@ from fdbqueue.coordination.contention import following, leading, sockets
 from fdbqueue.coordination.contention.messages import Signal
 from fdbqueue.errors import CommitUnknownResult, OptionsMismatch, QueueFull, UndecodableItem
 from fdbqueue.layout.values import decode_receipt
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.contention.processes import FOREVER, TIMEOUT, Process
 from tests.support.failing_disk import Disk
+from tests.support.keys import layout_of
 
 ROUNDS = 40
 
@@ -59,7 +59,7 @@ def test_one_transaction_performs_the_requests_of_all(
     others = [new_process() for _ in range(5)]
     popped = [each.ask(each.pop) for each in others]
     assert leader.pop() == 0
-    receipts = leader.db.get_range_startswith(store_of(leader.queue).layout.receipts.key())
+    receipts = leader.db.get_range_startswith(layout_of(leader.queue).receipts.key())
     outcomes = [decode_receipt(row.value)[1] for row in receipts]
     assert len([outcome for outcome in outcomes if isinstance(outcome, bytes)]) == 5
     assert sorted(each.result(TIMEOUT) for each in popped) == [1, 2, 3, 4, 5]
