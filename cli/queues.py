@@ -17,7 +17,7 @@ import click
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
-from fdbqueue.queue.options import LIMITS
+from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (

@@ -3,7 +3,7 @@
 import importlib.metadata
 
 from fdbqueue.errors import DESCRIPTIONS
-from fdbqueue.layout.spaces import key_table, name_table
+from fdbqueue.layout.key_table import key_table, name_table
 from fdbqueue.layout.values import LAYOUT_VERSION
 
 project = "fdbqueue"

@@ -44,11 +44,11 @@ from fdbqueue.operations.items import (
     read_payload,
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
-from fdbqueue.operations.options import LIMITS
+from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.operations.waiters import Waiters
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
     Claim,
     Database,
@@ -247,7 +247,7 @@ class Store(Generic[_T]):
         if not changes:
             return
         self.options.forget()
-        limits = not LIMITS.isdisjoint(changes)
+        limits = not LIMITING.isdisjoint(changes)
 
         def body(tr: Transaction, now: int) -> bool:
             if limits:

@@ -14,7 +14,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
-from fdbqueue.operations.waiters import has_items
+from fdbqueue.operations.waking import has_items
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers

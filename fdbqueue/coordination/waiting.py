@@ -17,7 +17,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
-from fdbqueue.operations.waiters import Waiters
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Database, Transaction, Transactor
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.spaces import TALLIES, Space
+from fdbqueue.layout.key_table import TALLIES, Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
     MAX_PAYLOAD,

@@ -16,7 +16,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import PIECES, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
 

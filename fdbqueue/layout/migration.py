@@ -11,10 +11,10 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import LayoutVersionMismatch, UndecodableQueue
+from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import decode_subspace, restored_subspace
 from fdbqueue.layout.priorities import SMALL_PRIORITIES, Priorities
-from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
     OLDEST_LAYOUT,

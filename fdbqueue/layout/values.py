@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout.spaces import TALLIES
+from fdbqueue.layout.key_table import TALLIES
 from fdbqueue.types import Options, PriorityKind, State
 
 LAYOUT_VERSION = 6
@@ -536,8 +536,10 @@ def encode_results(sequence: int, results: bytes) -> bytes:
     >>> decode_receipt(encode_results(7, b"results"))
     (7, b'results')
     """
-    receipt: bytes = fdb_tuple.pack((sequence, results))
-    return receipt
+    # Equal to fdb.tuple.pack((sequence, results)), and several times faster.
+    size = (sequence.bit_length() + 7) // 8
+    escaped = results.replace(b"\x00", b"\x00\xff")
+    return b"%c%b\x01%b\x00" % (0x14 + size, sequence.to_bytes(size, "big"), escaped)
 
 
 def decode_receipt(value: bytes) -> tuple[int, int | bytes]:

@@ -34,7 +34,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.waiters import Waiters
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]

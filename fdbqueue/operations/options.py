@@ -8,7 +8,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE, decode_options
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
-LIMITS = frozenset({"concurrency", "agent_concurrency", "paused"})
+LIMITING = frozenset({"concurrency", "agent_concurrency", "paused"})
 """The options that limit claims and pops."""
 
 

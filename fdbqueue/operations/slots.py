@@ -11,7 +11,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.waiters import Waiters
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
 MAX_SLOTS = 10_000

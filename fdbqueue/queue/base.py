@@ -54,7 +54,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.options import Settings, settings_to_store
+from fdbqueue.queue.settings import Settings, settings_to_store
 from fdbqueue.types import (
     Change,
     Claim,

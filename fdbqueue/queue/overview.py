@@ -30,7 +30,7 @@ from fdbqueue.operations.views.stats import (
     unknown_stats,
 )
 from fdbqueue.queue.arguments import validate_number
-from fdbqueue.queue.options import LIMITS
+from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
     FailedAttempt,
     HistoryBucket,

@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
 from fdbqueue.coordination import steps, waiting
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.waiters import Waiters
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
 

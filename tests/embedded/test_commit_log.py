@@ -126,7 +126,7 @@ def test_only_a_handle_without_other_users_is_first(tmp_path: Path) -> None:
 
 DIES = """
 import os, sys
-import fdbqueue.embedded.disk.commit_log as log, fdbqueue.embedded.storage.writer as writer
+import fdbqueue.embedded.disk.commit_log as log, fdbqueue.embedded.storage.sql_writer as writer
 from fdbqueue.embedded import Database
 path, step = sys.argv[1:]
 db = Database(path)

@@ -19,7 +19,7 @@ from fdbqueue.errors import LockTimeout
 STOPS = """
 import os, signal, sys
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import writer
+from fdbqueue.embedded.storage import sql_writer as writer
 apply = writer.Writer.apply
 def stop(*arguments):
     stamped = apply(*arguments)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
-from fdbqueue.layout.spaces import Space
 from fdbqueue.layout.values import (
     ClaimedItem,
     decode_claim,

@@ -16,7 +16,7 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
 from fdbqueue.admin import check
 from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
-from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase

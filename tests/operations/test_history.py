@@ -14,7 +14,7 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
-from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.key_table import Space
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase

@@ -10,7 +10,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, WrongState
-from fdbqueue.layout.spaces import Space
+from fdbqueue.layout.key_table import Space
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 

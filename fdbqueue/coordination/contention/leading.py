@@ -203,6 +203,7 @@ class SharedBatch(Batch[Any]):
         self._left = kind.budget  # for requests of guests
         self.guests: list[tuple[int, _Guest]] = []
         self.guests_at: set[int] = set()
+        self._settled: list[tuple[Sequence[Any], list[bytes]]] = []
 
     def join(self) -> None:
         """Add the requests that have arrived, within the budget."""
@@ -226,26 +227,31 @@ class SharedBatch(Batch[Any]):
             NotShareable: A process may perform its requests itself by now, or its results are too
                 large for a message.
         """
+        answers: list[bytes] = []
         for index, (message, _, requests) in self.guests:
             if time.monotonic_ns() >= message.deadline:
                 raise NotShareable
             tr.add_read_conflict_key(message.receipt)
             found = results[index : index + len(requests)]
-            receipt = encode_results(message.number, self._packed(found))
+            answer = pack_staged(map(self._kind.pairs, found))
+            answers.append(answer)
+            receipt = encode_results(message.number, answer)
             if len(receipt) > MAX_RECEIPT:
                 raise NotShareable
             if any(found):
                 tr[message.receipt] = receipt
-
-    def _packed(self, results: Sequence[Any]) -> bytes:
-        return pack_staged(map(self._kind.pairs, results))
+        self._settled.append((results, answers))
 
     def answers(self, results: Sequence[Any]) -> Iterator[tuple[_Guest, bytes]]:
         """Yield each guest with its answer, given the results of the requests performed."""
-        for index, guest in self.guests:
-            number, found = guest.message.number, results[index : index + len(guest.requests)]
+        if not self.guests:
+            return
+        # After an unknown result, an earlier attempt may be the one that committed.
+        (answers,) = [answers for found, answers in self._settled if found is results]
+        for (index, guest), answer in zip(self.guests, answers):
+            number = guest.message.number
             if index < len(results):
-                yield guest, Signal.OUTCOME.about(number, self._packed(found))
+                yield guest, Signal.OUTCOME.about(number, answer)
             else:
                 yield guest, Signal.REFUSED.about(number)
 

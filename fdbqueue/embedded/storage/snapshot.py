@@ -14,7 +14,7 @@ from fdbqueue.embedded.disk.files import Connection
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
 from fdbqueue.embedded.storage.connections import Connections
-from fdbqueue.embedded.storage.writer import GET
+from fdbqueue.embedded.storage.sql_writer import GET
 from fdbqueue.errors import DatabaseClosed, FDBError
 
 FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"

@@ -50,7 +50,7 @@ from fdbqueue.embedded.storage import forks
 from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
-from fdbqueue.embedded.storage.writer import GET, Writer
+from fdbqueue.embedded.storage.sql_writer import GET, Writer
 from fdbqueue.errors import (
     CommitUnknownResult,
     FDBError,

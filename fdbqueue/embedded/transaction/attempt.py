@@ -18,8 +18,8 @@ from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.owners import Reference
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
+from fdbqueue.embedded.storage.sql_writer import GET
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.storage.writer import GET
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError

@@ -389,7 +389,7 @@ def _unextended() -> None:
 def _no_wake_up() -> None:
     """A push wakes nobody, and nobody looks whether others were woken in vain."""
     from fdbqueue.layout.keys import Layout
-    from fdbqueue.operations.waiters import Waiters
+    from fdbqueue.operations.waking import Waiters
 
     def init(init: Callable[..., None]) -> Callable[..., None]:
         def without_waiters(self: Any, *args: Any, **facts: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.http.v1.bodies import NewOptions
-from fdbqueue.queue.options import LIMITS, Settings
+from fdbqueue.queue.settings import LIMITS, Settings
 from fdbqueue.types import Options
 from tests.support.pages import DOCS
 from tests.support.shell import commands
