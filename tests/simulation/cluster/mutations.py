@@ -268,9 +268,9 @@ def _unique_by_snapshot() -> None:
     from fdbqueue.operations.push import Pusher
 
     def find(find: Callable[..., Any]) -> Callable[..., Any]:
-        def by_snapshot(self: Any, tr: Any, key: bytes, now: int) -> Any:
+        def by_snapshot(self: Any, tr: Any, now: int, key: bytes) -> Any:
             is_free = tr.snapshot[key].value is None
-            return None if is_free else find(self, tr, key, now)
+            return None if is_free else find(self, tr, now, key)
 
         return by_snapshot
 
@@ -286,9 +286,9 @@ def _forgotten_counter() -> None:
     from fdbqueue.operations.items import Items
 
     def tally(tally: Callable[..., None]) -> Callable[..., None]:
-        def without_removed(self: Any, tr: Any, **changes: int) -> None:
+        def without_removed(self: Any, tr: Any, now: int, **changes: int) -> None:
             changes.pop("removed", None)
-            tally(self, tr, **changes)
+            tally(self, tr, now, **changes)
 
         return without_removed
 
