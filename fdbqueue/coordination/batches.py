@@ -52,7 +52,11 @@ class Batches(Generic[_Request, _Result]):
 
     def perform_in(self, tr: Transaction, now: int, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch that others can join, in a transaction."""
+        self.join(tr, batch)
+        return self._do(tr, now=now, requests=batch)
+
+    def join(self, tr: Transaction, batch: Batch[_Request]) -> None:
+        """Add the requests that have arrived, before the transaction does anything."""
         if self._expected > 1 and self._reads_take_time:
             tr.get_read_version().wait()  # meanwhile other threads can join the batch
         batch.join()
-        return self._do(tr, now=now, requests=batch)

@@ -6,7 +6,6 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -80,7 +79,7 @@ def run_once(
     if getattr(db, "commits_are_certain", False):
         return run(db, body, begin)
     check_fork(db)
-    with new_receipt(receipts) as receipt:
+    with Receipt(receipts) as receipt:
         steps = _without_pause(body)
         once = _Operation(db, steps, receipt, wrote, committed, is_stored, begin)
         result: _T = _finish(once.run())
@@ -106,7 +105,7 @@ def run_once_with_pauses(
     steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
     needs_receipt = not getattr(db, "commits_are_certain", False)
     check_fork(db)
-    with new_receipt(receipts) as receipt:
+    with Receipt(receipts) as receipt:
         once = _Operation(db, steps, receipt, wrote=lambda _: needs_receipt)
         result: _T = yield from once.run()
         return result
@@ -156,16 +155,36 @@ class Receipt:
     is unknown, another transaction reads the receipt. If that one does not find it, it conflicts on
     it and writes it, so the first can no longer commit.
 
+    A `with` statement lends it a client of this hour, a free or a new one, until the operation has
+    ended. After an error the client is not reused: its last operation may still be in flight.
+
+    Args:
+        receipts: The subspace of the receipts.
+
     Attributes:
         number: The number of the operation among those of its client.
         key: The key of the receipt, which all operations of the client share.
     """
 
-    def __init__(self, client: _Client, receipts: Subspace) -> None:
+    def __init__(self, receipts: Subspace) -> None:
+        try:
+            client = _free_clients.pop()
+            if client.hour != int(time.time() // 3600):
+                client = _Client()
+        except IndexError:
+            client = _Client()
+        client.sequence += 1
+        self._client = client
+        self._receipts = receipts
         self.number = client.sequence
         self.key = receipt_key(receipts, client.hour, client.id)
-        self._receipts = receipts
-        self._hour = client.hour
+
+    def __enter__(self) -> Receipt:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            _free_clients.append(self._client)
 
     def read(self, tr: Transaction) -> Any:
         """Return the outcome of the operation; `None` if no attempt has committed yet.
@@ -187,22 +206,7 @@ class Receipt:
 
     def clear_outdated(self, tr: Transaction) -> None:
         """Delete the receipts of clients that started more than a day earlier."""
-        tr.clear_range(*receipts_before(self._receipts, self._hour - _RECEIPT_HOURS))
-
-
-@contextmanager
-def new_receipt(receipts: Subspace) -> Generator[Receipt]:
-    """Lend a client of this hour, a free or a new one, for an operation; return its receipt."""
-    try:
-        client = _free_clients.pop()
-        if client.hour != int(time.time() // 3600):
-            client = _Client()
-    except IndexError:
-        client = _Client()
-    client.sequence += 1
-    yield Receipt(client, receipts)
-    # After an error the client is not reused: its last operation may still be in flight.
-    _free_clients.append(client)
+        tr.clear_range(*receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS))
 
 
 def settle(

@@ -13,7 +13,7 @@ from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT, Message, Signal
 from fdbqueue.coordination.contention.process import Kind, Pairs, Process
 from fdbqueue.coordination.contention.sockets import FollowerSocket, LeadSocket
-from fdbqueue.database.exactly_once import NOTHING, Receipt, new_receipt, settle
+from fdbqueue.database.exactly_once import NOTHING, Receipt, settle
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, error_classes
 from fdbqueue.layout.values import unpack_staged
@@ -69,7 +69,7 @@ class Follower:
         content = kind.encode(requests)
         if content is None or len(content) > MAX_CONTENT:
             return None
-        with new_receipt(self._receipts) as receipt:
+        with Receipt(self._receipts) as receipt:
             if receipt.number == 1:
                 run(db, receipt.clear_outdated)
             try:

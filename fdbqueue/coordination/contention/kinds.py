@@ -47,6 +47,12 @@ class _SharedPushes(Batches[PushRequest, list[bytes]]):
             batch.settle(tr, results)
         return results
 
+    def join(self, tr: Transaction, batch: Batch[PushRequest]) -> None:
+        """Add the pushes that have arrived, and depend on the guests among them."""
+        super().join(tr, batch)
+        if isinstance(batch, SharedBatch):
+            batch.depend(tr)
+
 
 class Pushes:
     """Pushes. The result of a push is the keys of its items."""

@@ -30,6 +30,9 @@ MAX_MESSAGE = 65_536
 # How often a process tries while others become the leader, and the seconds between two attempts.
 _ATTEMPTS, _PAUSE = 100, 0.001
 
+_DESCRIPTOR_SIZE = array.array("i").itemsize
+_ANCILLARY = socket.CMSG_SPACE(_DESCRIPTOR_SIZE)
+
 
 def meet(name: str) -> FollowerSocket | LeadSocket | None:
     """Connect to the leader, or become the leader if there is none.
@@ -215,13 +218,16 @@ class FollowerSocket:
         """Wait for a message, and for the lead if it came with the message."""
         if not self._readable.poll(seconds * 1000):
             return None
-        message, descriptors, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1)
-        if not descriptors:
-            return message, None
-        passed = socket.socket(fileno=descriptors[0])
-        passed.set_inheritable(False)
-        passed.setblocking(False)
-        return message, LeadSocket(passed)
+        message, ancillary, _, _ = self._socket.recvmsg(
+            MAX_MESSAGE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+        )
+        for _, kind, content in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                (descriptor,) = array.array("i", content[:_DESCRIPTOR_SIZE])
+                passed = socket.socket(fileno=descriptor)
+                passed.setblocking(False)
+                return message, LeadSocket(passed)
+        return message, None
 
     def close(self) -> None:
         """Close the socket and remove its name; messages that wait in it are lost.

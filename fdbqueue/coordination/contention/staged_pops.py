@@ -299,7 +299,7 @@ class _Pops(Generic[_T]):
         if self.may_stage:
             _wait_for_first(self._prefetch(tr))
         self.races += 1
-        is_older = self._join()
+        is_older = self._join(tr)
         taken = self._decoded(tr, self._take(tr, self.batch))
         return _Served(taken, wrote=any(taken) or is_older)
 
@@ -330,14 +330,19 @@ class _Pops(Generic[_T]):
         standing = standing._replace(request=request)
         return self._serve(tr, standing, holder, self.queue.requests.live(tr, requests))
 
-    def _join(self) -> bool:
+    def _join(self, tr: Transaction) -> bool:
         """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
 
         The read version may be older than a pop, which may follow a push of its thread.
         """
         n = len(self.batch)
         self.batch.join()
+        self._depend(tr)
         return self.read_version is not None or len(self.batch) > n
+
+    def _depend(self, tr: Transaction) -> None:
+        if isinstance(self.batch, SharedBatch):
+            self.batch.depend(tr)
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
@@ -374,6 +379,7 @@ class _Pops(Generic[_T]):
 
         If not, a sweep considered this process dead, because it was slow.
         """
+        self._depend(tr)
         waits = tr[request]
         staged = self.queue.requests.take(tr, request)
         if staged is None:
@@ -396,7 +402,7 @@ class _Pops(Generic[_T]):
     ) -> _Served[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         requests_to_serve = [each for each in requests if each.key != standing.request]
-        is_older = self._join()
+        is_older = self._join(tr)
         own_pops = len(self.batch)
         is_leader = holder in (standing.leading_as, self.name) and holder is not None
         keeps = standing.may_keep_leading or (is_leader and not requests_to_serve)
