@@ -21,8 +21,8 @@ MAX_RETRY_DELAY = 2
 TOO_OLD = 1007
 """The code of the error after the five seconds in which a transaction can read."""
 
-LIFETIME = 4.0  # seconds, with a margin for the clocks
-FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
+_LIFETIME = 4.0  # seconds, with a margin for the clocks
+_FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 
 
 class _Retries:
@@ -138,4 +138,4 @@ def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:
         seconds: For how long it was reading.
         rows: How many rows it has read.
     """
-    return error.code == TOO_OLD and seconds >= LIFETIME and rows >= FEW
+    return error.code == TOO_OLD and seconds >= _LIFETIME and rows >= _FEW

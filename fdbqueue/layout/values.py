@@ -139,7 +139,7 @@ METADATA: dict[State, tuple[str, ...]] = {
     "dead": ("attempts", "died_at", "error"),
     "done": ("finished_at", "attempts"),
 }
-"""What the metadata of an item in each state are; the slots of a claimed item follow."""
+"""The names of an item's metadata in each state; the slots of a claimed item follow."""
 
 
 class ClaimedItem(NamedTuple):

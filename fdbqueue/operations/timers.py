@@ -1,4 +1,4 @@
-"""What the end of a timer does to an item. A sweep does it, and a view shows it as done."""
+"""The fate of an item whose timer is over. A sweep carries it out; a view shows it as done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE_OVER = "its lease ran out"
 
 
 class Fate(Enum):
-    """What happens to an item when its timer is over.
+    """The change of an item whose timer is over.
 
     Attributes:
         before: The state that it had.

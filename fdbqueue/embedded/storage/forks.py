@@ -8,7 +8,7 @@ from weakref import ref
 
 
 class Storage(Protocol):
-    """What has files open, which must be closed around a fork."""
+    """An object with open files, which must be closed around a fork."""
 
     @property
     def is_closed(self) -> bool:
