@@ -29,6 +29,7 @@ KINDS = ("push", "work", "pop")
 BATCH = 3  # maximum number of items per pop
 PROGRAM = """
 import itertools, os, sys, fdbqueue
+from fdbqueue.layout.keys import Layout
 url, name, kind, client_id, stop, batch = sys.argv[1:]
 db = fdbqueue.open(url)
 # Two clients that pop from one queue conflict, and a cluster's client backs off for up to a second
@@ -36,7 +37,7 @@ db = fdbqueue.open(url)
 db.options.set_transaction_max_retry_delay(50)
 jobs, done = (fdbqueue.PriorityQueue.named(db, name + part) for part in ("jobs", "done"))
 
-@fdbqueue.transactional(receipts=layout_of(done).receipts)
+@fdbqueue.transactional(receipts=Layout(done.subspace).receipts)
 def move(tr):
     return [done.push(tr, item.value, item.priority) for item in jobs.pop_many(tr, 1)]
 

@@ -654,7 +654,7 @@ def test_a_backup_goes_on_after_a_recovery_in_which_nothing_could_be_read(
 ) -> None:
     filled(db, name)
     monkeypatch.setattr(rows, "_LIFETIME", -1.0)
-    monkeypatch.setattr("fdbqueue.database.retrying.LIFETIME", -1.0)
+    monkeypatch.setattr("fdbqueue.database.retrying._LIFETIME", -1.0)
     slow = SlowDatabase(db)
     assert backup(slow, io.BytesIO(), [name])[name].ready == 8
     assert slow.slow == 0

@@ -201,7 +201,7 @@ def test_a_check_that_outlasts_its_transaction_raises(
 
     seconds = itertools.count(step=5)
     monkeypatch.setattr("fdbqueue.queue.check.monotonic", lambda: next(seconds))
-    monkeypatch.setattr("fdbqueue.database.retrying.FEW", 3)
+    monkeypatch.setattr("fdbqueue.database.retrying._FEW", 3)
     monkeypatch.setattr("fdbqueue.queue.check._Check._scan_pieces", too_old)
     for repair in (False, True):
         with pytest.raises(QueueTooLargeToCheck, match="read 3 items"):
