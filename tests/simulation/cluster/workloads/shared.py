@@ -39,6 +39,14 @@ def run_threads(client: Client, work: Callable[[str], object], n: int = 2) -> No
         thread.join()
 
 
+def seconds_of_commits(db: Any, n: int) -> float:
+    """Return how long `n` commits take at the moment, seconds each in a slow cluster."""
+    began = time.monotonic()
+    db[b"a commit"] = b""
+    del db[b"a commit"]
+    return n * (time.monotonic() - began) / 2
+
+
 def keep_running(
     client: Client,
     name: str,

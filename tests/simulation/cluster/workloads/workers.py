@@ -27,6 +27,7 @@ from tests.simulation.cluster.workloads.shared import (
     look_a_day_later,
     look_for_leftovers,
     run_threads,
+    seconds_of_commits,
     take_dead_waiters,
     wait_until,
 )
@@ -37,8 +38,6 @@ _LEASE = 3
 _KEPT = 100_000
 _TAKEN_OVER = _LEASE + 10
 """Seconds after which another worker must have ended the job of one that is killed or stopped."""
-_COMMITS = 10
-"""How many commits may come on top, in a cluster whose commits take seconds."""
 
 _pushed: dict[str, bool] = {}
 """The jobs of all clients, and whether their pushes returned."""
@@ -159,7 +158,7 @@ class Workers:
         def run(name: str) -> None:
             if name.endswith("c"):
                 while len(ended) < 2:
-                    commits.append(_seconds_of_a_commit(db))
+                    commits.append(seconds_of_commits(db, 1))
                     time.sleep(0.1)
                 return
             if name.endswith("b"):
@@ -199,7 +198,7 @@ class Workers:
             self._worker(db, calm.in_transaction).run(drain=True)
             return len(_runs[value]) > 1
 
-        patience = _TAKEN_OVER + _COMMITS * _seconds_of_a_commit(db)
+        patience = _TAKEN_OVER + seconds_of_commits(db, 10)
         wait_until(self._client, is_done, patience, f"{value}: no worker takes over")
         if fate is Process.stop:
             process.resume()
@@ -223,7 +222,7 @@ class Workers:
             value = f"woken-{i}"
             self._push_all(db, queue, [value])
             begun = partial(_runs.__contains__, value)
-            patience = 10 + _COMMITS * _seconds_of_a_commit(db)
+            patience = 10 + seconds_of_commits(db, 10)
             wait_until(self._client, begun, patience, f"{value}: an idle worker sleeps on")
             time.sleep(1)
         wait_until(self._client, lambda: process.is_killed, 90, "the idle worker does not end")
@@ -258,13 +257,6 @@ class Workers:
         operations = len(_pushed) + sum(map(len, _runs.values()))
         facts = {"pushed": len(_pushed), "dead": len(dead), **_reports}
         self._client.report(operations=operations, digest=digest, **facts)
-
-
-def _seconds_of_a_commit(db: Any) -> float:
-    began = time.monotonic()
-    db[_EFFECTS.pack(("a commit",))] = b""
-    del db[_EFFECTS.pack(("a commit",))]
-    return (time.monotonic() - began) / 2
 
 
 def _stop(worker: fdbqueue.Worker, life: float) -> None:
