@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Generator
@@ -22,6 +21,7 @@ import click
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
 from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFound
+from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.overview import (
     history_as_json,
@@ -100,10 +100,6 @@ else:
     ParamType = click.ParamType  # generic only in new releases of click
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-
-
 class Duration(click.FloatRange):
     """A length of time: a number of seconds, or numbers with units, such as 5m or 1h30m."""
 
@@ -116,9 +112,7 @@ class Duration(click.FloatRange):
         try:
             seconds = float(value)
         except ValueError:
-            parts = _PARTS.findall(str(value))
-            is_valid = bool(parts) and "".join(map("".join, parts)) == value
-            seconds = sum(float(n) * _UNITS[unit] for n, unit in parts) if is_valid else math.nan
+            seconds = seconds_of_text(str(value))
         if math.isnan(seconds):
             self.fail(
                 f"{value!r} is not a length of time, such as 90 for seconds, 5m or 1h30m",

@@ -64,7 +64,7 @@ from fdbqueue.types import (
     Transactor,
 )
 from fdbqueue.worker import worker
-from fdbqueue.worker.handler import Handler
+from fdbqueue.worker.handler import FunctionHandler
 
 __all__ = [
     "Listing",
@@ -197,7 +197,9 @@ class _Release(Protocol):
     """The type of `release`, which has two forms."""
 
     @overload
-    def __call__(self, tr: Transactor, claim: Claim) -> _Awaited[None]: ...
+    def __call__(
+        self, tr: Transactor, claim: Claim, *, delay: Duration | None = None
+    ) -> _Awaited[None]: ...
 
     @overload
     def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
@@ -453,7 +455,7 @@ class Worker:
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
-        self._handler = Handler(handler)
+        self._handler = FunctionHandler(handler)
         self._worker = worker.Worker(
             db,
             queue.queue,

@@ -73,8 +73,8 @@ PriorityJson: TypeAlias = int | list[Any]
 PriorityKind: TypeAlias = type[int] | tuple[type, ...]
 """The type of a queue's priorities: `int`, or the types of a tuple's elements, `(int, float)`."""
 
-Duration: TypeAlias = float | timedelta
-"""A length of time: a number of seconds, or a `timedelta`."""
+Duration: TypeAlias = float | timedelta | str
+"""A length of time: a number of seconds, a `timedelta`, or a text such as "90s" or "1h30m"."""
 
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""

@@ -84,6 +84,11 @@ def _always(_: object) -> bool:
     return True
 
 
+def _due(now: int, delay: float | None) -> int | None:
+    """Return the time after a delay, in milliseconds since 1970; `None` for at once."""
+    return now + math.ceil(delay * 1000) if delay else None
+
+
 def _not_empty(result: object) -> bool:
     return result is not None and result is not False and result != []
 
@@ -491,13 +496,14 @@ class Store(Generic[_T]):
         delay: float | None,
         error: str | None,
         traceback: str | None,
+        dead: bool,
     ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures."""
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
-            dues = [now + math.ceil(seconds * 1000) if seconds else None for seconds in delays]
-            self._leases.nack(tr, now, claim, dues, error, traceback)
+            dues = [_due(now, seconds) for seconds in delays]
+            self._leases.nack(tr, now, claim, dues, error, traceback, dead)
 
         self.change(tr, body, _always)
 
@@ -545,9 +551,13 @@ class Store(Generic[_T]):
             if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:
                 return result
 
-    def release(self, tr: Transactor, claim: Claim) -> None:
+    def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
-        self.change(tr, partial(self._leases.release, claim=claim), _always)
+
+        def body(tr: Transaction, now: int) -> None:
+            self._leases.release(tr, now, claim, _due(now, delay))
+
+        self.change(tr, body, _always)
 
     # Single items
 

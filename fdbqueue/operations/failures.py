@@ -137,10 +137,12 @@ class Failures:
         failed: list[FailedItem],
         error: str | None,
         traceback: str | None = None,
+        dead: bool = False,
     ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
-        The last failed attempts of an item are kept until it ends, as many as the options say.
+        They become dead letters after their last attempt, or at once with `dead`. The last failed
+        attempts of an item are kept until it ends, as many as the options say.
         """
         if not failed:
             return
@@ -156,7 +158,7 @@ class Failures:
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
                 tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
-            if is_last_attempt(attempts, options):
+            if dead or is_last_attempt(attempts, options):
                 free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)

@@ -332,10 +332,10 @@ class Leases:
         extend = partial(self.extend, tr, now, lease=lease)
         return [_lost(partial(extend, *each)) for each in zip(claims, pending)]
 
-    def release(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Return the items as if they had never been claimed."""
+    def release(self, tr: Transaction, now: int, claim: Claim, due: int | None = None) -> None:
+        """Return the items, now or when due, as if they had never been claimed."""
         ended = self._end(tr, claim)
-        returned = [ReturnedItem(position, item.value) for position, item in ended]
+        returned = [ReturnedItem(position, item.value, due) for position, item in ended]
         self._items.requeue(tr, now, returned, returned=len(ended))
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
@@ -351,13 +351,14 @@ class Leases:
         dues: list[int | None],
         error: str | None,
         traceback: str | None,
+        dead: bool = False,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
         failed = [
             FailedItem(position, item.value, item.delivery_count, due, claim.client)
             for (position, item), due in zip(self._end(tr, claim), dues)
         ]
-        self._failures.return_failed(tr, now, failed, error, traceback)
+        self._failures.return_failed(tr, now, failed, error, traceback, dead)
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
         """End or renew leases whose versions are those of another cluster; return if any were."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -25,20 +26,43 @@ _MAX_LEASE = 10**9  # seconds
 MAX_INTEGER = 2**63 - 1
 _MAX_TEXT = 255  # bytes of UTF-8
 
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 
-def _seconds(
+
+def seconds_of_text(text: str) -> float:
+    """Return the seconds of a length of time such as "5m" or "1h30m"; NaN for another text.
+
+    >>> seconds_of_text("1h30m"), seconds_of_text("90")
+    (5400.0, nan)
+    """
+    parts = _PARTS.findall(text)
+    is_valid = bool(parts) and "".join(map("".join, parts)) == text
+    return sum(float(n) * _UNITS[unit] for n, unit in parts) if is_valid else math.nan
+
+
+def validate_seconds(
     name: str, seconds: object, *, is_over: bool = False, below: int | None = None
 ) -> float:
-    """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else."""
+    """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else.
+
+    >>> validatevalidate_seconds("delay", 1.5), validatevalidate_seconds("delay", "5m")
+    (1.5, 300.0)
+    """
+    given = seconds
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
+    elif isinstance(seconds, str):
+        seconds = seconds_of_text(seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise TypeError(f"{name} is a number of seconds or a timedelta, not {seconds!r}")
+        raise TypeError(
+            f"{name} is a number of seconds, a timedelta, or a text such as '5m', not {given!r}"
+        )
     is_low = not seconds >= 0 or (is_over and seconds == 0)  # NaN is neither high nor low
     if is_low or (below is not None and seconds >= below):
         lowest = "over 0" if is_over else "from 0"
         highest = "" if below is None else f", below {below:,}"
-        raise ValueError(f"{name} is a number of seconds {lowest}{highest}, not {seconds!r}")
+        raise ValueError(f"{name} is a number of seconds {lowest}{highest}, not {given!r}")
     return seconds
 
 
@@ -98,7 +122,7 @@ def validate_delay(delay: Duration | None) -> float | None:
         >>> validate_delay(1.5), validate_delay(timedelta(minutes=5))
         (1.5, 300.0)
     """
-    return None if delay is None else _seconds("delay", delay, below=_MAX_SECONDS)
+    return None if delay is None else validate_seconds("delay", delay, below=_MAX_SECONDS)
 
 
 def validate_wait(tr: Transactor, seconds: Duration) -> float:
@@ -108,7 +132,7 @@ def validate_wait(tr: Transactor, seconds: Duration) -> float:
     >>> validate_wait(fdbqueue.open("memory:"), 1.5)
     1.5
     """
-    number = _seconds("wait", seconds)
+    number = validate_seconds("wait", seconds)
     if number and not is_database(tr):
         raise ValueError(
             "only a call that is given a database can wait: nothing sleeps inside a transaction"
@@ -125,7 +149,7 @@ def expiry_time(ttl: Duration | None) -> int | None:
     """
     if ttl is None:
         return None
-    seconds = _seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
+    seconds = validate_seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
     return milliseconds() + math.ceil(seconds * 1000)
 
 
@@ -273,7 +297,7 @@ def validate_lease(lease: object) -> float:
         >>> validate_lease(30)
         30.0
     """
-    return float(_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
+    return float(validate_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
 
 
 # What a task may be

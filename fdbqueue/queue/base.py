@@ -48,6 +48,7 @@ from fdbqueue.queue.arguments import (
     validate_client_name,
     validate_delay,
     validate_filter,
+    validate_flag,
     validate_lease,
     validate_number,
     validate_result,
@@ -392,6 +393,7 @@ class BaseQueue(ABC, Generic[_T]):
         *,
         delay: Duration | None = None,
         error: str | BaseException | None = None,
+        dead: bool = False,
     ) -> None:
         """Report that a claimed job failed: its items are retried after a delay.
 
@@ -405,6 +407,7 @@ class BaseQueue(ABC, Generic[_T]):
             delay: Seconds until the next attempt, instead of the computed delay.
             error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
                 and the end of the traceback of an exception (see `configure`).
+            dead: Whether to make the items dead letters now, however often they were claimed.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -421,7 +424,8 @@ class BaseQueue(ABC, Generic[_T]):
         """
         claim = validate_claim(claim)
         text, traceback = error_text(error), traceback_text(error)
-        self._store.nack(tr, claim, validate_delay(delay), text, traceback)
+        dead = validate_flag("dead", dead)
+        self._store.nack(tr, claim, validate_delay(delay), text, traceback, dead)
 
     def extend(self, tr: Transactor, claim: Claim, lease: Duration = 30) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
@@ -448,12 +452,14 @@ class BaseQueue(ABC, Generic[_T]):
         self._store.extend(tr, validate_claim(claim), validate_lease(lease))
 
     @overload
-    def release(self, tr: Transactor, claim: Claim) -> None: ...
+    def release(self, tr: Transactor, claim: Claim, *, delay: Duration | None = None) -> None: ...
 
     @overload
     def release(self, tr: Transactor, claim: _T | str) -> bool: ...
 
-    def release(self, tr: Transactor, claim: Claim | _T | str) -> bool | None:
+    def release(
+        self, tr: Transactor, claim: Claim | _T | str, *, delay: Duration | None = None
+    ) -> bool | None:
         """Return the items of a claim to their places, as if they had never been claimed.
 
         The attempt does not count. Given an item or its id, the call takes the item away from the
@@ -463,6 +469,7 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             tr: A transaction or a database.
             claim: A claim that `claim` returned; or an item, or its id.
+            delay: Seconds until the items of a claim are ready again; by default at once.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -481,8 +488,10 @@ class BaseQueue(ABC, Generic[_T]):
             (True, False)
         """
         if isinstance(claim, (str, Item, Task)):
+            if delay is not None:
+                raise TypeError("only the items of a claim are released with a delay")
             return self._store.take_back(tr, claim)
-        self._store.release(tr, validate_claim(claim))
+        self._store.release(tr, validate_claim(claim), validate_delay(delay))
         return None
 
     def change_all(

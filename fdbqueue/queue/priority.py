@@ -57,7 +57,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
     share transactions: everything that they push, or pop, during a commit goes into the next one.
     Pops of several processes are served together as soon as they conflict.
 
-    **Times.** A length of time is a number of seconds, or a `timedelta`.
+    **Times.** A length of time is a number of seconds, a `timedelta`, or a text such as `"5m"`
+    or `"1h30m"`, with the units `ms`, `s`, `m`, `h`, `d` and `w`.
 
     **Options.** The first push stores them with the queue. A push of a client with another codec or
     other priorities raises `OptionsMismatch`. If its `max_size` or `max_attempts` differs, the

@@ -5,57 +5,88 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent import futures
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
+
+from fdbqueue.types import Transaction
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.outcomes import Outcome
 
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 
 
-class Handler:
-    """A function that several threads call, once per job.
+def first_annotation(function: Callable[..., Any]) -> str:
+    """Return the name of the type of a function's first parameter, or an empty text.
 
-    A function whose first parameter is named `tr` is the body of a transaction. Coroutines of all
-    jobs run in `loop`, or else in one event loop of the handler, which lives until `close`.
+    >>> def work(context: "Context[str]"): ...
+    >>> first_annotation(work), first_annotation(lambda item: item)
+    ('Context', '')
+    """
+    try:
+        first = next(iter(inspect.signature(function).parameters.values()), None)
+    except ValueError:  # some functions that are not written in Python have no signature
+        return ""
+    if first is None or first.annotation is first.empty:
+        return ""
+    annotation = first.annotation
+    if isinstance(annotation, str):  # perhaps of a name that only type checkers import
+        return annotation.partition("[")[0].rpartition(".")[2].strip()
+    return getattr(getattr(annotation, "__origin__", annotation), "__name__", "")
 
-    >>> handler = Handler(lambda item: item + 1)
-    >>> handler.in_transaction, handler(1)
-    (False, 2)
+
+def no_outcome(_: Exception) -> Outcome | None:
+    """Leave the end of a failed attempt to the queue."""
+    return None
+
+
+class Call(NamedTuple):
+    """The call of a handler for one job.
+
+    Attributes:
+        function: The function to call, with the transaction if it runs in one.
+        in_transaction: Whether it is the body of the transaction that ends the job.
+        outcome: Returns the end of an attempt that failed with an error; `None` for that of the
+            queue.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        if not callable(function):
-            raise TypeError(f"a handler must be a function, not {function!r}")
-        self._function = function
+    function: Callable[..., object]
+    in_transaction: bool
+    outcome: Callable[[Exception], Outcome | None] = no_outcome
+
+
+class Handler(ABC):
+    """The functions that the threads of a worker call, one for each job.
+
+    Coroutines of all jobs run in `loop`, or else in one event loop of the handler, which lives
+    until `close`.
+    """
+
+    def __init__(self) -> None:
         self._guard = threading.Lock()
         self._own_loop: _EventLoop | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the program that awaits the worker, if one does."""
-        try:
-            signature = inspect.signature(function)
-        except ValueError:  # some functions that are not written in Python have no signature
-            self.in_transaction = False
-            return
-        self.in_transaction = next(iter(signature.parameters), None) == "tr"
-        if self.in_transaction and inspect.iscoroutinefunction(function):
-            raise TypeError("a handler that takes a transaction must be a plain function")
-        arguments = ("tr", "item") if self.in_transaction else ("item",)
-        try:
-            signature.bind(*arguments)
-        except TypeError as error:
-            called = f"({', '.join(arguments)})"
-            raise TypeError(
-                f"a handler is called as {called}, which {function!r} does not accept: {error}"
-            ) from error
 
-    def __call__(self, *arguments: Any) -> Any:
+    @property
+    @abstractmethod
+    def can_overlap(self) -> bool:
+        """Whether one thread may run several jobs, each while others wait for the database."""
+
+    @abstractmethod
+    def call(self, context: Context[Any]) -> Call:
+        """Return the call for a job."""
+
+    def run(self, call: Call, *arguments: Any) -> Any:
         """Call the function, await its result if necessary, and return it; raise its exception."""
-        result = self._function(*arguments)
+        result = call.function(*arguments)
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError("the handler returned a generator, whose code has not run")
         if not inspect.isawaitable(result):
             return result
-        if self.in_transaction:
+        if call.in_transaction:
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError("a handler that takes a transaction must be a plain function")
@@ -96,6 +127,53 @@ class Handler:
             if self._own_loop is not None:
                 self._own_loop.close()
                 self._own_loop = None
+
+
+class FunctionHandler(Handler):
+    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`.
+
+    A function whose first parameter is named `tr` is the body of a transaction. One whose first
+    parameter is annotated `Context` is called with the context of the attempt.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise TypeError(f"a handler must be a function, not {function!r}")
+        self._function = function
+        self._takes_context = first_annotation(function) == Context.__name__
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # some functions that are not written in Python have no signature
+            self._in_transaction = False
+            return
+        self._in_transaction = next(iter(signature.parameters), None) == "tr"
+        if self._in_transaction and inspect.iscoroutinefunction(function):
+            raise TypeError("a handler that takes a transaction must be a plain function")
+        arguments = ("tr", "item") if self._in_transaction else ("item",)
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            called = f"({', '.join(arguments)})"
+            raise TypeError(
+                f"a handler is called as {called}, which {function!r} does not accept: {error}"
+            ) from error
+
+    @property
+    def can_overlap(self) -> bool:
+        """True for the body of a transaction."""
+        return self._in_transaction
+
+    def call(self, context: Context[Any]) -> Call:
+        """Return the call for a job."""
+        if self._in_transaction:
+            return Call(partial(_with_transaction, self._function, context.item), True)
+        argument = context if self._takes_context else context.item
+        return Call(partial(self._function, argument), False)
+
+
+def _with_transaction(function: Callable[..., Any], item: object, tr: Transaction) -> Any:
+    return function(tr, item)
 
 
 class _EventLoop:

@@ -24,9 +24,11 @@ from fdbqueue.queue.arguments import (
     validate_number,
     validate_result,
 )
-from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
+from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Transaction, Transactor
-from fdbqueue.worker.handler import Handler
+from fdbqueue.worker.context import Context, Ending
+from fdbqueue.worker.handler import Call, FunctionHandler, Handler
+from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads
@@ -164,7 +166,7 @@ class Worker:
         self._db = db
         self._queue: BaseQueue[Any] = queue
         store = self._store = store_of(self._queue)
-        self._handler = handler if isinstance(handler, Handler) else Handler(handler)
+        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         self._concurrency = validate_number(concurrency, "concurrency", 1)
         self._lease = validate_lease(lease)
         self._stores_results = store_results
@@ -186,8 +188,7 @@ class Worker:
         self._extended_at = 0.0
         self._seconds = 1.0  # moving average of the duration of a job
         self._progress: Callable[[WorkerReport], object] = no_progress
-        can_overlap = self._handler.in_transaction
-        self._threads = Threads(self._concurrency, self._run_job, can_overlap)
+        self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
         self.report = WorkerReport()
 
@@ -324,36 +325,65 @@ class Worker:
             self._release([job])
             return
         claim = job.claim
+        context = self._context(job)
         job.began = time.perf_counter()
+        call: Call | None = None
         try:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
-                self._queue.extend(self._db, claim, self._lease)
+                self._extend(job)
+            call = self._handler.call(context)
             with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
-                if self._handler.in_transaction:
+                if call.in_transaction:
                     returned = None
-                    yield from self._run_in_transaction(claim, in_span)
+                    yield from self._run_in_transaction(call, claim, in_span)
                 else:
                     with in_span():
-                        returned = self._encoded(self._handler(claim.item))
+                        returned = self._encoded(self._handler.run(call))
+                    if context.endings:
+                        self._end_in_transaction(claim, returned, context.endings)
         except LeaseLost:
             self._end(job, "lost")
         except _Stopped:
             self._release([job])
         except BaseException as failure:
-            failed = time.monotonic()
-            self._nack(claim, failure)
-            self._threads.note(time.monotonic() - failed)
-            self._end(job, "failed", failure)
+            self._fail_attempt(job, call, failure)
         else:
             seconds = time.perf_counter() - job.began
             self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
-            if self._handler.in_transaction:
+            if call.in_transaction or context.endings:
                 self._end(job, "done")
             else:
                 request = self._store.ack_request(claim, returned)
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
+
+    def _context(self, job: _Job) -> Context[Any]:
+        return Context(
+            job.claim,
+            self._store.options.max_attempts,
+            lambda: job.lease_end - time.monotonic(),
+            partial(self._extend, job),
+        )
+
+    def _extend(self, job: _Job) -> None:
+        began = time.monotonic()
+        self._queue.extend(self._db, job.claim, self._lease)
+        job.lease_end = began + self._lease
+
+    def _end_in_transaction(
+        self, claim: Claim, returned: bytes | None, endings: list[Ending]
+    ) -> None:
+        """Acknowledge a job in one transaction with what its handler gave to `at_end`."""
+
+        def body(tr: Transaction) -> None:
+            self._store.begin_ack(tr, claim)()
+            for ending in endings:
+                ending(tr)
+            if returned is not None:
+                self._store.store_returned(tr, claim, returned)
+
+        change_once(self._queue, self._db, body)
 
     def _acknowledged(self, job: _Job, outcome: Callable[[], LeaseLost | None]) -> None:
         """Report the end of a job whose acknowledgement is over."""
@@ -371,7 +401,7 @@ class Worker:
         return validate_result(returned) if self._stores_results else None
 
     def _run_in_transaction(
-        self, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
+        self, call: Call, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
     ) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
         note = self._threads.note
@@ -393,7 +423,7 @@ class Worker:
             began = time.monotonic()
             try:
                 with in_span():
-                    returned = self._encoded(self._handler(tr, claim.item))
+                    returned = self._encoded(self._handler.run(call, tr))
             finally:
                 seconds = time.monotonic() - began
                 note(seconds)
@@ -443,12 +473,42 @@ class Worker:
             )
         return None
 
-    def _nack(self, claim: Claim, failure: BaseException) -> None:
+    def _fail_attempt(self, job: _Job, call: Call | None, failure: BaseException) -> None:
+        """End an attempt whose handler has raised an error or an outcome."""
+        began = time.monotonic()
+        outcome = failure if isinstance(failure, Outcome) else None
+        if outcome is None and call is not None and isinstance(failure, Exception):
+            outcome = call.outcome(failure)
+        elif outcome is not None and outcome.__cause__ is not None:
+            failure = outcome.__cause__
         try:
-            self._queue.nack(self._db, claim, error=failure)
+            self._return(job.claim, outcome, failure)
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
-            _log.error("%s %s: cannot be returned: %s", self._name, claim.item.id, error)
+            _log.error("%s %s: cannot be returned: %s", self._name, job.claim.item.id, error)
+        self._threads.note(time.monotonic() - began)
+        if isinstance(outcome, Snooze):
+            _log.info("%s %s: %s", self._name, job.claim.item.id, outcome)
+            with self._ended:
+                self._let_go(job)
+        elif isinstance(outcome, Discard):
+            self._end(job, "done")
+        else:
+            self._end(job, "failed", failure)
+
+    def _return(self, claim: Claim, outcome: Outcome | None, failure: BaseException) -> None:
+        """Give a claim back, in the way that its outcome says."""
+        queue, db = self._queue, self._db
+        if isinstance(outcome, Snooze):
+            queue.release(db, claim, delay=outcome.after)
+        elif isinstance(outcome, Discard):
+            queue.ack(db, claim)
+        elif isinstance(outcome, Dead):
+            queue.nack(db, claim, error=failure, dead=True)
+        elif isinstance(outcome, RetryIn):
+            queue.nack(db, claim, error=failure, delay=outcome.after)
+        else:
+            queue.nack(db, claim, error=failure)
 
     def _release(self, jobs: list[_Job]) -> None:
         """Release jobs that have not started."""

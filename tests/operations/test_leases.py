@@ -119,9 +119,20 @@ def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue) -> N
     assert not queue.wait(db, timedelta(milliseconds=1))
     with pytest.raises(ValueError, match="delay is a number of seconds from 0"):
         queue.push(db, "b", delay=-hour)
-    minutes: Any = "5m"
-    with pytest.raises(TypeError, match="a number of seconds or a timedelta, not '5m'"):
+    minutes: Any = b"5m"
+    with pytest.raises(TypeError, match="or a text such as '5m', not b'5m'"):
         queue.push(db, "b", delay=minutes)
+
+
+def test_a_length_of_time_may_be_a_text(db: Any, queue: PriorityQueue) -> None:
+    before = datetime.now(timezone.utc)
+    info = queue.get(db, queue.push(db, "delayed", delay="1h30m"))
+    assert info is not None
+    assert info.due_at is not None
+    assert timedelta(minutes=89) < info.due_at - before < timedelta(minutes=91)
+    for text in ("90", "soon", "5 m", "-5m", "1m later"):
+        with pytest.raises(ValueError, match=f"delay is a number of seconds .*, not '{text}'"):
+            queue.push(db, "b", delay=text)
 
 
 def test_a_claim_marks_the_queue_unless_it_is_marked(

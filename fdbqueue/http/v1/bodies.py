@@ -167,6 +167,7 @@ class Nack(OfClaim):
 
     delay: Seconds | None = Field(None, description="Seconds until the next attempt.")
     error: str | None = Field(None, max_length=100_000)
+    dead: bool = Field(False, description="Make it a dead letter now.")
 
 
 class Extend(OfClaim):
@@ -177,6 +178,8 @@ class Extend(OfClaim):
 
 class Release(OfClaim):
     """A claim to return as if it had never been made."""
+
+    delay: Seconds | None = Field(None, description="Seconds until the item is ready again.")
 
 
 class Move(_Request):

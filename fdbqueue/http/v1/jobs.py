@@ -279,7 +279,10 @@ async def _read_claim(request: Request, model: type[_C]) -> tuple[_Call[_C], Cla
 async def nack(request: Request) -> Response:
     """Report that a job failed: it is retried after a delay, or becomes a dead letter."""
     call, claim = await _read_claim(request, bodies.Nack)
-    await call.handle.nack(call.served.db, claim, delay=call.body.delay, error=call.body.error)
+    body = call.body
+    await call.handle.nack(
+        call.served.db, claim, delay=body.delay, error=body.error, dead=body.dead
+    )
     return Response(status_code=204)
 
 
@@ -305,5 +308,5 @@ async def extend(request: Request) -> Response:
 async def release(request: Request) -> Response:
     """Return the item of a claim to its place, as if it had never been claimed."""
     call, claim = await _read_claim(request, bodies.Release)
-    await call.handle.release(call.served.db, claim)
+    await call.handle.release(call.served.db, claim, delay=call.body.delay)
     return Response(status_code=204)

@@ -1,0 +1,78 @@
+"""The ends of an attempt that a handler chooses: it raises one of these."""
+
+from __future__ import annotations
+
+from fdbqueue.queue.arguments import validate_seconds
+from fdbqueue.types import Duration
+
+_MAX_SECONDS = 10**10
+
+
+class Outcome(Exception):
+    """The end of an attempt, raised by a handler.
+
+    Its cause, if it is raised `from` another exception, is the error that the attempt keeps.
+    """
+
+
+class Snooze(Outcome):
+    """Try the job again later, as if this attempt had never begun: it does not count.
+
+    Args:
+        after: The time until the job is ready again, from 0.
+
+    Example:
+        >>> raise Snooze("5m")
+        Traceback (most recent call last):
+        fdbqueue.worker.outcomes.Snooze: again in 300 seconds
+    """
+
+    def __init__(self, after: Duration) -> None:
+        self.after = validate_seconds("after", after, below=_MAX_SECONDS)
+        super().__init__(f"again in {self.after:g} seconds")
+
+
+class RetryIn(Outcome):
+    """The attempt has failed: try the job again after this time, whatever its policy says.
+
+    A job that has used up its attempts becomes a dead letter nevertheless.
+
+    Args:
+        after: The time until the next attempt, from 0.
+        reason: What went wrong, as the error of the attempt.
+
+    Example:
+        >>> raise RetryIn(30, "the printer is busy")
+        Traceback (most recent call last):
+        fdbqueue.worker.outcomes.RetryIn: the printer is busy
+    """
+
+    def __init__(self, after: Duration, reason: str = "") -> None:
+        self.after = validate_seconds("after", after, below=_MAX_SECONDS)
+        super().__init__(reason or f"again in {self.after:g} seconds")
+
+
+class Discard(Outcome):
+    """End the job without an effect: it is neither tried again nor kept as a dead letter.
+
+    Example:
+        >>> raise Discard("the customer has left")
+        Traceback (most recent call last):
+        fdbqueue.worker.outcomes.Discard: the customer has left
+    """
+
+    def __init__(self, reason: str = "discarded") -> None:
+        super().__init__(reason)
+
+
+class Dead(Outcome):
+    """The job has failed for good: make it a dead letter now, whatever its policy says.
+
+    Example:
+        >>> raise Dead("there is no such customer")
+        Traceback (most recent call last):
+        fdbqueue.worker.outcomes.Dead: there is no such customer
+    """
+
+    def __init__(self, reason: str = "dead") -> None:
+        super().__init__(reason)
