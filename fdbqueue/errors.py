@@ -8,6 +8,7 @@ from typing import Any, cast
 
 __all__ = [
     "DESCRIPTIONS",
+    "AppNotBound",
     "BindingMismatch",
     "ClockOutOfRange",
     "ClusterUnavailable",
@@ -15,6 +16,7 @@ __all__ = [
     "CorruptDatabase",
     "DatabaseClosed",
     "DiskFull",
+    "DuplicateJob",
     "FDBError",
     "FdbqueueError",
     "FilesReplaced",
@@ -745,6 +747,31 @@ class HandlerTooSlow(FdbqueueError):
         super().__init__(
             f"the handler took {seconds:.1f} seconds, and a transaction lives five; move the slow "
             "part into a handler without a transaction"
+        )
+
+
+class AppNotBound(FdbqueueError):
+    """An app that was given no database."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
+            "the first push"
+        )
+
+
+class DuplicateJob(FdbqueueError, ValueError):
+    """A job with the name of another one of its app.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the app has a job named {name!r} already; give one of them another name: "
+            "@app.job(name=...)"
         )
 
 

@@ -46,7 +46,7 @@ def validate_seconds(
 ) -> float:
     """Return a number of seconds from 0, or with `is_over` over 0; raise for anything else.
 
-    >>> validatevalidate_seconds("delay", 1.5), validatevalidate_seconds("delay", "5m")
+    >>> validate_seconds("delay", 1.5), validate_seconds("delay", "5m")
     (1.5, 300.0)
     """
     given = seconds

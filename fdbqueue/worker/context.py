@@ -66,6 +66,11 @@ class Context(Generic[_T]):
         """The functions that `at_end` was given, in their order."""
         return self._endings
 
+    def limit_attempts(self, attempts: int | None) -> None:
+        """Lower the number of attempts to that of the job's own policy."""
+        limits = [limit for limit in (attempts, self.max_attempts) if limit is not None]
+        self.max_attempts = min(limits, default=None)
+
     def extend(self) -> None:
         """Make sure that the job is still this worker's, and restart its lease.
 

@@ -33,13 +33,13 @@ def first_annotation(function: Callable[..., Any]) -> str:
         return ""
     annotation = first.annotation
     if isinstance(annotation, str):  # perhaps of a name that only type checkers import
-        return annotation.partition("[")[0].rpartition(".")[2].strip()
+        return annotation.strip("'\"").partition("[")[0].rpartition(".")[2]
     return getattr(getattr(annotation, "__origin__", annotation), "__name__", "")
 
 
-def no_outcome(_: Exception) -> Outcome | None:
-    """Leave the end of a failed attempt to the queue."""
-    return None
+def outcome_of(error: Exception) -> Outcome | None:
+    """Return the outcome that a handler has raised; `None` for any other error."""
+    return error if isinstance(error, Outcome) else None
 
 
 class Call(NamedTuple):
@@ -48,13 +48,13 @@ class Call(NamedTuple):
     Attributes:
         function: The function to call, with the transaction if it runs in one.
         in_transaction: Whether it is the body of the transaction that ends the job.
-        outcome: Returns the end of an attempt that failed with an error; `None` for that of the
-            queue.
+        outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
+            queue try it again.
     """
 
     function: Callable[..., object]
     in_transaction: bool
-    outcome: Callable[[Exception], Outcome | None] = no_outcome
+    outcome: Callable[[Exception], Outcome | None] = outcome_of
 
 
 class Handler(ABC):

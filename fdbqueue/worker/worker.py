@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -27,9 +25,10 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
-from fdbqueue.worker.handler import Call, FunctionHandler, Handler
+from fdbqueue.worker.handler import Call, FunctionHandler, Handler, outcome_of
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
+from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads
 
@@ -192,6 +191,11 @@ class Worker:
         self._background = Background(self._fail)
         self.report = WorkerReport()
 
+    @property
+    def jobs(self) -> int:
+        """The number of jobs that the worker has claimed."""
+        return len(self._held)
+
     def stop(self) -> None:
         """Let running jobs finish and start no others.
 
@@ -225,7 +229,12 @@ class Worker:
         """
         self._progress = progress
         self._threads.errors.clear()
-        with closing(self._handler), self._signals(), self._extending(), self._background:
+        with (
+            closing(self._handler),
+            stopping_on_signals(self.stop, lambda: self.jobs),
+            self._extending(),
+            self._background,
+        ):
             try:
                 with self._threads:
                     try:
@@ -476,11 +485,10 @@ class Worker:
     def _fail_attempt(self, job: _Job, call: Call | None, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
         began = time.monotonic()
-        outcome = failure if isinstance(failure, Outcome) else None
-        if outcome is None and call is not None and isinstance(failure, Exception):
-            outcome = call.outcome(failure)
-        elif outcome is not None and outcome.__cause__ is not None:
-            failure = outcome.__cause__
+        decide = outcome_of if call is None else call.outcome
+        outcome = decide(failure) if isinstance(failure, Exception) else None
+        if isinstance(failure, Outcome) and failure.__cause__ is not None:
+            failure = failure.__cause__
         try:
             self._return(job.claim, outcome, failure)
         except Exception as error:
@@ -584,30 +592,3 @@ class Worker:
             change(self._db)
         except Exception as error:
             _log.warning("%s: this worker %s: %s", self._name, failure, error)
-
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        """Stop the worker on SIGTERM and SIGINT. Only the main thread can handle signals."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, _: object) -> None:
-            if self._stop.is_set:  # the second signal
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-            self.stop()
-            _log.warning(
-                "%s: stopping after the running jobs; claimed jobs: %d",
-                self._name,
-                len(self._held),
-            )
-
-        before = {
-            number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -1,0 +1,91 @@
+"""The handler of workers that run jobs: it finds the function of an item and calls it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fdbqueue.jobs.job import Job, stored_job
+from fdbqueue.jobs.retry import Retry, decided
+from fdbqueue.types import Transaction
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.handler import Call, Handler
+from fdbqueue.worker.outcomes import Dead, Snooze
+
+_log = logging.getLogger("fdbqueue.jobs")
+
+_UNKNOWN = 10.0  # seconds after which a job that a worker does not know is ready again
+
+
+class JobHandler(Handler):
+    """Calls the functions of jobs by their names.
+
+    A job whose name it does not know, or of a newer version, is given back for ten seconds, and the
+    attempt does not count: after an upgrade other workers may know it.
+    """
+
+    def __init__(self, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> None:
+        super().__init__()
+        self._jobs = jobs
+        self._unknown: set[tuple[str, int]] = set()
+
+    @property
+    def can_overlap(self) -> bool:
+        """True if a job is the body of a transaction."""
+        return any(job.takes == "Transaction" for job in self._jobs.values())
+
+    def call(self, context: Context[Any]) -> Call:
+        """Return the call for a job.
+
+        Raises:
+            Snooze: The job is unknown.
+            Dead: The item is not a job, or its workers died in each of its attempts.
+        """
+        stored = stored_job(context.item.value)
+        if stored is None:
+            raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
+        job = self._jobs.get(stored.name)
+        if job is None or stored.version > job.version:
+            self._say_once(stored.name, stored.version)
+            raise Snooze(_UNKNOWN)
+        policy = job.settings.retry
+        if isinstance(policy, Retry):
+            context.limit_attempts(policy.attempts)
+            if policy.attempts is not None and context.attempt > policy.attempts:
+                raise Dead(f"it was claimed {context.attempt} times, and its worker died each time")
+        call = partial(_call, job, context, stored.args, stored.kwargs)
+        return Call(call, job.takes == "Transaction", partial(decided, policy, context=context))
+
+    def _say_once(self, name: str, version: int) -> None:
+        if (name, version) in self._unknown:
+            return
+        self._unknown.add((name, version))
+        _log.warning(
+            "this worker does not know the job %r in version %d, and leaves it to others; "
+            "it knows %s",
+            name,
+            version,
+            ", ".join(sorted(self._jobs)) or "none",
+        )
+
+
+def _call(
+    job: Job[Any, Any, Any, Any],
+    context: Context[Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    tr: Transaction | None = None,
+) -> object:
+    """Call the function of a job with its decoded arguments; return its result as JSON."""
+    given, named = job.arguments.decode(args, kwargs)
+    first = {"Context": (context,), "Transaction": (tr,), "": ()}[job.takes]
+    returned = job.function(*first, *given, **named)
+    encode = job.arguments.encode_result
+    return _encoded(returned, encode) if inspect.isawaitable(returned) else encode(returned)
+
+
+async def _encoded(returned: Awaitable[Any], encode: Callable[[Any], Any]) -> Any:
+    return encode(await returned)

@@ -1,0 +1,295 @@
+"""Declared jobs: call the function, or push it with its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from fdbqueue.jobs.arguments import Arguments
+from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor
+from fdbqueue.worker.handler import first_annotation
+
+if TYPE_CHECKING:
+    from fdbqueue.jobs.app import App
+
+_Call = ParamSpec("_Call")
+_Push = ParamSpec("_Push")
+_Returned = TypeVar("_Returned")
+_Result = TypeVar("_Result")
+
+Unique: TypeAlias = str | Callable[..., str]
+"""A unique key, or a function of the arguments that returns one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a job is pushed and run.
+
+    Attributes:
+        queue: The name of its queue.
+        priority: Its priority, the lowest first.
+        retry: When to try it again after an error.
+        unique: Its unique key, or a function of its arguments that returns the key.
+        delay: The time until it is ready.
+        at: The time at which it is ready.
+        ttl: The time after which it expires.
+    """
+
+    queue: str
+    priority: int
+    retry: Retry | Decision
+    unique: Unique | None = None
+    delay: Duration | None = None
+    at: datetime | None = None
+    ttl: Duration | None = None
+
+
+class Stored(NamedTuple):
+    """A job as the value of an item.
+
+    Attributes:
+        name: The name of the job.
+        args: Its positional arguments in their stored form.
+        kwargs: Its keyword arguments in their stored form.
+        version: The version of the job that pushed it.
+    """
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    version: int
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The value of the item."""
+        value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
+        return value if self.version == 1 else {**value, "version": self.version}
+
+
+def stored_job(value: object) -> Stored | None:
+    """Return the job that is the value of an item; `None` if it is none.
+
+    >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
+    Stored(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
+    >>> stored_job("send") is None
+    True
+    """
+    if not isinstance(value, dict):
+        return None
+    name, version = value.get("job"), value.get("version", 1)
+    args, kwargs = value.get("args", []), value.get("kwargs", {})
+    if not isinstance(name, str) or not isinstance(version, int):
+        return None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return None
+    return Stored(name, args, kwargs, version)
+
+
+class Call(Generic[_Push, _Result]):
+    """A job with its arguments, for `push_many`."""
+
+    def __init__(self, stored: Stored, unique: str | None) -> None:
+        self.stored = stored
+        self.unique = unique
+
+
+class Handle(Generic[_Result]):
+    """A job that was pushed.
+
+    Attributes:
+        id: The id of its item.
+        is_new: False if a push with a unique key stored nothing, because the job was there already.
+    """
+
+    def __init__(self, job: Job[Any, Any, Any, _Result], queue: str, item: Item[Any]) -> None:
+        self._job = job
+        self._queue = queue
+        self.id = item.id
+        self.is_new = item.is_new
+
+    def __repr__(self) -> str:
+        return f"<{self._job.name} {self.id} in {self._queue}>"
+
+    def result(self, wait: Duration = 0) -> _Result:
+        """Return what the function returned; wait for it.
+
+        Args:
+            wait: How long to wait for the end of the job, `math.inf` for ever.
+
+        Raises:
+            NoResult: The job has not ended in time, it is a dead letter, or it is not kept any
+                more.
+        """
+        app = self._job.app
+        stored = app.queue(self._queue).result(app.db, self.id, wait=wait)
+        result: _Result = self._job.arguments.decode_result(stored)
+        return result
+
+    def state(self) -> State | None:
+        """Return the state of its item; `None` if it has left the queue."""
+        return self._job.app.queue(self._queue).state(self._job.app.db, self.id)
+
+    def info(self) -> ItemInfo | None:
+        """Return everything about its item; `None` if it has left the queue."""
+        return self._job.app.queue(self._queue).get(self._job.app.db, self.id)
+
+
+class Pusher(Generic[_Push, _Result]):
+    """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`."""
+
+    def __init__(
+        self, job: Job[Any, _Push, Any, _Result], tr: Transactor | None, settings: Settings
+    ) -> None:
+        self._job = job
+        self._tr = tr
+        self._settings = settings
+
+    def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
+        """Push the job with these arguments of its function.
+
+        Raises:
+            InvalidArguments: The function does not take these arguments.
+            QueueFull: The queue is full.
+        """
+        return self._push(self._job.bind(*args, **kwargs))
+
+    def _push(self, call: Call[_Push, _Result]) -> Handle[_Result]:
+        app, settings = self._job.app, self._settings
+        item = app.queue(settings.queue).push(
+            app.db if self._tr is None else self._tr,
+            call.stored.value,
+            settings.priority,
+            delay=settings.delay,
+            at=settings.at,
+            ttl=settings.ttl,
+            unique=settings.unique if isinstance(settings.unique, str) else call.unique,
+        )
+        return Handle(self._job, settings.queue, item)
+
+    def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
+        """Push many jobs in one transaction: all of them or none.
+
+        Several times as fast as single pushes. Jobs with unique keys are pushed one by one.
+
+        Args:
+            calls: What `Job.bind` returned for each of them.
+        """
+        app, settings = self._job.app, self._settings
+        calls = list(calls)
+        if settings.unique is not None or any(call.unique is not None for call in calls):
+            return list(map(self._push, calls))
+        items = app.queue(settings.queue).push_many(
+            app.db if self._tr is None else self._tr,
+            [call.stored.value for call in calls],
+            settings.priority,
+            delay=settings.delay,
+            at=settings.at,
+            ttl=settings.ttl,
+        )
+        return [Handle(self._job, settings.queue, item) for item in items]
+
+
+class Job(Generic[_Call, _Push, _Returned, _Result]):
+    """A function that workers call for items of a queue; `App.job` makes it.
+
+    It can still be called as the function. Its type has the parameters of the function and those of
+    `push`, which are without the context or the transaction; what a call returns, and the result.
+
+    Attributes:
+        app: Its app.
+        name: Its name.
+        function: The function.
+        version: Its version.
+        settings: How it is pushed and run.
+        arguments: How its arguments are stored.
+        takes: The type of the first parameter, if the worker supplies it: `"Context"` or
+            `"Transaction"`, or an empty text.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        function: Callable[_Call, _Returned],
+        version: int,
+        settings: Settings,
+    ) -> None:
+        first = first_annotation(function)
+        self.takes = first if first in ("Context", "Transaction") else ""
+        if self.takes == "Transaction" and inspect.iscoroutinefunction(function):
+            raise TypeError(f"{name}: a job that takes a transaction must be a plain function")
+        self.app = app
+        self.name = name
+        self.function = function
+        self.version = version
+        self.settings = settings
+        self.arguments = Arguments(name, function, 1 if self.takes else 0)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def __call__(self, *args: _Call.args, **kwargs: _Call.kwargs) -> _Returned:
+        """Call the function, here and now."""
+        return self.function(*args, **kwargs)
+
+    def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+        """Return the job with arguments of its function, for `push_many`."""
+        unique = self.settings.unique
+        key = unique(*args, **kwargs) if callable(unique) else unique
+        stored_args, stored_kwargs = self.arguments.encode(args, kwargs)
+        return Call(Stored(self.name, stored_args, stored_kwargs, self.version), key)
+
+    def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
+        """Push the job with these arguments of its function, on the database of the app.
+
+        The push takes effect exactly once, as that of a queue. `using` gives it options or a
+        transaction.
+
+        Raises:
+            InvalidArguments: The function does not take these arguments.
+            QueueFull: The queue is full.
+        """
+        return Pusher(self, None, self.settings).push(*args, **kwargs)
+
+    def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
+        """Push many jobs in one transaction, each of them a `bind`."""
+        return Pusher(self, None, self.settings).push_many(calls)
+
+    def using(
+        self,
+        tr: Transactor | None = None,
+        *,
+        queue: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        ttl: Duration | None = None,
+        unique: str | None = None,
+    ) -> Pusher[_Push, _Result]:
+        """Return a way to push the job with options, or as part of a transaction.
+
+        Args:
+            tr: A transaction; `None` for the database of the app.
+            queue: The name of another queue.
+            priority: Another priority.
+            delay: The time until the job is ready.
+            at: The time at which it is ready, with a time zone.
+            ttl: The time after which it expires, unless a worker has taken it.
+            unique: A unique key: nothing is pushed while an unfinished job has it.
+        """
+        given = {
+            "queue": queue,
+            "priority": priority,
+            "delay": delay,
+            "at": at,
+            "ttl": ttl,
+            "unique": unique,
+        }
+        chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
+        return Pusher(self, tr, replace(self.settings, **chosen))

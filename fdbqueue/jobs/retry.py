@@ -1,0 +1,112 @@
+"""Policies that say when a job which failed is tried again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from fdbqueue.errors import error_text
+from fdbqueue.queue.arguments import validate_bound, validate_seconds
+from fdbqueue.types import Duration
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
+
+ATTEMPTS = 20
+"""How often a job is tried by default: its last retry comes about eight hours after the first run.
+
+So a job outlives the outage of a night, and one that can never succeed does not run for ever.
+"""
+
+Decision: TypeAlias = Callable[[Exception, Context[Any]], Outcome | Duration]
+"""Returns the time until the next attempt, or another outcome, for the error of an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When to try a job again: the delay grows exponentially, up to a number of attempts.
+
+    The delay is `first` after the first failure, and `factor` times as long after each further one,
+    up to `longest`. A random share of up to `jitter` is subtracted, so that jobs that failed
+    together do not come back together.
+
+    Args:
+        attempts: The number of attempts, with the first one, after which the job becomes a dead
+            letter; `None` for any number.
+        first: The delay after the first failure.
+        factor: The factor of the delay from one failure to the next, from 1.
+        longest: The longest delay.
+        jitter: The greatest share of the delay to subtract, from 0 to 1.
+        on: Try again after these exceptions only; any other one makes the job a dead letter.
+        never_on: Do not try again after these exceptions.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> policy = Retry(attempts=8, first="2s", longest="1h", jitter=0, on=(OSError,))
+        >>> [policy.delay(failures) for failures in (1, 2, 3, 100)]
+        [2.0, 4.0, 8.0, 3600.0]
+    """
+
+    attempts: int | None = ATTEMPTS
+    first: Duration = 1.0
+    factor: float = 2.0
+    longest: Duration = 3600.0
+    jitter: float = 0.5
+    on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
+    never_on: tuple[type[Exception], ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        validate_bound("attempts", self.attempts)
+        validate_seconds("first", self.first)
+        validate_seconds("longest", self.longest)
+        for name, number, lowest, highest in (
+            ("factor", self.factor, 1, 1000),
+            ("jitter", self.jitter, 0, 1),
+        ):
+            if not isinstance(number, (int, float)) or not lowest <= number <= highest:
+                raise ValueError(f"{name} is a number from {lowest} to {highest:,}, not {number!r}")
+        for name, kinds in (("on", self.on), ("never_on", self.never_on)):
+            if not isinstance(kinds, tuple) or not all(map(_is_exception, kinds)):
+                raise TypeError(f"{name} is a tuple of classes of exceptions, not {kinds!r}")
+
+    def delay(
+        self, failures: int, uniform: Callable[[float, float], float] = random.uniform
+    ) -> float:
+        """Return the seconds before the next attempt of a job that failed this often."""
+        first = validate_seconds("first", self.first)
+        longest = validate_seconds("longest", self.longest)
+        # No float is as large as the power, if the number of failures is.
+        growing = first * self.factor ** min(failures - 1, 100)
+        return min(longest, growing) * uniform(1 - self.jitter, 1)
+
+    def decide(self, error: Exception, context: Context[Any]) -> Outcome:
+        """Return the outcome of an attempt that failed with an error."""
+        if isinstance(error, Outcome):
+            is_over = isinstance(error, RetryIn) and self.is_last(context)
+            return Dead(str(error)) if is_over else error
+        is_hopeless = not isinstance(error, self.on) or isinstance(error, self.never_on)
+        if is_hopeless or self.is_last(context):
+            return Dead(error_text(error) or "")
+        return RetryIn(self.delay(context.attempt))
+
+    def is_last(self, context: Context[Any]) -> bool:
+        """Return whether the attempt is the last one."""
+        return self.attempts is not None and context.attempt >= self.attempts
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+def decided(policy: Retry | Decision, error: Exception, context: Context[Any]) -> Outcome:
+    """Return what a policy says about the error of an attempt."""
+    if isinstance(policy, Retry):
+        return policy.decide(error, context)
+    if isinstance(error, Outcome):
+        return error
+    decision = policy(error, context)
+    return decision if isinstance(decision, Outcome) else RetryIn(decision)
