@@ -48,14 +48,17 @@ if TYPE_CHECKING:
     from fdbqueue import admin as admin
     from fdbqueue import aio as aio
     from fdbqueue import errors as errors
+    from fdbqueue import jobs as jobs
     from fdbqueue import testing as testing
     from fdbqueue import types as types
     from fdbqueue.database.directory import DirectoryLayer, directory
+    from fdbqueue.jobs import App
     from fdbqueue.worker.worker import Worker, WorkerReport
 
     __version__: str
 
 __all__ = [
+    "App",
     "Claim",
     "Codec",
     "Database",
@@ -80,10 +83,11 @@ __all__ = [
     "transactional",
 ]
 
-_MODULES = ("admin", "aio", "errors", "testing", "types")
+_MODULES = ("admin", "aio", "errors", "jobs", "testing", "types")
 
 # Imported when they are asked for: a process that pushes and pops needs neither them nor asyncio.
 _ON_DEMAND = {
+    "App": "fdbqueue.jobs",
     "DirectoryLayer": "fdbqueue.database.directory",
     "Worker": "fdbqueue.worker.worker",
     "WorkerReport": "fdbqueue.worker.worker",

@@ -27,6 +27,7 @@ from fdbqueue import (
     WorkerReport,
     aio,
     embedded,
+    jobs,
     transactional,
 )
 from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
@@ -242,3 +243,51 @@ def worker(db: Database, queue: TaskQueue, handler: Callable[[Task], Any]) -> No
     Worker("db", queue, handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Worker(db, "tasks", handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Worker(db, queue, handler, leese=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+app = jobs.App("embedded:shop")
+
+
+@app.job(queue="mail", retry=jobs.Retry(attempts=8, first="2s", longest="1h", on=(OSError,)))
+def send(to: str, *, subject: str, delay: int = 0) -> int:
+    return len(to + subject) + delay
+
+
+@app.job()
+async def fetch(address: str) -> bytes:
+    return address.encode()
+
+
+@app.job()
+def store(tr: Transaction, page: bytes) -> list[int]:
+    tr[b"page"] = page
+    return [len(page)]
+
+
+@app.job()
+def build(context: jobs.Context, target: str) -> str:
+    context.at_end(store.function, target.encode())
+    return f"{target} {context.attempt}"
+
+
+def declared_jobs(tr: Transaction) -> None:
+    assert_type(send("ada@example.com", subject="hi"), int)
+    assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])
+    assert_type(send.using(tr, delay="5m", priority=1).push("a", subject="b"), jobs.Handle[int])
+    assert_type(send.push_many([send.bind("a", subject="b")]), list[jobs.Handle[int]])
+    assert_type(fetch.push("https://example.com").result(wait=10), bytes)
+    assert_type(store.push(b"page").result(), list[int])
+    assert_type(build.push("all").result(), str)
+    assert_type(build.push("all").state(), fdbqueue.types.State | None)
+    assert_type(app.work("mail", drain=True), WorkerReport)
+    send.push(1, subject="hi")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    send.push("ada@example.com")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.push("a", subjekt="hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.push("a", subject="hi", priority=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.using(tr, delay="5m").push("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    send.using(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    fetch.push(b"https://example.com")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    store.push(tr, b"page")  # type: ignore[call-arg,arg-type]  # pyright: ignore[reportCallIssue]
+    build.push()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    page = fetch.bind("https://example.com")
+    send.push_many([page])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -26,18 +28,39 @@ _R = TypeVar("_R")
 _DAY = timedelta(days=1)
 
 
+def _module_of(function: Callable[..., Any]) -> str:
+    """Return the name under which other programs import the module of a function."""
+    if function.__module__ != "__main__":
+        return function.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)  # of `python -m MODULE`
+    file = getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return "__main__" if file is None else Path(file).stem
+
+
+class _Unannotated:
+    """A type that no parameter has, so that only those without an annotation accept it."""
+
+
 class _Decorator(Protocol):
     """The decorator that makes a job of a function."""
 
-    @overload
+    @overload  # of a function whose first parameter has no annotation
     def __call__(
-        self, function: Callable[Concatenate[Context[Any], _P], Coroutine[Any, Any, _R]], /
-    ) -> Job[Concatenate[Context[Any], _P], _P, Coroutine[Any, Any, _R], _R]: ...
+        self, function: Callable[Concatenate[_Unannotated, ...], _R], /
+    ) -> Job[..., ..., _R, Any]: ...
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context[Any], _P], _R], /
-    ) -> Job[Concatenate[Context[Any], _P], _P, _R, _R]: ...
+        self, function: Callable[Concatenate[Context, _P], Coroutine[Any, Any, _R]], /
+    ) -> Job[Concatenate[Context, _P], _P, Coroutine[Any, Any, _R], _R]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, _P], _R], /
+    ) -> Job[Concatenate[Context, _P], _P, _R, _R]: ...
 
     @overload
     def __call__(
@@ -177,7 +200,7 @@ class App:
         settings = Settings(queue, priority, Retry() if retry is None else retry, unique)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
-            full_name = name or f"{function.__module__}.{function.__qualname__}"
+            full_name = name or f"{_module_of(function)}.{function.__qualname__}"
             job = Job[Any, Any, Any, Any](self, full_name, function, version, settings)
             if full_name in self._jobs:
                 raise DuplicateJob(full_name)

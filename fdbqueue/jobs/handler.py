@@ -37,7 +37,7 @@ class JobHandler(Handler):
         """True if a job is the body of a transaction."""
         return any(job.takes == "Transaction" for job in self._jobs.values())
 
-    def call(self, context: Context[Any]) -> Call:
+    def call(self, context: Context) -> Call:
         """Return the call for a job.
 
         Raises:
@@ -56,8 +56,9 @@ class JobHandler(Handler):
             context.limit_attempts(policy.attempts)
             if policy.attempts is not None and context.attempt > policy.attempts:
                 raise Dead(f"it was claimed {context.attempt} times, and its worker died each time")
-        call = partial(_call, job, context, stored.args, stored.kwargs)
-        return Call(call, job.takes == "Transaction", partial(decided, policy, context=context))
+        function = partial(_call, job, context, stored.args, stored.kwargs)
+        decide = partial(decided, policy, context=context)
+        return Call(job.name, function, job.takes == "Transaction", decide)
 
     def _say_once(self, name: str, version: int) -> None:
         if (name, version) in self._unknown:
@@ -74,7 +75,7 @@ class JobHandler(Handler):
 
 def _call(
     job: Job[Any, Any, Any, Any],
-    context: Context[Any],
+    context: Context,
     args: list[Any],
     kwargs: dict[str, Any],
     tr: Transaction | None = None,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
@@ -80,8 +80,9 @@ def stored_job(value: object) -> Stored | None:
     """
     if not isinstance(value, dict):
         return None
-    name, version = value.get("job"), value.get("version", 1)
-    args, kwargs = value.get("args", []), value.get("kwargs", {})
+    stored = cast(dict[str, Any], value)
+    name, version = stored.get("job"), stored.get("version", 1)
+    args, kwargs = stored.get("args", []), stored.get("kwargs", {})
     if not isinstance(name, str) or not isinstance(version, int):
         return None
     if not isinstance(args, list) or not isinstance(kwargs, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from fdbqueue.errors import error_text
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
@@ -19,7 +19,7 @@ ATTEMPTS = 20
 So a job outlives the outage of a night, and one that can never succeed does not run for ever.
 """
 
-Decision: TypeAlias = Callable[[Exception, Context[Any]], Outcome | Duration]
+Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]
 """Returns the time until the next attempt, or another outcome, for the error of an attempt."""
 
 
@@ -83,7 +83,7 @@ class Retry:
         growing = first * self.factor ** min(failures - 1, 100)
         return min(longest, growing) * uniform(1 - self.jitter, 1)
 
-    def decide(self, error: Exception, context: Context[Any]) -> Outcome:
+    def decide(self, error: Exception, context: Context) -> Outcome:
         """Return the outcome of an attempt that failed with an error."""
         if isinstance(error, Outcome):
             is_over = isinstance(error, RetryIn) and self.is_last(context)
@@ -93,7 +93,7 @@ class Retry:
             return Dead(error_text(error) or "")
         return RetryIn(self.delay(context.attempt))
 
-    def is_last(self, context: Context[Any]) -> bool:
+    def is_last(self, context: Context) -> bool:
         """Return whether the attempt is the last one."""
         return self.attempts is not None and context.attempt >= self.attempts
 
@@ -102,7 +102,7 @@ def _is_exception(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)
 
 
-def decided(policy: Retry | Decision, error: Exception, context: Context[Any]) -> Outcome:
+def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
     """Return what a policy says about the error of an attempt."""
     if isinstance(policy, Retry):
         return policy.decide(error, context)

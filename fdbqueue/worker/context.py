@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 from fdbqueue.types import Claim, Transaction
 
 _P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 Ending = Callable[[Transaction], object]
 """A function that runs in the transaction that ends a job."""
 
 
-class Context(Generic[_T]):
+class Context:
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
     Attributes:
@@ -38,12 +37,12 @@ class Context(Generic[_T]):
 
     def __init__(
         self,
-        claim: Claim[_T],
+        claim: Claim[Any],
         max_attempts: int | None,
         seconds_left: Callable[[], float],
         extend: Callable[[], None],
     ) -> None:
-        self.item: _T = claim.item
+        self.item: Any = claim.item
         self.attempt = claim.attempt
         self.max_attempts = max_attempts
         self._seconds_left = seconds_left

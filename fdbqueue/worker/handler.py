@@ -21,7 +21,7 @@ _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 def first_annotation(function: Callable[..., Any]) -> str:
     """Return the name of the type of a function's first parameter, or an empty text.
 
-    >>> def work(context: "Context[str]"): ...
+    >>> def work(context: "Context"): ...
     >>> first_annotation(work), first_annotation(lambda item: item)
     ('Context', '')
     """
@@ -46,12 +46,14 @@ class Call(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
+        name: Its name in the log, or an empty text.
         function: The function to call, with the transaction if it runs in one.
         in_transaction: Whether it is the body of the transaction that ends the job.
         outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
             queue try it again.
     """
 
+    name: str
     function: Callable[..., object]
     in_transaction: bool
     outcome: Callable[[Exception], Outcome | None] = outcome_of
@@ -76,7 +78,7 @@ class Handler(ABC):
         """Whether one thread may run several jobs, each while others wait for the database."""
 
     @abstractmethod
-    def call(self, context: Context[Any]) -> Call:
+    def call(self, context: Context) -> Call:
         """Return the call for a job."""
 
     def run(self, call: Call, *arguments: Any) -> Any:
@@ -164,12 +166,12 @@ class FunctionHandler(Handler):
         """True for the body of a transaction."""
         return self._in_transaction
 
-    def call(self, context: Context[Any]) -> Call:
+    def call(self, context: Context) -> Call:
         """Return the call for a job."""
         if self._in_transaction:
-            return Call(partial(_with_transaction, self._function, context.item), True)
+            return Call("", partial(_with_transaction, self._function, context.item), True)
         argument = context if self._takes_context else context.item
-        return Call(partial(self._function, argument), False)
+        return Call("", partial(self._function, argument), False)
 
 
 def _with_transaction(function: Callable[..., Any], item: object, tr: Transaction) -> Any:

@@ -77,11 +77,18 @@ class _Job:
         claim: Its claim.
         lease_end: The latest end of its lease, by this process's monotonic clock.
         began: When it began to run, by the performance counter.
+        call: The call of its handler; `None` before it is known.
     """
 
     claim: Claim
     lease_end: float
     began: float = 0.0
+    call: Call | None = None
+
+    @property
+    def name(self) -> str:
+        """Its id, and the name of its function if a handler has several."""
+        return " ".join(filter(None, [self.claim.item.id, self.call and self.call.name]))
 
 
 class Claimable(Protocol[_Item_co]):
@@ -336,12 +343,11 @@ class Worker:
         claim = job.claim
         context = self._context(job)
         job.began = time.perf_counter()
-        call: Call | None = None
         try:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._extend(job)
-            call = self._handler.call(context)
+            call = job.call = self._handler.call(context)
             with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
                 if call.in_transaction:
                     returned = None
@@ -356,7 +362,7 @@ class Worker:
         except _Stopped:
             self._release([job])
         except BaseException as failure:
-            self._fail_attempt(job, call, failure)
+            self._fail_attempt(job, failure)
         else:
             seconds = time.perf_counter() - job.began
             self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
@@ -367,7 +373,7 @@ class Worker:
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _context(self, job: _Job) -> Context[Any]:
+    def _context(self, job: _Job) -> Context:
         return Context(
             job.claim,
             self._store.options.max_attempts,
@@ -452,7 +458,7 @@ class Worker:
             _LEVELS[outcome],
             "%s %s %s, attempt %d, %.1f ms%s",
             self._name,
-            job.claim.item.id,
+            job.name,
             outcome,
             job.claim.attempt,
             1000 * seconds,
@@ -460,7 +466,7 @@ class Worker:
             exc_info=error,
         )
         if advice := self._advice(job, outcome):
-            _log.warning("%s %s: %s", self._name, job.claim.item.id, advice)
+            _log.warning("%s %s: %s", self._name, job.name, advice)
         try:
             self._progress(self.report)
         except Exception:
@@ -482,10 +488,10 @@ class Worker:
             )
         return None
 
-    def _fail_attempt(self, job: _Job, call: Call | None, failure: BaseException) -> None:
+    def _fail_attempt(self, job: _Job, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
         began = time.monotonic()
-        decide = outcome_of if call is None else call.outcome
+        decide = outcome_of if job.call is None else job.call.outcome
         outcome = decide(failure) if isinstance(failure, Exception) else None
         if isinstance(failure, Outcome) and failure.__cause__ is not None:
             failure = failure.__cause__
@@ -493,10 +499,10 @@ class Worker:
             self._return(job.claim, outcome, failure)
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
-            _log.error("%s %s: cannot be returned: %s", self._name, job.claim.item.id, error)
+            _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
         self._threads.note(time.monotonic() - began)
         if isinstance(outcome, Snooze):
-            _log.info("%s %s: %s", self._name, job.claim.item.id, outcome)
+            _log.info("%s %s: %s", self._name, job.name, outcome)
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):

@@ -1,0 +1,389 @@
+"""Functions that are pushed run later, with their arguments, and their results come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Transaction, WorkerReport
+from fdbqueue.errors import AppNotBound, DuplicateJob, NoResult
+from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
+from fdbqueue.testing import FaultyDatabase
+
+AT_ONCE = Retry(first=0, jitter=0)
+
+
+def run(app: App, name: str, **options: Any) -> WorkerReport:
+    return app.work(name, drain=True, concurrency=2, **options)
+
+
+def test_a_pushed_job_runs_and_returns_its_result(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def add(x: int, *, y: int = 1) -> int:
+        return x + y
+
+    assert add(1, y=2) == 3
+    first, second = add.push(1, y=2), add.push(5)
+    assert first.state() == "ready"
+    with pytest.raises(NoResult):
+        first.result()
+    assert run(app, name) == WorkerReport(done=2)
+    assert (first.result(), second.result()) == (3, 6)
+    assert first.is_new
+    assert first.id != second.id
+
+
+def test_a_job_is_an_item_that_any_client_can_push(db: Any, app: App, name: str) -> None:
+    @app.job(queue=name, name="shop.send")
+    def send(to: str, *, subject: str) -> str:
+        return f"{to}: {subject}"
+
+    send.push("ada@example.com", subject="hi")
+    queue = fdbqueue.PriorityQueue.existing(db, name)
+    value = {"job": "shop.send", "args": ["ada@example.com"], "kwargs": {"subject": "hi"}}
+    assert queue.pop(db).value == value
+    item = queue.push(db, value)
+    run(app, name)
+    assert queue.result(db, item) == "ada@example.com: hi"
+
+
+def test_a_coroutine_function_runs_in_an_event_loop(app: App, name: str) -> None:
+    @app.job(queue=name)
+    async def double(x: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * x
+
+    handle = double.push(4)
+    assert run(app, name) == WorkerReport(done=1)
+    assert handle.result() == 8
+
+
+def test_a_job_with_a_transaction_commits_with_its_end(
+    db: Any, name: str, space: fdbqueue.Subspace, rng: Any
+) -> None:
+    """Answers of commits get lost, and every job counts once and pushes one other job."""
+    faulty: Any = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
+    app = App(faulty)
+    key = space.pack(("sum",))
+
+    @app.job(queue=name)
+    def count(tr: Transaction, n: int, again: bool) -> None:
+        tr.add(key, n.to_bytes(8, "little"))
+        if again:
+            count.using(tr).push(n, False)
+
+    count.push_many([count.bind(n, True) for n in range(50)])
+    assert run(app, name).done == 100
+    assert int.from_bytes(db[key], "little") == 2 * sum(range(50))
+
+
+def test_what_a_job_gives_to_at_end_commits_with_its_end(
+    db: Any, app: App, name: str, space: fdbqueue.Subspace
+) -> None:
+    key = space.pack(("sum",))
+
+    def add(tr: Transaction, n: int) -> None:
+        tr.add(key, n.to_bytes(8, "little"))
+
+    @app.job(queue=name, retry=AT_ONCE)
+    def count(context: Context, n: int) -> int:
+        context.at_end(add, n)
+        if context.attempt == 1:
+            raise OSError("the first attempt fails")
+        return context.attempt
+
+    handle = count.push(3)
+    report = run(app, name)
+    report = run(app, name) if not report.done else report
+    assert handle.result() == 2
+    assert int.from_bytes(db[key], "little") == 3
+
+
+def test_at_end_does_nothing_once_the_lease_is_lost(
+    db: Any, app: App, name: str, space: fdbqueue.Subspace
+) -> None:
+    key = space.pack(("written",))
+
+    def write(tr: Transaction) -> None:
+        tr[key] = b"x"
+
+    @fdbqueue.transactional
+    def take_away(tr: Transaction, item: Any) -> None:
+        app.queue(name).release(tr, item)
+        app.queue(name).remove(tr, item)
+
+    @app.job(queue=name)
+    def lose(context: Context) -> None:
+        context.at_end(write)
+        if context.attempt == 1:
+            take_away(db, context.item)
+
+    lose.push()
+    assert run(app, name) == WorkerReport(lost=1)
+    assert db[key] is None
+
+
+def test_options_are_not_mixed_with_arguments(db: Any, app: App, name: str) -> None:
+    @app.job(queue=name)
+    def wait(delay: int, *, priority: str, unique: bool) -> list[Any]:
+        return [delay, priority, unique]
+
+    handle = wait.using(priority=-1, delay="1h", unique="k").push(3, priority="high", unique=True)
+    info = handle.info()
+    assert info is not None
+    assert (info.state, info.unique, info.item.priority) == ("delayed", "k", -1)
+    assert info.item.value["args"] == [3]
+    assert not wait.using(unique="k").push(4, priority="low", unique=False).is_new
+
+
+def test_a_unique_key_may_follow_from_the_arguments(app: App, name: str) -> None:
+    @app.job(queue=name, unique=lambda user, text: f"greet {user}")
+    def greet(user: int, text: str) -> None: ...
+
+    first, same, other = greet.push(1, "hi"), greet.push(1, "hello"), greet.push(2, "hi")
+    assert (first.is_new, same.is_new, other.is_new) == (True, False, True)
+    assert same.id == first.id
+    many = greet.push_many([greet.bind(3, "a"), greet.bind(3, "b")])
+    assert [handle.is_new for handle in many] == [True, False]
+
+
+def test_a_push_in_a_transaction_is_part_of_it(db: Any, app: App, name: str) -> None:
+    @app.job(queue=name)
+    def job() -> None: ...
+
+    app.queue(name)
+    tr = db.create_transaction()
+    handle = job.using(tr).push()
+    assert handle.state() is None
+    tr.commit().wait()
+    assert handle.state() == "ready"
+
+
+# Failures
+
+
+def test_a_job_is_tried_again_as_its_policy_says(app: App, name: str) -> None:
+    attempts: list[int] = []
+
+    @app.job(queue=name, retry=Retry(attempts=3, first=0, on=(OSError,)))
+    def fail(context: Context) -> None:
+        attempts.append(context.attempt)
+        assert context.max_attempts == 3
+        raise OSError("busy")
+
+    handle = fail.push()
+    while handle.state() != "dead":
+        run(app, name)
+    assert attempts == [1, 2, 3]
+    info = handle.info()
+    assert info is not None
+    assert info.error == "OSError: busy"
+    assert [attempt.number for attempt in info.failed_attempts] == [1, 2, 3]
+    assert "fail" in str(info.failed_attempts[-1].traceback)
+
+
+@pytest.mark.parametrize(
+    "policy", [Retry(on=(OSError,)), Retry(never_on=(LookupError,)), lambda error, context: Dead()]
+)
+def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy: Any) -> None:
+    @app.job(queue=name, retry=policy)
+    def fail() -> None:
+        raise KeyError("x")
+
+    handle = fail.push()
+    assert run(app, name) == WorkerReport(failed=1)
+    info = handle.info()
+    assert info is not None
+    assert (info.state, info.attempts, info.error) == ("dead", 1, "KeyError: 'x'")
+
+
+def test_a_policy_may_be_a_function(app: App, name: str) -> None:
+    def policy(error: Exception, context: Context) -> float:
+        assert isinstance(error, OSError)
+        return 3600.0 * context.attempt
+
+    @app.job(queue=name, retry=policy)
+    def fail() -> None:
+        raise OSError("busy")
+
+    handle = fail.push()
+    run(app, name)
+    info = handle.info()
+    assert info is not None
+    assert info.due_at is not None
+    assert info.failed_attempts[0].ended_at < info.due_at
+    assert 3500 < (info.due_at - info.failed_attempts[0].ended_at).total_seconds() < 3700
+
+
+def test_a_snoozed_attempt_does_not_count(app: App, name: str) -> None:
+    attempts: list[int] = []
+
+    @app.job(queue=name)
+    def job(context: Context) -> None:
+        attempts.append(context.attempt)
+        if len(attempts) < 3:
+            raise Snooze(0.001)
+
+    handle = job.push()
+    while handle.state() != "done":
+        run(app, name)
+    assert attempts == [1, 1, 1]
+
+
+def test_a_job_may_choose_its_next_attempt_but_not_more_of_them(app: App, name: str) -> None:
+    @app.job(queue=name, retry=Retry(attempts=2, first="1h"))
+    def job() -> None:
+        try:
+            raise OSError("busy")
+        except OSError as error:
+            raise RetryIn(0) from error
+
+    handle = job.push()
+    run(app, name)
+    while handle.state() != "dead":
+        run(app, name)
+    info = handle.info()
+    assert info is not None
+    assert info.attempts == 2
+    assert info.error == "OSError: busy"
+
+
+@pytest.mark.parametrize(("outcome", "state"), [(Dead("gone"), "dead"), (Discard("gone"), "done")])
+def test_a_job_may_end_for_good(app: App, name: str, outcome: Exception, state: str) -> None:
+    @app.job(queue=name)
+    def job() -> None:
+        raise outcome
+
+    handle = job.push()
+    run(app, name)
+    assert handle.state() == state
+
+
+def test_a_job_whose_workers_die_does_not_run_for_ever(db: Any, app: App, name: str) -> None:
+    @app.job(queue=name, retry=Retry(attempts=2))
+    def job() -> None:
+        raise AssertionError("its third attempt must not run")
+
+    handle = job.push()
+    for _ in range(2):
+        queue = app.queue(name)
+        queue.nack(db, queue.claim(db), delay=0, error="the process was killed")
+    run(app, name)
+    info = handle.info()
+    assert info is not None
+    assert info.state == "dead"
+    assert "its worker died each time" in str(info.error)
+
+
+# Names and versions
+
+
+def test_a_worker_leaves_unknown_and_newer_jobs_to_others(
+    db: Any, app: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = App(db)
+
+    @app.job(queue=name, name="old")
+    def old() -> None: ...
+
+    @newer.job(queue=name, name="old", version=2)
+    def new() -> str:
+        return "new"
+
+    @newer.job(queue=name, name="unknown")
+    def unknown() -> None: ...
+
+    handles = [new.push(), new.push(), unknown.push()]
+    with caplog.at_level(logging.WARNING, "fdbqueue.jobs"):
+        assert run(app, name) == WorkerReport()
+    assert [handle.state() for handle in handles] == ["delayed"] * 3
+    assert len(caplog.messages) == 2
+    assert "does not know the job 'old' in version 2" in caplog.text
+    for handle in handles:
+        app.queue(name).retry(db, handle.id)
+    assert run(newer, name) == WorkerReport(done=3)
+    info = handles[0].info()
+    assert info is not None
+    assert (info.attempts, info.result) == (1, "new")
+
+
+def test_two_jobs_of_one_name_are_an_error(app: App) -> None:
+    @app.job(name="same")
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    with pytest.raises(DuplicateJob, match="'same' already"):
+        app.job(name="same")(second)
+    assert app.jobs["same"] is first
+
+
+def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
+    """A worker imports the module that another program runs as a script."""
+    script = tmp_path / "shop.py"
+    script.write_text(
+        "import fdbqueue\napp = fdbqueue.App()\n@app.job()\ndef send(): ...\nprint(send.name)\n"
+    )
+    for command in ([script.name], ["-m", "shop"], ["-c", "import shop"]):
+        printed = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert printed.stdout == "shop.send\n"
+
+
+def test_an_app_without_a_database_says_so(db: Any) -> None:
+    app = App()
+
+    @app.job()
+    def job() -> None: ...
+
+    with pytest.raises(AppNotBound, match=re.escape("app.bind(")):
+        job.push()
+    app.bind(db)
+    assert app.db is db
+    with pytest.raises(TypeError, match="an app needs a database"):
+        App(db.create_transaction())
+
+
+def test_a_value_that_is_no_job_becomes_a_dead_letter(db: Any, app: App, name: str) -> None:
+    @app.job(queue=name)
+    def job() -> None: ...
+
+    queue = app.queue(name)
+    for value in ("text", {"job": 1}, {"job": "x", "args": {}}, {"job": "x", "version": "2"}):
+        queue.push(db, value)
+    assert run(app, name) == WorkerReport(failed=4)
+    assert queue.stats(db).dead == 4
+
+
+def test_one_call_works_on_several_queues(app: App, name: str) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    @app.job(queue=name)
+    def first() -> None:
+        both.wait()
+
+    @app.job(queue=f"{name} 2")
+    def second() -> None:
+        both.wait()
+
+    first.push()
+    second.push()
+    assert app.work(drain=True) == WorkerReport(done=2)
+
+
+def test_import_of_the_library_loads_no_jobs() -> None:
+    code = "import sys, fdbqueue; print([m for m in sys.modules if m.startswith('fdbqueue.jobs')])"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout == "[]\n"
