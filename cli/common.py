@@ -50,6 +50,7 @@ __all__ = [
     "age_text",
     "any_queue",
     "check_integrity",
+    "chosen_database",
     "command_options",
     "confirm",
     "count_noun",
@@ -232,7 +233,7 @@ def _with_options(
         log_to_stderr(logging.INFO if verbose else logging.WARNING)
         if verbose:
             logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
-        url, cluster_file = _database_of(click.get_current_context(), url, cluster_file)
+        url, cluster_file = chosen_database(click.get_current_context(), url, cluster_file)
         db = open_database(url, cluster_file, creates or bool(kwargs.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
@@ -279,7 +280,7 @@ def log_to_stderr(level: int) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=level)
 
 
-def _database_of(
+def chosen_database(
     context: click.Context, url: str | None, cluster_file: str | None
 ) -> tuple[str | None, str | None]:
     """Return the options that name the database, given before the command or after it."""
@@ -329,7 +330,7 @@ def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
         given = context.params.get("url"), context.params.get("cluster_file")
-        db = open_database(*_database_of(context, *given), False)
+        db = open_database(*chosen_database(context, *given), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):

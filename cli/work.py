@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
+import math
 import os
 import subprocess
 import sys
@@ -16,16 +19,20 @@ import click
 
 from fdbqueue import Item, Task, Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.jobs import App
 from fdbqueue.types import Database
 
 from .common import (
     AnyQueue,
     Duration,
     Stop,
+    chosen_database,
     command_options,
     echo,
     json_line,
-    queue_argument,
+    log_to_stderr,
+    open_database,
+    queues_argument,
     usage_errors,
     value_of,
     wait_for_queue,
@@ -40,9 +47,56 @@ _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
 
+def _with_app(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option `--app`, with which the database is that of the app."""
+
+    @functools.wraps(command)
+    def run(*, app: str | None, queues: tuple[str, ...], **given: Any) -> None:
+        if app is not None:
+            _work_on_jobs(app, queues, given)
+            return
+        if not 1 <= len(queues) <= 2:
+            raise click.UsageError("give QUEUE and MODULE:FUNCTION, or --app MODULE:APP")
+        queue, handler = (*queues, None)[:2]
+        command(queue=queue, handler=handler, **given)
+
+    return click.option(
+        "--app", metavar="MODULE:APP", help="Run the jobs of this app, on its own database."
+    )(run)
+
+
+def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Run the jobs of an app, from the queues of these names or else from all of its queues."""
+    for option, alternative in (("command", "--exec"), ("agent", "--agent")):
+        if given[option] is not None:
+            raise click.UsageError(f"{alternative} is for the items of a queue, not for --app")
+    app = _loaded(path, "app")
+    if not isinstance(app, App):
+        raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
+    log_to_stderr(logging.WARNING if given["quiet"] else logging.INFO)
+    url, cluster_file = chosen_database(
+        click.get_current_context(), given["url"], given["cluster_file"]
+    )
+    if url is not None or cluster_file is not None or not app.is_bound:
+        app.bind(open_database(url, cluster_file, create=True))
+    app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
+    if given["metrics_port"] is not None:
+        _serve_metrics(given["metrics_port"])
+    with usage_errors():
+        report = app.work(
+            *names,
+            concurrency=given["concurrency"],
+            lease=given["lease"],
+            name=given["name"],
+            drain=given["drain"],
+        )
+    _echo_report(report, given["as_json"])
+    if given["drain"] and report.failed:
+        sys.exit(1)
+
+
 @click.command()
-@queue_argument
-@click.argument("handler", metavar="[MODULE:FUNCTION]", required=False)
+@queues_argument
 @click.option("--exec", "command", metavar="COMMAND", help="Run this shell command for each item.")
 @click.option(
     "--concurrency",
@@ -83,6 +137,8 @@ _IMPORTLIB = os.path.dirname(importlib.__file__)
     type=click.IntRange(1, 65535),
     help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
 )
+@click.option("-q", "--quiet", is_flag=True, help="With --app: no line for each job that ends.")
+@_with_app
 @command_options(creates=True)
 def work(
     db: Database,
@@ -96,9 +152,10 @@ def work(
     results: bool,
     drain: bool,
     metrics_port: int | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run a Python function or a command on each item of QUEUE.
+    """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
 
     Items are claimed under a lease. Retries of a job that fails back off exponentially, and after
     the attempts that `fdbq limit` allows it becomes a dead letter. If the queue does not exist, the
@@ -111,6 +168,9 @@ def work(
     exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of the
     command's standard error. The command may run again after a crash, and may outlive the worker.
 
+    With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
+    limits them to these queues. --db gives the app another database than its own.
+
     Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once.
 
     With --drain, exits with code 1 if a job failed or the queue does not exist.
@@ -119,6 +179,7 @@ def work(
     Example:
       fdbq work mails mailer:send --concurrency 4
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
+      fdbq work --app shop:app
     """
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
@@ -203,20 +264,29 @@ def _echo_report(report: WorkerReport, as_json: bool) -> None:
     echo(f"{report.done:,} done, {report.failed:,} failed{lost}")
 
 
-def _function(path: str) -> Callable[..., Any]:
-    """Import MODULE:FUNCTION, with the current directory first in the search path."""
+def _loaded(path: str, noun: str) -> Any:
+    """Import MODULE:NAME, with the current directory first in the search path."""
     module, _, name = path.partition(":")
     if not module or not name:
-        example = f"{module or 'MODULE'}:{name or 'FUNCTION'}"
-        missing = "function" if module else "module"
-        raise click.UsageError(f"{path!r} does not name a {missing}; write {example}")
+        example = f"{module or 'MODULE'}:{name or noun.upper()}"
+        missing = noun if module else "module"
+        raise click.UsageError(f"{path!r} does not name {_article(missing)}; write {example}")
     sys.path.insert(0, os.getcwd())
     try:
-        function = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except Exception as error:  # the module may raise anything
         raise click.UsageError(
-            f"{path!r} cannot be loaded as MODULE:FUNCTION: {_origin(error)}"
+            f"{path!r} cannot be loaded as MODULE:{noun.upper()}: {_origin(error)}"
         ) from error
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
+def _function(path: str) -> Callable[..., Any]:
+    """Import MODULE:FUNCTION."""
+    function = _loaded(path, "function")
     if not callable(function):
         raise click.UsageError(f"{path!r} is not a function")
     return function  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -26,6 +27,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _DAY = timedelta(days=1)
+
+_log = logging.getLogger("fdbqueue.jobs")
 
 
 def _module_of(function: Callable[..., Any]) -> str:
@@ -110,8 +113,12 @@ class App:
             self.bind(database)
 
     def __repr__(self) -> str:
-        where = "no database" if self._named is None and self._db is None else self._named
-        return f"<App of {len(self._jobs)} jobs on {where or self._db}>"
+        return f"<App of {len(self._jobs)} jobs on {self._where()}>"
+
+    def _where(self) -> str:
+        if self._db is not None:
+            return str(getattr(self._db, "url", "a cluster"))
+        return "no database" if self._named is None else self._named
 
     def bind(self, database: str | Database) -> None:
         """Let the app push to this database, instead of any other one before.
@@ -133,6 +140,11 @@ class App:
                 (database, None) if isinstance(database, str) else (None, database)
             )
             self._queues = {}
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the app has a database."""
+        return self._db is not None or self._named is not None
 
     @property
     def db(self) -> Database:
@@ -215,6 +227,7 @@ class App:
         *queues: str,
         concurrency: int = 10,
         lease: Duration = 30,
+        name: str | None = None,
         drain: bool = False,
     ) -> WorkerReport:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
@@ -223,18 +236,28 @@ class App:
             queues: The names of the queues; by default those of all jobs.
             concurrency: The number of jobs of each queue that run at a time.
             lease: The time until other workers may take over the jobs of a worker that died.
+            name: The name that `workers` and the claims show; `None` for the host and process id.
             drain: Whether to stop once no job can be claimed and none is running.
         """
         names = queues or tuple(dict.fromkeys(job.settings.queue for job in self._jobs.values()))
+        if not names:
+            raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
+        _log.info(
+            "working on %s: queues %s; jobs %s",
+            self._where(),
+            ", ".join(names),
+            ", ".join(sorted(self._jobs)),
+        )
         workers = [
             Worker(
                 self.db,
-                self.queue(name),
+                queue,
                 JobHandler(self._jobs),
                 concurrency=concurrency,
                 lease=lease,
-                store_results=True,
+                store_results=bool(queue.options(self.db).keeps_done),
+                name=name,
             )
-            for name in names
+            for queue in map(self.queue, names)
         ]
         return run_together(workers, drain=drain)

@@ -1,0 +1,74 @@
+"""`fdbq work --app` runs the jobs that a program declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.shell import Shell, error_of
+
+SHOP = """
+import fdbqueue
+app = fdbqueue.App({database})
+@app.job(queue={queue!r})
+def add(x: int, y: int) -> int:
+    print(x + y, flush=True)
+@app.job(queue={queue!r} + " too")
+def fail() -> None:
+    raise OSError("busy")
+nothing = fdbqueue.App()
+"""
+
+
+@pytest.fixture
+def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
+    """Return the command line on the database of the test, whose queues are dropped after it."""
+    return Shell(tmp_path, shared_url, name)
+
+
+def write_shop(fdbq: Shell, database: str = "") -> str:
+    queue = fdbq.environment["q"]
+    (fdbq.path / "shop.py").write_text(SHOP.format(database=database, queue=queue))
+    return queue
+
+
+def test_the_jobs_of_an_app_run_on_the_database_of_the_command(fdbq: Shell) -> None:
+    queue = write_shop(fdbq)
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1], "kwargs": {"y": 2}}')
+    done = fdbq("work", "--app", "shop:app", "--drain")
+    assert done.stdout == "3\n1 done, 0 failed\n"
+    first, second = done.stderr.splitlines()[:2]
+    assert f"queues {queue}, {queue} too; jobs shop.add, shop.fail" in first
+    assert "shop.add done, attempt 1" in second
+
+
+def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
+    queue = write_shop(fdbq, repr(f"embedded:{fdbq.path / 'its own'}"))
+    value = '{"job": "shop.add", "args": [1, 2]}'
+    fdbq.output("push", queue, value)
+    done = fdbq("work", "--app", "shop:app", "--drain")
+    assert done.stdout == "0 done, 0 failed\n"
+    assert f"working on embedded:{fdbq.path / 'its own'}: " in done.stderr
+    url = fdbq.environment["FDBQ_DB"]
+    if not url.startswith("memory:"):
+        chosen = fdbq("work", "--app", "shop:app", "--drain", "--quiet", "--db", url)
+        assert (chosen.stdout, chosen.stderr) == ("3\n1 done, 0 failed\n", "")
+
+
+def test_only_the_named_queues_are_worked_on(fdbq: Shell) -> None:
+    queue = write_shop(fdbq)
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    fdbq.output("push", f"{queue} too", '{"job": "shop.fail"}')
+    done = fdbq("work", "--app", "shop:app", "--drain", f"{queue} too")
+    assert (done.stdout, done.returncode) == ("0 done, 1 failed\n", 1)
+    assert "OSError: busy" in done.stderr
+
+
+def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
+    write_shop(fdbq)
+    assert "'shop' does not name an app" in error_of(fdbq("work", "--app", "shop"))
+    assert "'shop:add' is not an app" in error_of(fdbq("work", "--app", "shop:add"))
+    assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
+    assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
+    assert "give QUEUE and MODULE:FUNCTION" in error_of(fdbq("work"))
