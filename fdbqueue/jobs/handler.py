@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -58,7 +57,8 @@ class JobHandler(Handler):
                 raise Dead(f"it was claimed {context.attempt} times, and its worker died each time")
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
-        return Call(job.name, function, job.takes == "Transaction", decide)
+        in_transaction = job.takes == "Transaction"
+        return Call(job.name, function, in_transaction, decide, job.arguments.encode_result)
 
     def _say_once(self, name: str, version: int) -> None:
         if (name, version) in self._unknown:
@@ -80,13 +80,7 @@ def _call(
     kwargs: dict[str, Any],
     tr: Transaction | None = None,
 ) -> object:
-    """Call the function of a job with its decoded arguments; return its result as JSON."""
+    """Call the function of a job with its decoded arguments."""
     given, named = job.arguments.decode(args, kwargs)
     first = {"Context": (context,), "Transaction": (tr,), "": ()}[job.takes]
-    returned = job.function(*first, *given, **named)
-    encode = job.arguments.encode_result
-    return _encoded(returned, encode) if inspect.isawaitable(returned) else encode(returned)
-
-
-async def _encoded(returned: Awaitable[Any], encode: Callable[[Any], Any]) -> Any:
-    return encode(await returned)
+    return job.function(*first, *given, **named)

@@ -42,6 +42,10 @@ def outcome_of(error: Exception) -> Outcome | None:
     return error if isinstance(error, Outcome) else None
 
 
+def _as_it_is(returned: Any) -> Any:
+    return returned
+
+
 class Call(NamedTuple):
     """The call of a handler for one job.
 
@@ -51,12 +55,14 @@ class Call(NamedTuple):
         in_transaction: Whether it is the body of the transaction that ends the job.
         outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
             queue try it again.
+        encode: Returns the JSON form of what it returned, if that is stored.
     """
 
     name: str
     function: Callable[..., object]
     in_transaction: bool
     outcome: Callable[[Exception], Outcome | None] = outcome_of
+    encode: Callable[[Any], Any] = _as_it_is
 
 
 class Handler(ABC):

@@ -354,7 +354,7 @@ class Worker:
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
                     with in_span():
-                        returned = self._encoded(self._handler.run(call))
+                        returned = self._encoded(call, self._handler.run(call))
                     if context.endings:
                         self._end_in_transaction(claim, returned, context.endings)
         except LeaseLost:
@@ -412,8 +412,8 @@ class Worker:
         except BaseException as failure:  # others share the acknowledgement
             self._fail(failure)
 
-    def _encoded(self, returned: object) -> bytes | None:
-        return validate_result(returned) if self._stores_results else None
+    def _encoded(self, call: Call, returned: object) -> bytes | None:
+        return validate_result(call.encode(returned)) if self._stores_results else None
 
     def _run_in_transaction(
         self, call: Call, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
@@ -438,7 +438,7 @@ class Worker:
             began = time.monotonic()
             try:
                 with in_span():
-                    returned = self._encoded(self._handler.run(call, tr))
+                    returned = self._encoded(call, self._handler.run(call, tr))
             finally:
                 seconds = time.monotonic() - began
                 note(seconds)

@@ -1,0 +1,98 @@
+"""Encode and decode the arguments of jobs with msgspec and with cattrs.
+
+    python -m tests.benchmarks.arguments
+
+Both convert the same values in turns, in one run; the times are medians, in microseconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any, TypedDict
+from uuid import UUID
+
+import msgspec
+from cattrs.preconf.json import make_converter
+
+_ROUNDS, _CALLS = 40, 500
+
+
+@dataclass
+class Order:
+    """A value with what JSON does not know."""
+
+    id: UUID
+    total: Decimal
+    placed: datetime
+    lines: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Address(TypedDict):
+    """A value with a date."""
+
+    street: str
+    since: date
+
+
+_ORDER = Order(
+    UUID(int=1), Decimal("9.99"), datetime(2030, 1, 31, tzinfo=timezone.utc), [("book", 2)] * 20
+)
+_VALUES: list[tuple[str, Any, Any]] = [
+    ("two texts", tuple[str, str], ("ada@example.com", "hi")),
+    ("dataclass", Order, _ORDER),
+    ("TypedDict", Address, Address(street="Rua", since=date(2030, 1, 31))),
+]
+
+
+def main() -> None:
+    """Print the times of imports and of conversions."""
+    for module in ("msgspec", "cattrs.preconf.json"):
+        print(f"import of {module}: {1000 * _seconds_of_import(module):.1f} ms")
+    for title, kind, value in _VALUES:
+        medians = _medians(_calls(kind, value))
+        print(f"{title}: {', '.join(f'{name} {1e6 * each:.2f}' for name, each in medians.items())}")
+
+
+def _seconds_of_import(module: str) -> float:
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    return statistics.median(
+        float(subprocess.run(command, capture_output=True).stdout) for _ in range(9)
+    )
+
+
+def _calls(kind: Any, value: Any) -> dict[str, Callable[[], object]]:
+    converter = make_converter()
+    for each in (UUID, Decimal):
+        converter.register_unstructure_hook(each, str)
+        converter.register_structure_hook(each, lambda stored, kind: kind(stored))
+    encoded = msgspec.to_builtins(value, builtin_types=())
+    unstructured = converter.unstructure(value, kind)
+    return {
+        "msgspec encodes": lambda: msgspec.to_builtins(value, builtin_types=()),
+        "msgspec decodes": lambda: msgspec.convert(encoded, kind),
+        "cattrs encodes": lambda: converter.unstructure(value, kind),
+        "cattrs decodes": lambda: converter.structure(unstructured, kind),
+    }
+
+
+def _medians(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    measured: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            for _ in range(_CALLS):
+                call()
+            measured[name].append((time.perf_counter() - began) / _CALLS)
+    return {name: statistics.median(times) for name, times in measured.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Arguments and results survive JSON, by their annotations, and wrong ones are refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fdbqueue.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
+from fdbqueue.jobs.arguments import Arguments
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Order:
+    id: UUID
+    total: Decimal
+    placed: datetime
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    note: str | None = None
+
+
+class Address(TypedDict):
+    street: str
+    since: date
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class User(pydantic.BaseModel):
+    name: str
+    born: date
+
+
+def every(  # type: ignore[empty-body, no-untyped-def]
+    flag: bool,
+    number: int,
+    ratio: float,
+    text: str,
+    data: bytes,
+    moment: datetime,
+    day: date,
+    clock: time,
+    length: timedelta,
+    id: UUID,
+    cost: Decimal,
+    color: Color,
+    path: Path,
+    order: Order,
+    address: Address,
+    point: Point,
+    user: User,
+    numbers: set[int],
+    by_day: dict[date, list[Decimal]],
+    either: int | str | None,
+    mode: Literal["a", "b"],
+    anything: Any,
+    untyped=None,  # noqa: ANN001
+) -> dict[str, Order]: ...
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
+MOMENTS = st.datetimes(timezones=st.sampled_from([None, timezone.utc]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda values: st.lists(values, max_size=2) | st.dictionaries(TEXTS, values, max_size=2),
+    max_leaves=4,
+)
+ORDERS = st.builds(
+    Order,
+    st.uuids(),
+    DECIMALS,
+    MOMENTS,
+    st.lists(st.tuples(TEXTS, st.integers()), max_size=3),
+    st.none() | TEXTS,
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "flag": st.booleans(),
+    "number": st.integers(),
+    "ratio": st.floats(allow_nan=False, allow_infinity=False),
+    "text": TEXTS,
+    "data": st.binary(max_size=5),
+    "moment": MOMENTS,
+    "day": st.dates(),
+    "clock": st.times(),
+    "length": st.timedeltas(),
+    "id": st.uuids(),
+    "cost": DECIMALS,
+    "color": st.sampled_from(Color),
+    "path": st.builds(Path, st.sampled_from(["/a/b", "c", "."])),
+    "order": ORDERS,
+    "address": st.fixed_dictionaries({"street": TEXTS, "since": st.dates()}),
+    "point": st.builds(Point, st.integers(), st.integers()),
+    "user": st.builds(User, name=TEXTS, born=st.dates()),
+    "numbers": st.sets(st.integers()),
+    "by_day": st.dictionaries(st.dates(), st.lists(DECIMALS, max_size=2), max_size=2),
+    "either": st.none() | st.integers() | TEXTS,
+    "mode": st.sampled_from("ab"),
+    "anything": JSON,
+    "untyped": JSON,
+}
+EVERY = Arguments("every", every)
+
+
+@given(values=st.fixed_dictionaries(VALUES), positional=st.integers(0, len(VALUES)))
+def test_arguments_survive_json_with_their_types(values: dict[str, Any], positional: int) -> None:
+    names = list(VALUES)
+    args = tuple(values[name] for name in names[:positional])
+    kwargs = {name: values[name] for name in names[positional:]}
+    stored = json.loads(json.dumps(EVERY.encode(args, kwargs)))
+    again = EVERY.decode(*stored)
+    assert again == (args, kwargs)
+    types = [*map(type, again[0]), *map(type, again[1].values())]
+    assert types == [type(values[name]) for name in names]
+
+
+@given(order=ORDERS)
+def test_results_survive_json(order: Order) -> None:
+    stored = json.loads(json.dumps(EVERY.encode_result({"a": order})))
+    assert EVERY.decode_result(stored) == {"a": order}
+
+
+def test_the_stored_form_is_what_other_languages_expect() -> None:
+    def job(*values: Any, **named: Any) -> None: ...
+
+    def typed(a: datetime, b: timedelta, c: Decimal, d: bytes, e: Color, f: Point) -> None: ...
+
+    moment = datetime(2030, 1, 31, 8, 30, tzinfo=timezone.utc)
+    given = moment, timedelta(hours=36), Decimal("1.50"), b"ab", Color.RED, Point(1, 2)
+    stored, _ = Arguments("typed", typed).encode(given, {})
+    expected = ["2030-01-31T08:30:00Z", "P1DT43200S", "1.50", "YWI=", "red", [1, 2]]
+    assert json.loads(json.dumps(stored)) == expected
+    assert Arguments("job", job).encode((1, "a"), {"x": [2]}) == ([1, "a"], {"x": [2]})
+
+
+def send(
+    to: str, /, *copies: PurePosixPath, subject: str, when: date | None = None, **x: int
+) -> None:
+    """Take parameters of each kind."""
+
+
+SEND = Arguments("mail.send", send)
+
+
+def test_parameters_of_each_kind_are_converted() -> None:
+    given = ("ada", PurePosixPath("/a"), PurePosixPath("b"))
+    named = {"subject": "hi", "when": date(2030, 1, 31), "priority": 3, "to": 4}
+    stored = SEND.encode(given, named)
+    assert stored == (
+        ["ada", "/a", "b"],
+        {"subject": "hi", "when": "2030-01-31", "priority": 3, "to": 4},
+    )
+    assert SEND.decode(*stored) == (given, named)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {"subject": "hi"}, "the arguments of the job mail.send: missing a required argument"),
+        (("ada",), {}, "missing a required .*'subject'"),
+        ((1,), {"subject": "hi"}, "'to' of the job mail.send: Expected `str`, got `int`, not 1"),
+        (("ada",), {"subject": None}, "'subject' of the job mail.send: Expected `str`"),
+        (("ada",), {"subject": "hi", "when": "today"}, "'when'.*Invalid RFC3339 encoded date"),
+        (("ada",), {"subject": "hi", "size": True}, "'size'.*Expected `int`, got `bool`"),
+        (("ada", object()), {"subject": "hi"}, "'copies'.*object has no JSON form"),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_push(args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(InvalidArguments, match=message):
+        SEND.encode(args, kwargs)
+    assert issubclass(InvalidArguments, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ([], {}, "the arguments of the job mail.send, as stored: missing a required argument"),
+        (["ada"], {"subject": 1}, "'subject' of the job mail.send, as stored: Expected `str`"),
+        (["ada", 3], {"subject": "a"}, "'copies' of the job mail.send, as stored: "),
+    ],
+)
+def test_what_another_client_stored_wrongly_is_named(args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(UndecodableArguments, match=message):
+        SEND.decode(args, kwargs)
+
+
+def test_a_default_is_that_of_the_function_that_runs() -> None:
+    assert SEND.encode(("ada",), {"subject": "hi"}) == (["ada"], {"subject": "hi"})
+
+
+def test_an_annotation_that_cannot_be_resolved_is_named_at_the_first_use() -> None:
+    def half(share: Fraction) -> None: ...
+
+    arguments = Arguments("half", half)
+    with pytest.raises(UnresolvedAnnotation, match=r"'share' of the job half: .*'Fraction'"):
+        arguments.encode((1,), {})
+
+
+def test_the_types_that_a_worker_supplies_need_not_resolve() -> None:
+    def job(context: NotImported, number: int) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert Arguments("job", job, skip=1).encode((3,), {}) == ([3], {})
+
+
+def test_a_wrong_result_is_refused() -> None:
+    def count() -> int:
+        return 3
+
+    with pytest.raises(InvalidArguments, match="the result of the job count: Expected `int`"):
+        Arguments("count", count).encode_result("three")
+
+
+def test_nothing_of_pydantic_is_imported() -> None:
+    code = "import sys, fdbqueue.jobs; print('pydantic' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
