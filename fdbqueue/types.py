@@ -79,6 +79,9 @@ Duration: TypeAlias = float | timedelta | str
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
+Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
+"""How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""
+
 Change: TypeAlias = Literal["remove", "retry", "release", "reprioritize"]
 """A change of all items in a state."""
 
@@ -205,6 +208,8 @@ class FailedAttempt:
 
     Attributes:
         number: Which attempt it was, from 1.
+        started_at: When the item was claimed, by the clock of that client; `None` if an earlier
+            release has stored the attempt.
         ended_at: When it failed, by the clock of the client that reported it, or that found the
             lease over.
         client: The name of the client that had claimed the item; empty if unknown.
@@ -213,6 +218,7 @@ class FailedAttempt:
     """
 
     number: int
+    started_at: datetime | None
     ended_at: datetime
     client: str
     error: str | None
@@ -233,16 +239,19 @@ class ItemInfo:
             implementation of the recipe did.
         due_at: When a delayed item becomes ready; `None` in any other state.
         expires_at: When it expires unless a client takes it before; `None` for never.
-        claimed_by: The name of the client that has claimed it, or an empty text if it is not known;
-            `None` in any other state.
-        claimed_at: When that client claimed it, by its clock; `None` in any other state.
+        claimed_by: The name of the client that has claimed it, or had claimed it if it is done; an
+            empty text if that is not known; `None` in any other state.
+        claimed_at: When that client claimed it, by its clock; `None` in any other state, or if that
+            is not known.
         lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
             other state, or if it is not known.
         died_at: When it became a dead letter; `None` in any other state.
-        finished_at: When a done item was acknowledged; `None` in any other state.
+        cancelled: Whether it was cancelled, and is still claimed.
+        finished_at: When a done item ended; `None` in any other state.
+        outcome: How a done item ended; `None` in any other state.
         result: What the handler of a done item returned, if that is stored; otherwise `None`.
-        error: The error of its last failed attempt; `None` if none failed, or none was given, or if
-            it is done.
+        error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
+            done item, why it was discarded.
         unique: Its unique key, or `None`.
         failed_attempts: Its last failed attempts, the oldest first, as many as the queue keeps.
     """
@@ -259,7 +268,9 @@ class ItemInfo:
     claimed_at: datetime | None
     lease_ends: datetime | None
     died_at: datetime | None
+    cancelled: bool
     finished_at: datetime | None
+    outcome: Outcome | None
     result: Any
     error: str | None
     unique: str | None

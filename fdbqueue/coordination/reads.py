@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -15,7 +16,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import UUID_SIZE, time_of, utc_time
+from fdbqueue.layout.values import UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
@@ -43,6 +44,20 @@ _R = TypeVar("_R")
 
 _Show: TypeAlias = Callable[[ReadTransaction, list[LocatedItem]], list[_R]]
 """A function that returns, for each of the given items, what to show of it."""
+
+
+def _claimed_at(found: LocatedItem) -> datetime | None:
+    if found.state == "done":
+        return None if found.started_at is None else utc_time(found.started_at)
+    return time_of(found.token[:UUID_SIZE])
+
+
+def _client_of(found: LocatedItem, lease: Lease | None) -> str | None:
+    if found.state == "done":
+        return found.client
+    if found.state != "claimed":
+        return None
+    return lease.client if lease else ""
 
 
 class Finished(NamedTuple):
@@ -173,13 +188,15 @@ class Reads(Generic[_T]):
                 pushed_at=self.layout.pushed_at(key),
                 due_at=utc_time(found.due) if state == "delayed" else None,
                 expires_at=None if expires is None else utc_time(expires),
-                claimed_by=None if state != "claimed" else lease.client if lease else "",
-                claimed_at=time_of(found.token[:UUID_SIZE]),
+                claimed_by=_client_of(found, lease),
+                claimed_at=_claimed_at(found),
                 lease_ends=lease and utc_time(lease.clock_end),
                 died_at=utc_time(found.died_at) if state == "dead" else None,
+                cancelled=state == "claimed" and header.cancelled is not None,
                 finished_at=utc_time(found.finished_at) if state == "done" else None,
+                outcome=found.outcome if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),
-                error=None if state == "done" else error,
+                error=found.error if state == "done" else error,
                 unique=header.unique,
                 failed_attempts=tuple(failed),
             )

@@ -23,7 +23,7 @@ from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.retrying import read
+from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
@@ -52,6 +52,7 @@ from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
     Claim,
     Database,
+    Future,
     Item,
     Options,
     ReadTransaction,
@@ -440,12 +441,18 @@ class Store(Generic[_T]):
             return None
         return taken
 
-    def ack(self, tr: Transactor, claim: Claim, returned: bytes | None = None) -> Steps[None]:
+    def ack(
+        self,
+        tr: Transactor,
+        claim: Claim,
+        returned: bytes | None = None,
+        discarded: str | None = None,
+    ) -> Steps[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
 
         `returned` is what the handler returned, as JSON.
         """
-        request = self.ack_request(claim, returned)
+        request = self.ack_request(claim, returned, discarded)
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
@@ -455,10 +462,12 @@ class Store(Generic[_T]):
         """Start to read the items of a claim; return a function that acknowledges the claim."""
         return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim))
 
-    def ack_request(self, claim: Claim, returned: bytes | None = None) -> AckRequest:
+    def ack_request(
+        self, claim: Claim, returned: bytes | None = None, discarded: str | None = None
+    ) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
-        return AckRequest(claim, may_keep, returned if may_keep else None)
+        return AckRequest(claim, may_keep, returned if may_keep else None, discarded)
 
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
         """Store what the handler returned for a claim that this transaction has acknowledged."""
@@ -576,6 +585,24 @@ class Store(Generic[_T]):
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
         return self._change_if(tr, item, "claimed", self._leases.take_back)
+
+    def cancel(self, tr: Transactor, item: _T | str) -> bool:
+        """Remove a ready or delayed item, or mark a claimed one; return false for any other."""
+        return self._change_if(tr, item, None, self._cancel)
+
+    def _cancel(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+        if found.state == "claimed":
+            return self._leases.cancel(tr, now, found)
+        return found.state in ("ready", "delayed") and self._changes.remove(tr, now, found)
+
+    def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
+        """Return a watch that fires when an item is cancelled, and which of the claims are."""
+
+        def body(tr: Transaction) -> tuple[Future, list[bool]]:
+            look = self._leases.begin_look(tr, claims)
+            return tr.watch(self.layout.cancel_counter), look()
+
+        return run(db, body)
 
     def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
         """Remove an item in any state but claimed; return false for a claimed or unknown one."""

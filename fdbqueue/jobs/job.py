@@ -130,6 +130,14 @@ class Handle(Generic[_Result]):
         result: _Result = self._job.arguments.decode_result(stored)
         return result
 
+    def cancel(self) -> bool:
+        """Cancel the job; return false if it has ended.
+
+        A job that waits is removed. One that runs is told (`Context.cancelled`), and does not run
+        again, however it ends.
+        """
+        return self._job.app.queue(self._queue).cancel(self._job.app.db, self.id)
+
     def state(self) -> State | None:
         """Return the state of its item; `None` if it has left the queue."""
         return self._job.app.queue(self._queue).state(self._job.app.db, self.id)

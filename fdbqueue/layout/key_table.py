@@ -111,6 +111,7 @@ class Space(IntEnum):
         ),
         ('(5, "arrived", kind)', "name of the client that began to wait last", "pop, claim"),
         ('(5, "freed")', "counter that wakes clients waiting to claim", "ack, nack, sweep, resume"),
+        ('(5, "cancelled")', "counter that wakes workers, to look at their jobs", "cancel"),
     )
     IMPORTS = (
         6,
@@ -199,11 +200,20 @@ class Space(IntEnum):
         24,
         (
             "(24, ref, number)",
-            "(time, client, error, traceback): a failed attempt of an unfinished item",
+            "(time, client, error, traceback, time of the claim): a failed attempt of an "
+            "unfinished item",
             "nack, sweep",
         ),
     )
-    DONE = (25, ("(25, ref)", "(time, attempts) and the value of a done item", "ack"))
+    DONE = (
+        25,
+        (
+            "(25, ref)",
+            "(time, attempts, outcome, error, time of the claim, client) and the value of a done "
+            "item; earlier releases stored the first two",
+            "ack",
+        ),
+    )
     DONE_TIMES = (26, ("(26, time, ref)", "empty: an item was done then", "ack"))
     RETURNED = (27, ("(27, ref)", "what the handler of a done item returned, as JSON", "ack"))
     MOVED = (28, ("(28, ref)", "another ref, which the item with this one has now", "reprioritize"))

@@ -111,6 +111,7 @@ class Layout:
     options = _Prefix(Space.QUEUE, "layout")
     scheduled = _Prefix(Space.QUEUE, "scheduled")
     wake_counter = _Prefix(Space.QUEUE, "freed")
+    cancel_counter = _Prefix(Space.QUEUE, "cancelled")
     arrivals = _Prefix(Space.QUEUE, "arrived")
     waiters = _Prefix(Space.QUEUE, "idle")
     waiting_claims = _Prefix(Space.QUEUE, "idle", 0)
@@ -412,7 +413,10 @@ class Layout:
             self.idempotency_keys,
             self.idempotency_hours,
         )
-        keys = (self.options, self.scheduled, self.wake_counter, self.leader)
+        keys = (
+            *(self.options, self.scheduled, self.wake_counter),
+            *(self.cancel_counter, self.leader),
+        )
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
         )

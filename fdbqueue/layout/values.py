@@ -75,6 +75,7 @@ class Header(NamedTuple):
         unique: Its unique key, or `None`.
         origin: Its first position, if it was moved and its id encodes that position.
         since: When it became ready, in milliseconds since 1970, unless that was at its push.
+        cancelled: When it was cancelled, in milliseconds since 1970, if it is claimed since then.
     """
 
     attempts: int = 0
@@ -82,6 +83,7 @@ class Header(NamedTuple):
     unique: str | None = None
     origin: bytes | None = None
     since: int | None = None
+    cancelled: int | None = None
 
 
 NO_HEADER = Header()
@@ -91,7 +93,7 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
     """Split the value of an item into its header and the rest.
 
     >>> header_of(with_header(Header(attempts=3), b"payload"))
-    (Header(attempts=3, expires=None, unique=None, origin=None, since=None), b'payload')
+    (Header(attempts=3, expires=None, unique=None, origin=None, since=None, ...), b'payload')
     >>> header_of(b"payload")[0] == NO_HEADER
     True
     """
@@ -106,7 +108,7 @@ def with_header(header: Header, value: bytes) -> bytes:
     if header == NO_HEADER:
         return value
     # Few items have been moved or delayed; the others have the three elements of earlier releases.
-    size = 5 if header.since else 4 if header.origin else 3
+    size = 6 if header.cancelled else 5 if header.since else 4 if header.origin else 3
     return HEADER_MARK + encode_metadata(header[:size], value)
 
 
@@ -137,7 +139,7 @@ METADATA: dict[State, tuple[str, ...]] = {
     "delayed": ("due",),
     "claimed": ("token", "lease_end", "attempts"),
     "dead": ("attempts", "died_at", "error"),
-    "done": ("finished_at", "attempts"),
+    "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client"),
 }
 """The names of an item's metadata in each state; the slots of a claimed item follow."""
 
@@ -303,7 +305,13 @@ def encode_lease(
         Lease(length=30001, clock_end=1700000030001, delivery_count=2, expires=0, client='host:7')
     """
     length = int(seconds * 1000) + 1
-    return _LEASE.pack(length, now + length, delivery_count, expires or 0) + client.encode()
+    return lease_value(Lease(length, now + length, delivery_count, expires or 0, client))
+
+
+def lease_value(lease: Lease) -> bytes:
+    """Return the value of the timer of a lease."""
+    *numbers, client = lease
+    return _LEASE.pack(*numbers) + client.encode()
 
 
 def decode_lease(value: bytes) -> Lease | None:
@@ -320,19 +328,37 @@ def decode_lease(value: bytes) -> Lease | None:
     return Lease(length, clock_end, delivery_count, expires, client)
 
 
-def encode_attempt(ended_at: int, client: str, error: str | None, traceback: str | None) -> bytes:
-    """Return the value of a failed attempt, which ended at a time in milliseconds since 1970.
+class StoredAttempt(NamedTuple):
+    """A failed attempt.
 
-    >>> decode_attempt(encode_attempt(1000, "host:7", "busy", None))
-    (1000, 'host:7', 'busy', None)
+    Attributes:
+        ended_at: When it ended, in milliseconds since 1970.
+        client: The name of the client that had claimed the item.
+        error: What went wrong, if that is known.
+        traceback: The end of the traceback, if there is one.
+        started_at: When the item was claimed, in milliseconds since 1970; `None` if an earlier
+            release has stored the attempt.
     """
-    return fdb_tuple.pack((ended_at, client, error, traceback))
+
+    ended_at: int
+    client: str
+    error: str | None
+    traceback: str | None
+    started_at: int | None = None
 
 
-def decode_attempt(value: bytes) -> tuple[int, str, str | None, str | None]:
-    """Return when an attempt failed, its client, its error and its traceback."""
-    ended_at, client, error, traceback = fdb_tuple.unpack(value)
-    return ended_at, client, error, traceback
+def encode_attempt(attempt: StoredAttempt) -> bytes:
+    """Return the value of a failed attempt.
+
+    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None)))
+    StoredAttempt(ended_at=1000, client='host:7', error='busy', traceback=None, started_at=None)
+    """
+    return fdb_tuple.pack(attempt)
+
+
+def decode_attempt(value: bytes) -> StoredAttempt:
+    """Return a failed attempt, given its value."""
+    return StoredAttempt(*fdb_tuple.unpack(value))
 
 
 def encode_expiry(expires: int | None) -> bytes:
@@ -582,6 +608,15 @@ def time_of(uuid: bytes) -> datetime | None:
         return None
     created = int.from_bytes(uuid[:6], "big")
     return utc_time(created) if created <= LAST_MILLISECOND else None  # it only looks like a UUID
+
+
+def milliseconds_of(uuid: bytes) -> int:
+    """Return the time of a UUID of version 7, in milliseconds since 1970.
+
+    >>> milliseconds_of(at_time(bytes(16), 1000))
+    1000
+    """
+    return int.from_bytes(uuid[:6], "big")
 
 
 def at_time(uuid: bytes, milliseconds: int) -> bytes:

@@ -14,21 +14,27 @@ from fdbqueue.operations.items import (
     free_unique,
     stored_at,
 )
-from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, Options, Outcome, ReadTransaction, Transaction
 
 
 class Done(NamedTuple):
     """The end of a claimed item that is kept.
 
     Attributes:
-        time: When it was acknowledged, in milliseconds since 1970.
+        time: When it ended, in milliseconds since 1970.
         attempts: How often it was claimed.
-        returned: What its handler returned, as JSON, or `None`.
+        outcome: How it ended.
+        error: Why it was discarded, or `None`.
+        started_at: When it was claimed, in milliseconds since 1970.
+        client: The name of the client that had claimed it.
     """
 
     time: int
     attempts: int
-    returned: bytes | None
+    outcome: Outcome
+    error: str | None
+    started_at: int
+    client: str
 
 
 class DoneItems:
@@ -38,15 +44,17 @@ class DoneItems:
         self._layout = items.layout
         self._items = items
 
-    def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
-        """Keep an item that was claimed and is done. The caller counts it."""
+    def finish(
+        self, tr: Transaction, position: bytes, value: bytes, done: Done, returned: bytes | None
+    ) -> None:
+        """Keep an item that was claimed and is done, with a result. The caller counts it."""
         layout = self._layout
         free_unique(tr, layout, value)
-        stored = encode_metadata((done.time, done.attempts), value)
+        stored = encode_metadata(done, value)
         self._items.park(tr, layout.done, position, stored)
         tr[layout.timer_key(layout.done_times, done.time, position)] = b""
-        if done.returned is not None:
-            tr[layout.returned + position] = done.returned
+        if returned is not None:
+            tr[layout.returned + position] = returned
 
     def store_returned(self, tr: Transaction, position: bytes, returned: bytes) -> None:
         """Store what the handler returned for an item, if the queue has kept it."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
+    StoredAttempt,
     decode_attempt,
     encode_attempt,
     encode_metadata,
@@ -89,9 +90,18 @@ def begin_attempts(
     def finish() -> list[FailedAttempt]:
         attempts: list[FailedAttempt] = []
         for row in rows:
-            ended_at, client, error, traceback = decode_attempt(row.value)
-            number = layout.unpack_attempt_key(row.key)[1]
-            attempts.append(FailedAttempt(number, utc_time(ended_at), client, error, traceback))
+            stored = decode_attempt(row.value)
+            started_at = None if stored.started_at is None else utc_time(stored.started_at)
+            attempts.append(
+                FailedAttempt(
+                    layout.unpack_attempt_key(row.key)[1],
+                    started_at,
+                    utc_time(stored.ended_at),
+                    stored.client,
+                    stored.error,
+                    stored.traceback,
+                )
+            )
         return attempts
 
     return finish
@@ -102,7 +112,7 @@ def begin_last_error(
 ) -> Callable[[], str | None]:
     """Start to read the error of the last failed attempt of the item at a position."""
     rows = tr.get_range(*layout.attempts_range(position), limit=1, reverse=True)
-    return lambda: next((decode_attempt(row.value)[2] for row in rows), None)
+    return lambda: next((decode_attempt(row.value).error for row in rows), None)
 
 
 class FailedItem(NamedTuple):
@@ -114,6 +124,7 @@ class FailedItem(NamedTuple):
         attempts: How often it was claimed.
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
         client: The name of the client that had claimed it.
+        started_at: When that client had claimed it, in milliseconds since 1970.
     """
 
     position: bytes
@@ -121,6 +132,7 @@ class FailedItem(NamedTuple):
     attempts: int
     due: int | None
     client: str
+    started_at: int
 
 
 class Failures:
@@ -152,9 +164,9 @@ class Failures:
             traceback = _text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
-        for position, value, attempts, due, client in failed:
-            attempt = encode_attempt(now, client, error, traceback)
-            tr[layout.attempt_key(position, attempts)] = attempt
+        for position, value, attempts, due, client, started_at in failed:
+            attempt = StoredAttempt(now, client, error, traceback, started_at)
+            tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
                 tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))

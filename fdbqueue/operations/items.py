@@ -35,7 +35,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeySelector, KeyValue, ReadTransaction, State, Transaction
+from fdbqueue.types import KeySelector, KeyValue, Outcome, ReadTransaction, State, Transaction
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 """The streaming mode for range reads that need all rows: they arrive in one reply."""
@@ -619,6 +619,9 @@ class LocatedItem(NamedTuple):
         died_at: When it became a dead letter.
         error: Why it became one, if that is known.
         finished_at: When it was done.
+        outcome: How it ended, if it is done.
+        started_at: When the client that ended it had claimed it, if that is known.
+        client: The name of that client.
     """
 
     state: State
@@ -630,6 +633,9 @@ class LocatedItem(NamedTuple):
     died_at: int = 0
     error: str | None = None
     finished_at: int = 0
+    outcome: Outcome = "done"
+    started_at: int | None = None
+    client: str = ""
 
     @property
     def key(self) -> bytes:

@@ -13,6 +13,7 @@ from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
+    ONE,
     ClaimedItem,
     Lease,
     at_time,
@@ -21,13 +22,16 @@ from fdbqueue.layout.values import (
     encode_claim,
     encode_lease,
     header_of,
+    lease_value,
+    milliseconds_of,
+    with_header,
 )
 from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
 from fdbqueue.operations.slots import Candidate, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS
-from fdbqueue.types import Claim, KeyValue, Transaction, Value
+from fdbqueue.types import Claim, KeyValue, Options, Outcome, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
 
@@ -38,6 +42,10 @@ _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
+
+
+def _is_cancelled(item: ClaimedItem) -> bool:
+    return header_of(item.value)[0].cancelled is not None
 
 
 def _lost(end: Callable[[], None]) -> LeaseLost | None:
@@ -92,11 +100,13 @@ class AckRequest(NamedTuple):
         claim: The claim.
         may_keep: False if the queue is known to keep no done items.
         returned: What the handler returned, as JSON, or `None`.
+        discarded: Why the items are discarded; `None` if they are done.
     """
 
     claim: Claim
     may_keep: bool = True
     returned: bytes | None = None
+    discarded: str | None = None
 
     @property
     def size(self) -> int:
@@ -185,7 +195,7 @@ class Leases:
                 items.append(self._codec.decode(stored, read_payload(tr, layout, stored)))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
-                failed = FailedItem(position, stored.value, delivery_count, due, client)
+                failed = FailedItem(position, stored.value, delivery_count, due, client, now)
                 self._fail(tr, now, failed, error)
                 continue
             slots = tuple(map(_slot_of, limits))
@@ -259,25 +269,86 @@ class Leases:
 
     def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], None]:
         """Start to read the items of a claim; return a function that acknowledges the claim."""
-        claim, may_keep, returned = request
+        claim = request.claim
         reads = self._begin(tr, claim)
-        begun_options = self._items.options.begin_read(tr.snapshot) if may_keep else None
+        begun_options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
 
         def ack() -> None:
             options = begun_options and begun_options()
-            ended = self._end(tr, claim, reads)
-            n = len(ended)
-            if options is not None and options.keeps_done:
-                self._items.tally(tr, now, acked=n, done=n)
-                for position, item in ended:
-                    done = Done(now, item.delivery_count, returned)
-                    self._done.finish(tr, position, item.value, done)
-                return
+            self._finish(tr, now, request, self._end(tr, claim, reads), options)
+
+        return ack
+
+    def _finish(
+        self,
+        tr: Transaction,
+        now: int,
+        request: AckRequest,
+        ended: list[tuple[bytes, ClaimedItem]],
+        options: Options | None,
+    ) -> None:
+        """Delete the items of a claim that has ended, or keep them as done."""
+        n = len(ended)
+        if options is None or not options.keeps_done:
             self._items.tally(tr, now, acked=n)
             for position, item in ended:
                 clear_owned(tr, self._layout, position, item.value)
+            return
+        self._items.tally(tr, now, acked=n, done=n)
+        for position, item in ended:
+            outcome: Outcome = "done" if request.discarded is None else "discarded"
+            if _is_cancelled(item):
+                outcome = "cancelled"
+            done = Done(
+                now,
+                item.delivery_count,
+                outcome,
+                request.discarded,
+                milliseconds_of(item.token),
+                request.claim.client,
+            )
+            self._done.finish(tr, position, item.value, done, request.returned)
 
-        return ack
+    def _end_unless_cancelled(
+        self, tr: Transaction, now: int, claim: Claim
+    ) -> list[tuple[bytes, ClaimedItem]]:
+        """End a claim; finish its items that were cancelled, and return the others."""
+        ended = self._end(tr, claim)
+        cancelled = [each for each in ended if _is_cancelled(each[1])]
+        if cancelled:
+            options = self._items.options.read(tr.snapshot)
+            self._finish(tr, now, AckRequest(claim), cancelled, options)
+        return [each for each in ended if each not in cancelled]
+
+    def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
+        """Mark a claimed item, so that it ends with its claim, and wake its worker; return true.
+
+        If the lease runs out, the item returns and expires at once.
+        """
+        layout = self._layout
+        position = layout.position(claimed.key)
+        timer = layout.timer_key(layout.leases, claimed.lease_end, position)
+        stored, lease = tr[layout.claims + position].value, decode_lease(tr[timer].value or b"")
+        assert stored is not None  # the item was just found claimed
+        item = decode_claim(stored)
+        header, content = header_of(item.value)
+        value = with_header(header._replace(cancelled=now, expires=now), content)
+        self._items.park(tr, layout.claims, position, encode_claim(item._replace(value=value)))
+        if lease is not None:
+            tr[timer] = lease_value(lease._replace(expires=now))
+        tr.add(layout.cancel_counter, ONE)
+        return True
+
+    def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
+        """Start to read whether claims were cancelled; return a function that waits for it."""
+        pending = [self._begin(tr, claim) for claim in claims]
+        return lambda: [
+            any(
+                read.value is not None and _is_cancelled(decode_claim(read.value))
+                for _, read in each
+            )
+            for each in pending
+        ]
 
     def ack_each(
         self, tr: Transaction, now: int, requests: list[AckRequest]
@@ -334,7 +405,7 @@ class Leases:
 
     def release(self, tr: Transaction, now: int, claim: Claim, due: int | None = None) -> None:
         """Return the items, now or when due, as if they had never been claimed."""
-        ended = self._end(tr, claim)
+        ended = self._end_unless_cancelled(tr, now, claim)
         returned = [ReturnedItem(position, item.value, due) for position, item in ended]
         self._items.requeue(tr, now, returned, returned=len(ended))
 
@@ -354,9 +425,17 @@ class Leases:
         dead: bool = False,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
+        due_of = dict(zip(claim.keys, dues))
         failed = [
-            FailedItem(position, item.value, item.delivery_count, due, claim.client)
-            for (position, item), due in zip(self._end(tr, claim), dues)
+            FailedItem(
+                position,
+                item.value,
+                item.delivery_count,
+                due_of[self._layout.items + position],
+                claim.client,
+                milliseconds_of(item.token),
+            )
+            for position, item in self._end_unless_cancelled(tr, now, claim)
         ]
         self._failures.return_failed(tr, now, failed, error, traceback, dead)
 
@@ -394,7 +473,8 @@ class Leases:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free(tr, item.slots)
                 count, client = item.delivery_count, lease.client
-                failed.append(FailedItem(position, item.value, count, None, client))
+                started_at = milliseconds_of(item.token)
+                failed.append(FailedItem(position, item.value, count, None, client, started_at))
         self._failures.return_failed(tr, now, failed, LEASE_OVER)
 
     def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:

@@ -311,7 +311,9 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.claim(tr, lease, n, within, wait, client)
 
     @driven
-    def ack(self, tr: Transactor, claim: Claim, *, result: Any = None) -> Steps[None]:
+    def ack(
+        self, tr: Transactor, claim: Claim, *, result: Any = None, discarded: str | None = None
+    ) -> Steps[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
         In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, and
@@ -331,6 +333,8 @@ class BaseQueue(ABC, Generic[_T]):
             claim: A claim that `claim` returned.
             result: A JSON value of up to 90,000 bytes, or `None`. It is stored for each item of the
                 claim, with up to 8,000,000 bytes in all.
+            discarded: Why the jobs were given up instead of done, as text: a queue that keeps done
+                items keeps it with each, and their `ItemInfo.outcome` is `"discarded"`.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -352,7 +356,7 @@ class BaseQueue(ABC, Generic[_T]):
         claim, returned = validate_claim(claim), validate_result(result)
         if returned is not None and len(claim) * len(returned) > MAX_PAYLOAD:
             raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD)
-        return self._store.ack(tr, claim, returned)
+        return self._store.ack(tr, claim, returned, error_text(discarded))
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
@@ -829,6 +833,41 @@ class BaseQueue(ABC, Generic[_T]):
             (True, 1)
         """
         return self._store.retry(tr, item, None if state is None else validate_state(state))
+
+    def cancel(self, tr: Transactor, item: _T | str) -> bool:
+        """Cancel a job: remove its item, or tell its worker; return false if it has ended.
+
+        An item that is ready or delayed is removed. If a client has claimed it, the item ends with
+        the claim, whichever way that ends, and is not handed out again: a queue that keeps done
+        items keeps it with the `ItemInfo.outcome` `"cancelled"`. A `Worker` learns of it by a
+        watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the item
+        expires when the lease is over.
+
+        Conflicts only with clients that take, move or end the same item. Cost: one read for a ready
+        item, seven for another.
+
+        Args:
+            tr: A transaction or a database.
+            item: An `Item` (in a task queue, a `Task`), or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
+            >>> item = jobs.push(db, "send")
+            >>> claim = jobs.claim(db)
+            >>> jobs.cancel(db, item)
+            True
+            >>> jobs.nack(db, claim, error="it was told to stop")
+            >>> jobs.get(db, item).outcome
+            'cancelled'
+            >>> jobs.cancel(db, item)
+            False
+        """
+        return self._store.cancel(tr, item)
 
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove one item in any state but claimed; return false if it is claimed or unknown.

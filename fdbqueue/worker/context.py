@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, Concatenate, ParamSpec
 
@@ -14,6 +17,54 @@ Ending = Callable[[Transaction], object]
 """A function that runs in the transaction that ends a job."""
 
 
+class Cancelled:
+    """Whether a job was cancelled: an event that only the worker sets. A coroutine can await it.
+
+    >>> cancelled = Cancelled()
+    >>> cancelled.is_set(), cancelled.wait(0.001)
+    (False, False)
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._guard = threading.Lock()
+        self._waiting: list[Callable[[], object]] = []
+
+    def is_set(self) -> bool:
+        """Return whether the job was cancelled."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the job is cancelled, or for some seconds; return whether it was."""
+        return self._event.wait(timeout)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def resolve() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(resolve)
+
+        with self._guard:
+            self._waiting.append(wake)
+        if self.is_set():
+            wake()
+        yield from future.__await__()
+
+    def set(self) -> None:
+        """Wake all that wait."""
+        with self._guard:
+            self._event.set()
+            waiting, self._waiting = self._waiting, []
+        for wake in waiting:
+            wake()
+
+
 class Context:
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
@@ -22,6 +73,8 @@ class Context:
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
+        cancelled: Whether the job was cancelled: `is_set()`, `wait(seconds)`, or `await` it. The
+            handler should end soon; however it ends, the job does not run again.
 
     Example:
         >>> import fdbqueue
@@ -45,6 +98,7 @@ class Context:
         self.item: Any = claim.item
         self.attempt = claim.attempt
         self.max_attempts = max_attempts
+        self.cancelled = Cancelled()
         self._seconds_left = seconds_left
         self._extend = extend
         self._endings: list[Ending] = []

@@ -23,7 +23,7 @@ from fdbqueue.queue.arguments import (
     validate_result,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
-from fdbqueue.types import Claim, Database, Duration, Transaction, Transactor
+from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
 from fdbqueue.worker.handler import Call, FunctionHandler, Handler, outcome_of
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
@@ -78,12 +78,14 @@ class _Job:
         lease_end: The latest end of its lease, by this process's monotonic clock.
         began: When it began to run, by the performance counter.
         call: The call of its handler; `None` before it is known.
+        context: What the handler knows; `None` before the job begins.
     """
 
     claim: Claim
     lease_end: float
     began: float = 0.0
     call: Call | None = None
+    context: Context | None = None
 
     @property
     def name(self) -> str:
@@ -192,6 +194,8 @@ class Worker:
         self._ended = threading.Condition(self._guard)
         self._held: dict[_Job, None] = {}  # in the order of their claims
         self._extended_at = 0.0
+        self._woken = threading.Event()  # wakes the thread that extends leases
+        self._watch: Future | None = None  # fires when a job is cancelled
         self._seconds = 1.0  # moving average of the duration of a job
         self._progress: Callable[[WorkerReport], object] = no_progress
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
@@ -341,7 +345,7 @@ class Worker:
             self._release([job])
             return
         claim = job.claim
-        context = self._context(job)
+        context = job.context = self._context(job)
         job.began = time.perf_counter()
         try:
             if time.monotonic() > job.lease_end:
@@ -516,7 +520,7 @@ class Worker:
         if isinstance(outcome, Snooze):
             queue.release(db, claim, delay=outcome.after)
         elif isinstance(outcome, Discard):
-            queue.ack(db, claim)
+            queue.ack(db, claim, discarded=str(outcome))
         elif isinstance(outcome, Dead):
             queue.nack(db, claim, error=failure, dead=True)
         elif isinstance(outcome, RetryIn):
@@ -545,15 +549,20 @@ class Worker:
 
     @contextmanager
     def _extending(self) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease."""
-        over = threading.Event()
+        """Extend the leases of all held jobs, three times per lease; tell those cancelled."""
+        is_over = False
         self._extended_at = time.monotonic()
 
         def extend() -> None:
             left = 0.0
-            while not over.wait(min(left, LOOK)):
+            while True:
+                self._woken.wait(min(left, LOOK))
+                if is_over:
+                    return
+                self._woken.clear()
                 try:
                     self._renew()
+                    self._try("cannot look for cancelled jobs", self._tell_cancelled)
                 except BaseException as error:  # of the program's logging
                     self._fail(error)
                 left = self._extended_at + self._lease / 3 - time.monotonic()
@@ -563,9 +572,28 @@ class Worker:
         try:
             yield
         finally:
-            over.set()
+            is_over = True
+            self._woken.set()
             thread.join()
+            if self._watch is not None:
+                self._watch.cancel()
             self._try("cannot be removed from the workers", self._presence.end)
+
+    def _tell_cancelled(self, db: Database) -> None:
+        """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
+        if self._watch is not None and not self._watch.is_ready():
+            return
+        now = time.perf_counter()
+        with self._guard:
+            running = [job for job in self._held if job.context is not None]
+        if not any(now - job.began > LOOK / 2 for job in running):
+            return  # quick jobs are worth no watch
+        claims = [job.claim for job in running]
+        self._watch, cancelled = self._store.watch_cancelled(db, claims)
+        self._watch.on_ready(lambda _: self._woken.set())
+        for job, is_cancelled in zip(running, cancelled):
+            if is_cancelled and job.context is not None:
+                job.context.cancelled.set()
 
     def _renew(self) -> None:
         """Extend the leases of all held jobs if a third of them is over; renew the worker's row."""
