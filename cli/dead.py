@@ -1,4 +1,4 @@
-"""Commands for items that are not ready: retry, release, dead ls, show, retry and drop."""
+"""Commands for items that are not ready: retry, release, cancel, dead ls, show, retry and drop."""
 
 from __future__ import annotations
 
@@ -86,6 +86,29 @@ def release(
     target = existing_queue(db, queue)
     state: State | None = "claimed" if everything else None
     _change(db, target, ids, state, target.release, "release", "released", as_json)
+
+
+@click.command()
+@queue_argument
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@command_options()
+def cancel(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Cancel jobs of QUEUE, whether they wait or run.
+
+    A job that waits is removed. One that runs is told by its worker, and does not run again,
+    however it ends.
+
+    Exits with code 1 if a job has ended or is unknown.
+
+    \b
+    Example:
+      fdbq cancel jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    for item_id in ids:
+        target.state(db, item_id)  # raises for an invalid id, before anything is changed
+    results = {item_id: target.cancel(db, item_id) for item_id in ids}
+    echo_results(results, "cancelled", as_json, lambda _: "it has ended, or is not in the queue")
 
 
 @click.group(cls=Group)

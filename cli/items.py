@@ -394,11 +394,12 @@ def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
 def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
     """Return what matters most about an item in one line."""
     client = printable(info.claimed_by or "an unknown client")
+    verb = "cancelled, still claimed" if info.cancelled else "claimed"
     times = {
         "due": info.due_at,
-        f"claimed by {client}, lease ends": info.lease_ends,
+        f"{verb} by {client}, lease ends": info.lease_ends,
         "died": info.died_at,
-        "done": info.finished_at,
+        info.outcome or "done": info.finished_at,
         "expires": info.expires_at,
     }
     notes = [f"{what} {time:%Y-%m-%dT%H:%M:%SZ}" for what, time in times.items() if time]
@@ -517,7 +518,12 @@ def rm(
         for item_id in ids:
             named.pushed_at(item_id)  # raises for an invalid id, before anything is removed
         removed = {item_id: named.remove(db, item_id) for item_id in ids}
-    echo_results(removed, "removed", as_json, lambda _: "it is claimed, or not in the queue")
+    echo_results(
+        removed,
+        "removed",
+        as_json,
+        lambda _: "it is claimed (`fdbq cancel` ends it), or not in the queue",
+    )
 
 
 @click.command()

@@ -19,7 +19,13 @@ from .common import Group, OutputError, database_options
 
 _SECTIONS = {
     "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
-    "Run jobs": {"work": "work", "retry": "dead", "release": "dead", "dead": "dead"},
+    "Run jobs": {
+        "work": "work",
+        "retry": "dead",
+        "release": "dead",
+        "cancel": "dead",
+        "dead": "dead",
+    },
     "Look": {
         "ls": "queues",
         "items": "items",

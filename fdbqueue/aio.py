@@ -301,6 +301,7 @@ class _Handle(Generic[_Q]):
     pushed_at = _plain(_Queue.pushed_at)
     retry = _method(_Queue.retry)
     remove = _method(_Queue.remove)
+    cancel = _method(_Queue.cancel)
     put_back = _method(_Queue.put_back)
     position = _method(_Queue.position)
     wait = _method(_Queue.wait)

@@ -154,7 +154,7 @@ class RowCheck:
             (layout.items, lambda key, value: _check_item(value)),
             (layout.delayed, lambda key, value: _check_parked(value, int)),
             (layout.dead, lambda key, value: _check_parked(value, int, int, (str, _NONE))),
-            (layout.done, lambda key, value: _check_parked(value, int, int)),
+            (layout.done, lambda key, value: _check_done(value)),
             (layout.claims, lambda key, value: _check_item(decode_claim(value).value)),
             (layout.leases, lambda key, value: (timer(layout.leases, key), decode_lease(value))),
             (layout.dues, lambda key, value: (timer(layout.dues, key), decode_expiry(value))),
@@ -197,8 +197,15 @@ class RowCheck:
 
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
-    optional = [(kind, _NONE) for kind in (int, str, bytes, int)]
+    optional = [(kind, _NONE) for kind in (int, str, bytes, int, int)]
     _check_fields(header_of(value)[0], int, *optional)
+
+
+def _check_done(value: bytes) -> None:
+    if len(decode_metadata(value)[0]) == 2:  # those that earlier releases stored
+        _check_parked(value, int, int)
+    else:
+        _check_parked(value, int, int, str, (str, _NONE), int, str)
 
 
 def _check_parked(value: bytes, *kinds: Any) -> None:

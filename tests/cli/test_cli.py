@@ -286,7 +286,7 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> No
     assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
     assert (done.returncode, done.stdout) == (1, "0 removed\n")
-    assert "it is claimed, or not in the queue" in done.stderr
+    assert "it is claimed (`fdbq cancel` ends it), or not in the queue" in done.stderr
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other

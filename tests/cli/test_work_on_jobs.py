@@ -72,3 +72,20 @@ def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
     assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
     assert "give QUEUE and MODULE:FUNCTION" in error_of(fdbq("work"))
+
+
+def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
+    queue = fdbq.environment["q"]
+    waiting, running = (fdbq.output("push", queue, "1").strip() for _ in range(2))
+    script = f"fdbq cancel $q {running} > out; fdbq show $q {running} --json > info; exit 1"
+    fdbq.output("limit", queue, "--keep-last", "10")
+    fdbq.output("cancel", queue, waiting)
+    done = fdbq("work", queue, "--exec", script, "--drain")
+    assert "1 failed" in done.stdout
+    assert '"cancelled": true' in (fdbq.path / "info").read_text().replace('":', '": ').replace(
+        "  ", " "
+    )
+    ended = fdbq("cancel", queue, waiting, running)
+    assert ended.returncode == 1
+    assert ended.stderr.count("it has ended, or is not in the queue") == 2
+    assert "cancelled" in fdbq.output("show", queue, running)

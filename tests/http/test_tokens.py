@@ -20,7 +20,7 @@ READS = {"get"}
 WRITES = {
     *("/push", "/batch", "/pop", "/claim", "/ack", "/nack", "/extend", "/release"),
     *("/items/{item_id}", "/items/{item_id}/retry", "/items/{item_id}/run-now"),
-    "/items/{item_id}/release",
+    *("/items/{item_id}/release", "/items/{item_id}/cancel"),
 }
 """The routes of a queue that change single items."""
 

@@ -39,6 +39,7 @@ STATES = {
     "/items/{item_id}/retry": "dead",
     "/items/{item_id}/run-now": "delayed",
     "/items/{item_id}/release": "claimed",
+    "/items/{item_id}/cancel": "claimed",
     "/items/{item_id}/result": "done",
 }
 """The state that an item must be in for an operation; it is `ready` for the others."""

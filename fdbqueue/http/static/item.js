@@ -193,6 +193,8 @@ function facts(info, position) {
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
+const ENDS = { discarded: "Discarded", cancelled: "Cancelled" };
+
 /** Make the list of what has happened to an item, and what will. */
 function timeline(info) {
   const events = [
@@ -202,7 +204,7 @@ function timeline(info) {
     })),
     { at: info.claimed_at, text: `Claimed by ${info.claimed_by || "an unknown client"}`, state: "claimed" },
     { at: info.died_at, text: "Became a dead letter", state: "dead" },
-    { at: info.finished_at, text: "Done", state: "done", detail: took(info) },
+    { at: info.finished_at, text: ENDS[info.outcome] || "Done", state: "done", detail: info.error || took(info) },
     { at: info.due_at, text: "Due", state: "delayed", isFuture: true },
     { at: info.lease_ends, text: "The lease ends", state: "claimed", isFuture: true },
     { at: info.expires_at, text: "Expires", state: "dead", isFuture: true },
@@ -215,5 +217,7 @@ function timeline(info) {
 
 function took(info) {
   if (!info.pushed_at || !info.finished_at) return null;
-  return `${duration((Date.parse(info.finished_at) - Date.parse(info.pushed_at)) / 1000)} after the push`;
+  const since = (time) => duration((Date.parse(info.finished_at) - Date.parse(time)) / 1000);
+  const ran = info.claimed_at ? `ran ${since(info.claimed_at)}, ` : "";
+  return `${ran}${since(info.pushed_at)} after the push`;
 }

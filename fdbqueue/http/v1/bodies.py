@@ -306,7 +306,9 @@ class Info(BaseModel):
     claimed_at: str | None
     lease_ends: str | None
     died_at: str | None
+    cancelled: bool
     finished_at: str | None
+    outcome: Literal["done", "discarded", "cancelled"] | None
     result: Any
     error: str | None
     unique: str | None

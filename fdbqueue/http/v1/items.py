@@ -177,7 +177,9 @@ async def remove(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Remove one item in any state but claimed; for a task, cancel it."""
     handle = await served.queue(name)
     changed = await handle.remove(served.db, item_id)
-    return await _changed(served, handle, item_id, changed, "it is claimed; release it first")
+    return await _changed(
+        served, handle, item_id, changed, "it is claimed; cancel it, or release it first"
+    )
 
 
 async def _changed(
@@ -214,6 +216,14 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     handle = await served.queue(name)
     changed = await handle.release(served.db, item_id)
     return await _changed(served, handle, item_id, bool(changed), "it is not claimed")
+
+
+@router.post("/queues/{name}/items/{item_id}/cancel", status_code=204, responses=_CHANGED_ITEM)
+async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Remove a ready or delayed item; let a claimed one end with its claim, and tell its worker."""
+    handle = await served.queue(name)
+    changed = await handle.cancel(served.db, item_id)
+    return await _changed(served, handle, item_id, changed, "it has ended")
 
 
 @router.patch("/queues/{name}/items/{item_id}", status_code=204, responses=_CHANGED_ITEM)
