@@ -18,7 +18,7 @@ import pytest
 from fdbq.main import cli
 
 import fdbqueue
-from fdbqueue import admin, errors
+from fdbqueue import admin, errors, jobs
 from fdbqueue.http import create_app
 from tests.support.cluster import Cluster
 from tests.support.pages import DOCS, PAGES, ROOT, blocks, program
@@ -74,7 +74,9 @@ def test_a_guide_shows_every_command(name: str) -> None:
     assert any(re.search(rf"\bfdbq {name}\b", guide) for guide in guides)
 
 
-@pytest.mark.parametrize("name", [*fdbqueue.__all__, *admin.__all__, *errors.__all__])
+@pytest.mark.parametrize(
+    "name", [*fdbqueue.__all__, *admin.__all__, *errors.__all__, *jobs.__all__]
+)
 def test_the_reference_lists_every_public_name(name: str) -> None:
     if name != "DESCRIPTIONS":  # rendered as a table
         assert re.search(rf"\b{name}\b", REFERENCE)

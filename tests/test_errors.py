@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from fdbqueue import errors
+from fdbqueue import errors, jobs
+from fdbqueue.jobs import errors as job_errors
 
 ALL = [
     errors.FDBError(1020),
@@ -60,6 +61,11 @@ ALL = [
     errors.InvalidUniqueKey("", 255),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),
+    jobs.AppNotBound(),
+    jobs.DuplicateJob("shop.send"),
+    jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
+    jobs.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
+    jobs.UnresolvedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
 ]
 
 
@@ -71,5 +77,5 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 
 
 def test_every_error_class_has_a_pickling_test() -> None:
-    classes = {name for name in errors.__all__ if name[0].isupper() and name != "DESCRIPTIONS"}
-    assert {type(error).__name__ for error in ALL} == classes - {"FdbqueueError"}
+    names = {*errors.__all__, *job_errors.__all__} - {"DESCRIPTIONS", "FdbqueueError"}
+    assert {type(error).__name__ for error in ALL} == {each for each in names if each[0].isupper()}

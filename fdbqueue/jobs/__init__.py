@@ -15,9 +15,31 @@ A job is an item of an ordinary priority queue, with the value
 """
 
 from fdbqueue.jobs.app import App
+from fdbqueue.jobs.errors import (
+    AppNotBound,
+    DuplicateJob,
+    InvalidArguments,
+    UndecodableArguments,
+    UnresolvedAnnotation,
+)
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 
-__all__ = ["App", "Context", "Dead", "Discard", "Handle", "Job", "Retry", "RetryIn", "Snooze"]
+__all__ = [
+    "App",
+    "AppNotBound",
+    "Context",
+    "Dead",
+    "Discard",
+    "DuplicateJob",
+    "Handle",
+    "InvalidArguments",
+    "Job",
+    "Retry",
+    "RetryIn",
+    "Snooze",
+    "UndecodableArguments",
+    "UnresolvedAnnotation",
+]

@@ -13,7 +13,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.opening import open as open_database
-from fdbqueue.errors import AppNotBound, DuplicateJob, QueueNotFound
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
@@ -130,7 +131,7 @@ class App:
             >>> app = App()
             >>> app.db
             Traceback (most recent call last):
-            fdbqueue.errors.AppNotBound: the app has no database; ...
+            fdbqueue.jobs.errors.AppNotBound: the app has no database; ...
             >>> app.bind("memory:")
         """
         if not isinstance(database, str) and not is_database(database):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fdbqueue.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
+from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
 
 _RETURN = "return"
 

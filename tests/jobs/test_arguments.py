@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
 from fdbqueue.jobs.arguments import Arguments
+from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -15,8 +15,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Transaction, WorkerReport
-from fdbqueue.errors import AppNotBound, DuplicateJob, NoResult
+from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
+from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.testing import FaultyDatabase
 
 AT_ONCE = Retry(first=0, jitter=0)

@@ -1,0 +1,97 @@
+"""The errors of declaring, pushing and running jobs."""
+
+from __future__ import annotations
+
+from fdbqueue.errors import FdbqueueError
+
+__all__ = [
+    "AppNotBound",
+    "DuplicateJob",
+    "InvalidArguments",
+    "UndecodableArguments",
+    "UnresolvedAnnotation",
+]
+
+
+class AppNotBound(FdbqueueError):
+    """An app that was given no database."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
+            "the first push"
+        )
+
+
+class DuplicateJob(FdbqueueError, ValueError):
+    """A job with the name of another one of its app.
+
+    Attributes:
+        name: The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the app has a job named {name!r} already; give one of them another name: "
+            "@app.job(name=...)"
+        )
+
+
+class InvalidArguments(FdbqueueError, TypeError):
+    """Arguments that the function of a job does not take, or a result that it must not return.
+
+    Attributes:
+        job: The name of the job.
+        parameter: The parameter, `"return"` for the result, or `None` for all arguments.
+        reason: What is wrong.
+    """
+
+    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
+        self.job = job
+        self.parameter = parameter
+        self.reason = reason
+        super().__init__(f"{_place(job, parameter)}: {reason}")
+
+
+class UndecodableArguments(FdbqueueError, ValueError):
+    """Stored arguments, or a stored result, that do not fit the function of a job.
+
+    Attributes:
+        job: The name of the job.
+        parameter: The parameter, `"return"` for the result, or `None` for all arguments.
+        reason: What is wrong.
+    """
+
+    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
+        self.job = job
+        self.parameter = parameter
+        self.reason = reason
+        super().__init__(
+            f"{_place(job, parameter)}, as stored: {reason}; another version of the function, or "
+            "another client, has pushed it"
+        )
+
+
+class UnresolvedAnnotation(FdbqueueError, TypeError):
+    """An annotation of a job that names a type which its module does not know.
+
+    Attributes:
+        job: The name of the job.
+        parameter: The parameter, or `"return"` for the result.
+        reason: What is wrong.
+    """
+
+    def __init__(self, job: str, parameter: str, reason: str) -> None:
+        self.job = job
+        self.parameter = parameter
+        self.reason = reason
+        super().__init__(
+            f"{_place(job, parameter)}: the annotation cannot be resolved: {reason}; import the "
+            "type at the top of the module, outside of `if TYPE_CHECKING`"
+        )
+
+
+def _place(job: str, parameter: str | None) -> str:
+    place = {None: "the arguments", "return": "the result"}.get(parameter, repr(parameter))
+    return f"{place} of the job {job}"
