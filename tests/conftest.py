@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +20,12 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.coordination import steps, waiting
+from fdbqueue.coordination import waiting
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.names import NAMES, ROOT
+from tests.support.asleep import Asleep
+from tests.support.clock import Clock
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 
@@ -163,17 +164,16 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Let clients sleep until they are woken, and return an event that is set once one sleeps."""
-    sleep_on, event = steps.sleep_on, threading.Event()
-
-    def sleep(*arguments: Any) -> Any:
-        event.set()
-        return sleep_on(*arguments)
-
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
+    """Let clients sleep until they are woken; return an event that is set once one sleeps."""
     monkeypatch.setattr(waiting, "_MAX_SLEEP", 600.0)
-    monkeypatch.setattr(steps, "sleep_on", sleep)
-    return event
+    return Asleep(monkeypatch)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock of the queues of this process, which the test moves."""
+    return Clock(monkeypatch)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

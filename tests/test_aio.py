@@ -22,6 +22,9 @@ from fdbqueue import aio
 from fdbqueue.coordination.event_loop import pool
 from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
 from fdbqueue.testing import FaultyDatabase
+from tests.support.asleep import Asleep
+from tests.support.clock import Clock
+from tests.support.waiting import run_what_is_ready, until
 
 _T = TypeVar("_T")
 
@@ -129,11 +132,11 @@ def test_asyncio_methods_raise_the_same_errors(db: Any, name: str) -> None:
     run(main())
 
 
-def test_a_push_wakes_a_waiting_pop(db: Any, space: Subspace) -> None:
+def test_a_push_wakes_a_waiting_pop(db: Any, space: Subspace, asleep: Asleep) -> None:
     async def main() -> None:
         mail = aio.Queue(fdbqueue.Queue(space))
         waiting = [asyncio.ensure_future(mail.dequeue(db, wait=30)) for _ in range(100)]
-        await asyncio.sleep(0.2)
+        await until(lambda: asleep.count >= 100)
         assert not any(task.done() for task in waiting)
         await mail.enqueue_many(db, list(range(100)))
         items = await asyncio.gather(*waiting)
@@ -190,7 +193,7 @@ def test_a_queue_works_in_consecutive_event_loops(db: Any, name: str) -> None:
     assert [run(main(number)) for number in range(3)] == [0, 1, 2]
 
 
-def test_tasks_and_claims(db: Any, name: str) -> None:
+def test_tasks_and_claims(db: Any, name: str, asleep: Asleep) -> None:
     async def main() -> None:
         tasks = await aio.TaskQueue.named(db, f"{name}tasks", max_attempts=1)
         first = await tasks.push(db, priority=1, agent_name="ada", payload="first")
@@ -207,9 +210,10 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
         (letter,) = await tasks.items(db, state="dead")
         assert (letter.item.payload, await tasks.state(db, letter.item.id)) == ("second", "dead")
         await tasks.configure(db, paused=True)
+        begun = asleep.count
         waits = asyncio.ensure_future(tasks.claim(db, wait=60))
         pops = asyncio.ensure_future(tasks.pop(db, wait=60))
-        await asyncio.sleep(0.05)
+        await until(lambda: asleep.count >= begun + 2)
         await tasks.configure(db, paused=False)
         done, _ = await asyncio.wait((waits, pops), return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
@@ -219,7 +223,7 @@ def test_tasks_and_claims(db: Any, name: str) -> None:
     run(main())
 
 
-def test_a_cancelled_claim_leaves_the_item_in_the_queue(db: Any, name: str) -> None:
+def test_a_cancelled_claim_leaves_the_item_in_the_queue(db: Any, name: str, asleep: Asleep) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
         await jobs.push_many(db, range(50))
@@ -230,10 +234,12 @@ def test_a_cancelled_claim_leaves_the_item_in_the_queue(db: Any, name: str) -> N
             with suppress(asyncio.CancelledError):
                 await jobs.release(db, await claiming)
         assert await jobs.size(db) == 50
+        begun = asleep.count
         waits = [asyncio.ensure_future(jobs.claim(db, n=50, wait=60)) for _ in range(60)]
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         assert done
-        await asyncio.sleep(0.1)  # more calls wait than there are threads, yet a push succeeds
+        # More calls wait than there are threads, yet a push succeeds.
+        await until(lambda: asleep.count >= begun + 59)
         await asyncio.wait_for(jobs.push(db, "late"), 60)
         for each in waits:
             each.cancel()
@@ -269,11 +275,11 @@ def test_queues_of_any_kind_are_opened_by_name_or_location(db: Any, name: str, k
     run(main())
 
 
-def test_an_expired_item_makes_room(db: Any, name: str) -> None:
+def test_an_expired_item_makes_room(db: Any, name: str, clock: Clock) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
-        await jobs.push(db, "expires", ttl=0.05)
-        await asyncio.sleep(0.1)
+        await jobs.push(db, "expires", ttl=60)
+        clock.move(61)
         reopened = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
         assert (await reopened.push(db, "new")).value == "new"
 
@@ -470,7 +476,7 @@ def test_a_cancelled_worker_finishes_running_jobs_and_starts_no_others(
         await began.wait()
         for _ in range(cancels):
             worker.cancel()
-            await asyncio.sleep(0.01)
+            await run_what_is_ready()
         assert not worker.done()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
@@ -489,12 +495,11 @@ def test_a_worker_ends_when_its_loop_is_closed(db: Any, name: str) -> None:
 
     async def work(item: fdbqueue.Item) -> None:
         began.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     loop = asyncio.new_event_loop()
     running = loop.create_task(aio.Worker(db, aio.PriorityQueue(queue), work).run())
-    while not began.is_set():
-        loop.run_until_complete(asyncio.sleep(0.001))
+    loop.run_until_complete(until(began.is_set))
     threads = [each for each in threading.enumerate() if "aio.worker" in each.name]
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ from fdbqueue import Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout.values import LAYOUT_VERSION
 from tests.support.earlier_layouts import restore_named
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, waiting_clients
 from tests.support.many_queues import make_queues
-from tests.support.shell import Shell, commands, error_of, has_handlers, wait_until
+from tests.support.shell import Shell, commands, error_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -161,6 +163,7 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
     """The signal arrives while the command waits, pops or prints."""
     queue = fdbqueue.PriorityQueue.named(db, name)
     for number in range(6):
+        earlier = waiting_clients(db, queue)  # those that were killed left their keys
         process = subprocess.Popen(
             [sys.executable, "-m", "fdbq", "pop", name, "--wait"],
             stdout=subprocess.PIPE,
@@ -168,7 +171,7 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
             env=fdbq.environment,
             text=True,
         )
-        time.sleep(0.8)
+        wait_until(partial(another_waits, db, queue, earlier))
         queue.push(db, number)
         time.sleep(rng.random() * 0.02)
         process.send_signal(rng.choice([signal.SIGINT, signal.SIGTERM]))
@@ -177,12 +180,16 @@ def test_an_interrupt_loses_no_item(fdbq: Shell, name: str, db: Any, rng: random
         assert (printed == f"{number}\n") is (left is None), f"round {number}"
 
 
-def test_a_wait_can_be_interrupted(fdbq: Shell) -> None:
+def another_waits(db: Any, queue: Any, earlier: set[bytes]) -> bool:
+    return not waiting_clients(db, queue) <= earlier
+
+
+def test_a_wait_can_be_interrupted(fdbq: Shell, db: Any) -> None:
     fdbq.output("push", fdbq.environment["q"], "1")
     fdbq.output("pop", fdbq.environment["q"])
     process = fdbq.start("pop", fdbq.environment["q"], "--wait")
-    wait_until(lambda: has_handlers(process))
-    time.sleep(0.3)  # so that it waits, most likely
+    queue = fdbqueue.existing_queue(db, fdbq.environment["q"])
+    wait_until(lambda: waiting_clients(db, queue))
     process.send_signal(signal.SIGINT)
     assert process.communicate()[1] == "fdbq: interrupted; committed changes are kept\n"
     assert process.returncode == 130
@@ -611,7 +618,7 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
     assert fdbq.output("pop", name) == "1\n"
 
 
-def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
+def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str, db: Any) -> None:
     first = fdbq.output("push", name, "1", "--unique", "k")
     again = fdbq("push", name, "2", "--unique", "k")
     assert (again.returncode, again.stdout) == (0, first)
@@ -620,7 +627,7 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str) -> None:
     assert (stored["stored"], stored["id"]) == (False, first.strip())
     assert json.loads(fdbq.output("push", name, "3", "--unique", "l", "--json"))["stored"] is True
     fdbq.output("push", name, "4", "--ttl", "0.001")
-    time.sleep(0.002)
+    wait_until(lambda: fdbqueue.existing_queue(db, name).size(db) == 2)
     assert fdbq.output("pop", name, "-n", "9") == "1\n3\n"
     assert "must be more than 0 seconds" in error_of(fdbq("push", name, "1", "--ttl", "0"))
     assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))

@@ -21,7 +21,8 @@ import fdbqueue
 from fdbqueue.embedded.disk.files import LOCK_FILE
 from tests.support.forked import Forked
 from tests.support.server import serving
-from tests.support.shell import MAX_WAIT, Shell, has_handlers, wait_until
+from tests.support.shell import Shell, has_handlers
+from tests.support.waiting import MAX_WAIT, wait_until
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
 TRIES = int(os.environ.get("FDBQ_INTERRUPTS", "25"))

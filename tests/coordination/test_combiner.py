@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -18,6 +17,7 @@ from fdbqueue.coordination.combiner import Batch, Combiner
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyTransaction
 from tests.support.counting import CountingDatabase
+from tests.support.waiting import wait_until
 
 
 class Database:
@@ -197,10 +197,7 @@ def call_beside_a_commit(held: HeldDatabase, combiner: Any, call: Callable[[int]
         calls = [pool.submit(call, 0)]
         assert held.begun.wait(60)
         calls += [pool.submit(call, n) for n in range(1, 8)]
-        deadline = time.monotonic() + 60
-        while len(combiner._lines[ref(held)].waiting) < 7:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: len(combiner._lines[ref(held)].waiting) == 7)
         held.may_finish.set()
         for each in calls:
             each.result(60)

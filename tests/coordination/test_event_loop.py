@@ -7,13 +7,13 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from fdbqueue.coordination import event_loop
 from fdbqueue.errors import FDBError, SyncFailed
+from tests.support.waiting import run_what_is_ready, wait_until
 
 
 class Work:
@@ -44,9 +44,7 @@ class Work:
         assert self.arrived.wait(60)
 
     def wait_until_undone(self) -> bool:
-        deadline = time.monotonic() + 60
-        while not self.undone and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: self.undone)
         return self.undone == ["result"]
 
 
@@ -74,9 +72,9 @@ def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(work.call())
         for _ in range(cancels):
-            await asyncio.sleep(0.01)
+            await run_what_is_ready()
             task.cancel()
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         assert not task.done()
         work.may_finish.set()
         with pytest.raises(asyncio.CancelledError):
@@ -100,7 +98,7 @@ def test_it_is_unknown_whether_a_cancelled_call_took_effect_if_a_failing_disk_pr
 
     async def main() -> None:
         task = asyncio.ensure_future(event_loop.call(take, undo))
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         task.cancel()
         may_finish.set()
         with pytest.raises(FDBError, match="1021"):
@@ -118,7 +116,7 @@ def test_a_result_is_delivered_or_undone_at_whichever_iteration_the_cancel_arriv
 
     async def main() -> None:
         task = asyncio.ensure_future(work.call())
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         work.arrive()
         for _ in range(iterations):
             await asyncio.sleep(0)
@@ -136,7 +134,7 @@ def test_the_end_of_the_loop_waits_until_all_results_are_undone() -> None:
     async def main() -> None:
         for work in works:
             tasks.append(asyncio.ensure_future(work.call()))
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         threading.Timer(0.05, lambda: [work.may_finish.set() for work in works]).start()
 
     tasks: list[Any] = []
@@ -217,7 +215,7 @@ def test_a_result_that_cannot_be_undone_is_logged_and_raises(
             return "result"
 
         task = asyncio.ensure_future(event_loop.call(do, fail))
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         task.cancel()
         may_finish.set()
         with pytest.raises(OSError, match="the disk is full"):

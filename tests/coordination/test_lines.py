@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from fdbqueue.coordination import waiting
 from fdbqueue.coordination.waiting import Lines, Wanted
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
+from tests.support.waiting import until
 
 TIMEOUT = 60.0
 WANTED = Wanted("pop", lambda tr: [], lambda tr: 0.0)
@@ -42,13 +42,6 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
 def waiters(queue: Any) -> int:
     return sum(len(line.turns) for line in store_of(queue)._lines._lines.values())
-
-
-async def until(condition: Any) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
 
 
 @pytest.fixture

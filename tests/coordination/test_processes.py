@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from itertools import chain
 from pathlib import Path
@@ -17,6 +16,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
+from tests.support.leases import let_versions_pass
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
@@ -128,7 +128,7 @@ def test_the_remaining_processes_continue_after_others_are_killed(
     size = queue.size(db)
     crew.join()
     assert size > 0
-    time.sleep(REQUEST_TIMEOUT + 1)
+    let_versions_pass(db, REQUEST_TIMEOUT + 1)
     left = [item.value for item in iter(lambda: queue.pop(db), None)]
     popped = Counter(map(int, chain(map(str, left), *chain(*crew.taken()))))
     assert not popped - Counter(range(ITEMS))

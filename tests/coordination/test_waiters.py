@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -20,6 +19,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase
+from tests.support.waiting import wait_until
 
 TIMEOUT = 60.0
 
@@ -87,7 +87,7 @@ class Consumers:
             thread = threading.Thread(target=self._consume, daemon=True)
             thread.start()
             self._threads.append(thread)
-            until(partial(self._sleeps.have_begun, asleep))
+            wait_until(partial(self._sleeps.have_begun, asleep))
 
     def _consume(self) -> None:
         queue = PriorityQueue(self._space)
@@ -100,19 +100,12 @@ class Consumers:
 
     def wait(self, n: int) -> None:
         """Wait until this many items are taken."""
-        until(lambda: len(self.taken) >= n)
+        wait_until(lambda: len(self.taken) >= n)
 
     def join(self) -> None:
         for thread in self._threads:
             thread.join(TIMEOUT)
             assert not thread.is_alive()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def keys(db: Any, space: Subspace) -> list[bytes]:
@@ -153,7 +146,9 @@ def test_a_push_wakes_one_client(
         counting.clear()
         queue.push(counting, number)
         consumers.wait(number + 1)
-        time.sleep(0.8)  # the others have looked; before, the count is lower
+        # The others have looked; before, the count is lower. A wait for a number of looks would
+        # not see that there is one too many.
+        time.sleep(0.8)
         acks = 1 if take == "claim" else 0
         costs.append((counting.transactions - acks, counting.commits - acks))
     # On a busy machine others look before the client that was woken, and look again.
@@ -162,7 +157,7 @@ def test_a_push_wakes_one_client(
     assert commits <= 2
     queue.push_many(db, range(rounds, n))
     consumers.join()
-    until(lambda: keys(db, space) == [])
+    wait_until(lambda: keys(db, space) == [])
 
 
 def test_one_client_takes_itself_for_the_oldest_whatever_the_clocks_say(
@@ -196,7 +191,7 @@ def test_a_push_under_way_when_a_client_begins_to_wait_wakes_it(
     tr.commit().wait()
     consumers.join()
     assert consumers.taken == ["job"]
-    until(lambda: keys(db, space) == [])
+    wait_until(lambda: keys(db, space) == [])
 
 
 @takes
@@ -254,7 +249,7 @@ def test_clients_that_were_killed_while_they_waited_swallow_no_wake_up(
         PriorityQueue(space).push(db, number)
         consumers.wait(number + 1)
     consumers.join()
-    until(lambda: keys(db, space) == [])
+    wait_until(lambda: keys(db, space) == [])
 
 
 @takes
@@ -272,7 +267,7 @@ def test_a_new_process_removes_the_dead_clients_on_which_most_depends(
 
     for alive, left in [(1, dead[1:-1]), (2, dead[2:-1]), (3, dead[3:-1])]:
         consumers.start(1)
-        until(partial(waits, alive, left))
+        wait_until(partial(waits, alive, left))
     PriorityQueue(space).push_many(db, range(3))
     consumers.join()
 
@@ -298,7 +293,7 @@ def test_a_client_that_looks_by_itself_finds_what_dead_clients_missed(
 
     assert len(push(db)) == 1 + 3  # it woke dead clients only
     consumers.join()
-    until(lambda: keys(db, space) == [])
+    wait_until(lambda: keys(db, space) == [])
 
 
 @takes
@@ -343,7 +338,7 @@ def test_a_client_leaves_when_it_stops_waiting(
         worker = Worker(db, queue, print)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        until(partial(sleeps.have_begun, 1))
+        wait_until(partial(sleeps.have_begun, 1))
         assert len(keys(db, space)) == 1
         worker.stop()
         thread.join()
@@ -363,7 +358,7 @@ def test_a_client_leaves_when_it_stops_waiting(
         monkeypatch.setattr(steps, "sleep_on", interrupt)
         with pytest.raises(KeyboardInterrupt):
             queue.pop(db, wait=TIMEOUT)
-    until(lambda: keys(db, space) == [])
+    wait_until(lambda: keys(db, space) == [])
 
 
 @pytest.mark.usefixtures("_no_second_look")
@@ -448,7 +443,7 @@ def test_a_client_of_an_agent_wakes_beside_others(db: Any, space: Subspace, slee
         target=lambda: taken.append(TaskQueue(space).claim(db, agent="ada", wait=TIMEOUT).item)
     )
     thread.start()
-    until(partial(sleeps.have_begun, 1))
+    wait_until(partial(sleeps.have_begun, 1))
     tasks.push(db, agent_name="bob")
     tasks.push(db, agent_name="ada")
     thread.join()

@@ -23,8 +23,10 @@ from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, waiting_clients
+from tests.support.waiting import wait_until
 
 
 def test_a_pop_with_a_wait_returns_an_available_item_at_once(db: Any, queue: PriorityQueue) -> None:
@@ -156,7 +158,9 @@ def test_wait_reports_an_item_and_leaves_it_in_the_queue(db: Any, queue: Priorit
     assert queue.size(db) == 1
 
 
-def test_every_waiting_pop_gets_an_item(db: Any, queue: PriorityQueue, space: Subspace) -> None:
+def test_every_waiting_pop_gets_an_item(
+    db: Any, queue: PriorityQueue, space: Subspace, asleep: Asleep
+) -> None:
     """There are as many waiters as items, on a queue of each kind."""
     fifo, results = Queue(space["fifo"]), []
 
@@ -169,10 +173,13 @@ def test_every_waiting_pop_gets_an_item(db: Any, queue: PriorityQueue, space: Su
     waiters = [threading.Thread(target=wait_for_one, args=[number]) for number in range(8)]
     for waiter in waiters:
         waiter.start()
+    wait_until(lambda: asleep.count >= len(waiters))
+    pushed: list[int] = []
     for number in range(4):
-        time.sleep(0.02)
         queue.push(db, number)
         fifo.enqueue(db, -number)
+        pushed.extend([number, -number])
+        wait_until(lambda: len(results) == len(pushed))
     for waiter in waiters:
         waiter.join()
     assert sorted(item.value for item in results) == [-3, -2, -1, 0, 0, 1, 2, 3]
@@ -202,7 +209,7 @@ def test_a_push_from_another_process_ends_the_wait(db: Any, shared_url: str, nam
     waiter = subprocess.Popen(
         [sys.executable, "-c", program, shared_url, name], stdout=subprocess.PIPE, text=True
     )
-    time.sleep(0.5)
+    wait_until(lambda: waiting_clients(db, queue))
     queue.push(db, "hello")
     assert waiter.communicate()[0] == "hello\n"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from tests.support.leases import let_versions_pass
+from tests.support.waiting import wait_until
 
 
 def code(result: Callable[[], Any]) -> Any:
@@ -25,9 +26,19 @@ def code(result: Callable[[], Any]) -> Any:
 # Timeouts
 
 
+def let_time_out(db: Any, milliseconds: int) -> None:
+    """Wait until a timeout is over, and so is each one that began before and is not longer.
+
+    The time must pass, because nothing moves the clock of FoundationDB's client.
+    """
+    tr = db.create_transaction()
+    tr.options.set_timeout(milliseconds)
+    wait_until(lambda: code(lambda: tr[b"k"]) == 1031)
+
+
 def test_a_timeout_counts_from_the_creation_of_the_transaction(db: Any) -> None:
     tr = db.create_transaction()
-    time.sleep(0.06)
+    let_time_out(db, 60)
     tr.options.set_timeout(50)
     assert code(lambda: tr[b"k"]) == 1031
 
@@ -35,7 +46,7 @@ def test_a_timeout_counts_from_the_creation_of_the_transaction(db: Any) -> None:
 def test_a_timeout_counts_from_the_last_reset(db: Any) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(20)
-    time.sleep(0.03)
+    let_time_out(db, 30)
     tr.reset()
     tr.options.set_timeout(60_000)
     assert not tr[b"k"].present()
@@ -45,7 +56,7 @@ def test_a_timeout_counts_from_the_last_reset(db: Any) -> None:
 def test_an_expired_timeout_stays_expired(db: Any, later: int) -> None:
     tr = db.create_transaction()
     tr.options.set_timeout(20)
-    time.sleep(0.2)  # the timer of a busy client is late
+    let_time_out(db, 20)
     tr.options.set_timeout(later)
     assert code(lambda: tr[b"k"]) == 1031
     assert code(tr.get_read_version) == 1031
@@ -60,7 +71,7 @@ def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: S
     tr[space.pack() + bytes(10_001)] = b""
     tr.options.set_timeout(1)
     tr.options.set_retry_limit(0)
-    time.sleep(0.02)
+    let_time_out(db, 1)
     assert code(lambda: tr.on_error(1020)) is None
     tr[space.pack()] = b"v"
     assert code(tr.commit) is None
@@ -79,7 +90,7 @@ def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its
     tr[space["k"]] = b"v"
     tr.commit().wait()
     tr.options.set_timeout(1)
-    time.sleep(0.02)
+    let_time_out(db, 1)
     assert code(tr.get_read_version) == 1031
     assert code(lambda: tr[b"k"]) == 2017
     assert code(lambda: tr.on_error(1020)) == 1031
@@ -110,10 +121,8 @@ def test_a_transaction_with_a_read_version_cannot_commit_writes_after_five_secon
     only_reads = begun(lambda tr: tr[space["k"]].wait())
     only_writes = begun(lambda tr: tr.set(space["written"], b""))
     reads_again = begun(lambda tr: tr[space["k"]].wait())
-    time.sleep(6)
-    for _ in range(3):
-        db[space["later"]] = b""  # a server notices its age when it commits
-        time.sleep(0.05)
+    let_versions_pass(db, 6)
+    db[space["later"]] = b""  # a server notices its age when it commits
     for name, tr in old.items():
         tr[space[name]] = b""
     assert {name: code(tr.commit) for name, tr in old.items()} == dict.fromkeys(old, 1007)

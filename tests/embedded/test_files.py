@@ -32,6 +32,7 @@ from fdbqueue.errors import (
     NotADatabase,
     StorageError,
 )
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -486,17 +487,7 @@ def test_databases_in_memory_of_killed_processes_are_removed(tmp_path: Path) -> 
     assert left.exists()
     os.utime(left, (0, 0))
     fdbqueue.open("memory:").close()
-    deadline = time.monotonic() + 60
-    while left.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)  # another process may be removing it
-    assert not left.exists()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not left.exists())  # another process may be removing it
 
 
 def test_an_idle_transaction_expires_and_lets_the_log_be_reset(

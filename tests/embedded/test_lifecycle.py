@@ -16,6 +16,7 @@ from fdb.fdboptions import StreamingMode
 
 from fdbqueue.embedded import FDBError, KeySelector
 from fdbqueue.errors import DatabaseClosed
+from tests.support.waiting import wait_until
 
 
 def commit(tr: Any) -> int:
@@ -37,7 +38,7 @@ def test_versions_grow_with_every_commit(db: Any) -> None:
 
 def test_the_read_version_advances_about_a_million_per_second_without_commits(db: Any) -> None:
     began, before = time.monotonic(), db.create_transaction().get_read_version().wait()
-    time.sleep(0.2)
+    time.sleep(0.2)  # the time by which the versions should advance
     after, elapsed = db.create_transaction().get_read_version().wait(), time.monotonic() - began
     assert 200_000 * 0.9 <= after - before <= elapsed * 1_000_000 * 1.1
 
@@ -338,7 +339,16 @@ def test_a_timeout_ends_the_transaction_with_1031(db: Any, fdb_error: Any) -> No
     tr = db.create_transaction()
     tr.options.set_timeout(20)
     tr[b"k"] = b"1"
-    time.sleep(0.03)
+    later = db.create_transaction()
+    later.options.set_timeout(20)
+
+    def is_over() -> bool:
+        try:
+            return later[b"k"].present() is None
+        except FDBError as error:
+            return error.code == 1031
+
+    wait_until(is_over)  # and with it the timeout that began before
     with fdb_error(1031):
         tr.commit().wait()
     with fdb_error(1031):
@@ -588,7 +598,7 @@ def test_a_starved_transaction_eventually_commits(db: Any) -> None:
             attempts += 1
             try:
                 value = tr[b"k"].value
-                time.sleep(0.01)
+                time.sleep(0.01)  # the work of a long transaction; a commit takes less
                 tr[b"seen"] = value or b"none"
                 tr.commit().wait()
                 break

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.errors import StorageError, UnsafeDirectory
+from tests.support.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
 
@@ -333,9 +333,8 @@ def test_every_user_of_a_shared_database_can_end_its_log(
     copies = start(shared, user, TEAM, body=COPIES)
     after = start(shared, other, TEAM)
     assert files.database_file(shared).name == "fdbqueue.1.sqlite"
-    deadline = time.monotonic() + 60
-    while len(contents(shared)) > 5 and time.monotonic() < deadline:
-        time.sleep(0.01)  # the processes open the new files, and the old ones go
+    # The processes open the new files, and the old ones go.
+    wait_until(lambda: len(contents(shared)) <= 5)
     assert are_shared(shared)
     end(beside, copies, after)
     end(start(shared, user, TEAM))

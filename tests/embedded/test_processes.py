@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database, FDBError
+from tests.support.waiting import wait_until
 
 INCREMENT = """
 import sys
@@ -95,11 +96,8 @@ def test_a_killed_process_loses_no_acknowledged_commit_and_blocks_no_process(
                 assert count <= stored <= count + 1
             before = int(db[b"own/survivor"] or b"0")
     assert survivor.poll() is None
-    deadline = time.monotonic() + 60
     with Database(path, durability) as db:
-        while int(db[b"own/survivor"] or b"0") <= before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert int(db[b"own/survivor"]) > before
+        wait_until(lambda: int(db[b"own/survivor"] or b"0") > before)
         survivor.kill()
         survivor.communicate()
         rows = {row.key: int(row.value) for row in db[:]}
@@ -213,10 +211,13 @@ def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
         tr[b"k%05d" % number] = b"x" * 50
     tr.commit().wait()
     ends: list[int] = []
+    turns = [0] * 6
 
-    def work(writes: bool) -> None:
+    def work(number: int) -> None:
+        writes = number % 2 == 0
         try:
             while True:
+                turns[number] += 1
                 if writes:
                     db.add(b"n", b"\x01")
                 else:
@@ -224,10 +225,10 @@ def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
         except FDBError as error:
             ends.append(error.code)
 
-    threads = [threading.Thread(target=work, args=[number % 2 == 0]) for number in range(6)]
+    threads = [threading.Thread(target=work, args=[number]) for number in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    wait_until(lambda: min(turns) > 3)
     db.close()
     for thread in threads:
         thread.join(60)

@@ -23,6 +23,7 @@ from fdbqueue.embedded.disk import files, generations, rotation
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import FDBError, FilesReplaced
+from tests.support.waiting import wait_until
 
 STOPS = """
 import os, signal, sys, time
@@ -48,13 +49,6 @@ db[b"continued"] = db[b"k"]
 db.close()
 """
 LONG = 1_000_000
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def is_stopped(process: subprocess.Popen[str]) -> bool:

@@ -15,6 +15,7 @@ import pytest
 import fdbqueue
 from fdbqueue.embedded import Database
 from fdbqueue.errors import LockTimeout
+from tests.support.waiting import wait_until
 
 STOPS = """
 import os, signal, sys
@@ -47,8 +48,7 @@ def stopped(path: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "stopped\n"
-        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T":
-            time.sleep(0.01)
+        wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "T")
         yield process
         process.kill()
 
@@ -153,8 +153,7 @@ def test_an_abandoned_commit_does_not_hold_back_read_versions(path: Path) -> Non
         with pytest.raises(fdbqueue.FDBError, match="1020"):
             reader.commit().wait()
         before = db.create_transaction().get_read_version().wait()
-        time.sleep(0.05)
-        assert db.create_transaction().get_read_version().wait() >= before + 50_000
+        wait_until(lambda: db.create_transaction().get_read_version().wait() >= before + 50_000)
 
 
 @pytest.mark.parametrize("reads_first", [False, True])
@@ -179,7 +178,7 @@ def test_a_killed_writer_does_not_hold_back_read_versions(
 ) -> None:
     with Database(path) as db:
         held_back = db.create_transaction().get_read_version().wait()
-        time.sleep(0.05)
+        time.sleep(0.05)  # the time by which the version must not advance
         assert db.create_transaction().get_read_version().wait() == held_back
         os.kill(stopped.pid, signal.SIGKILL)
         stopped.wait()

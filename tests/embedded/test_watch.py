@@ -13,6 +13,7 @@ import pytest
 
 from fdbqueue.embedded import Future
 from fdbqueue.embedded.transaction import changes
+from tests.support.waiting import wait_until
 
 NOTICES = pytest.param(
     "notices", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux offers notices")
@@ -101,7 +102,7 @@ def test_a_process_that_waits_for_a_watch_sleeps(
         changes.FileChanges, "wait", lambda *arguments: (waits.append(1), wait(*arguments))
     )
     _, watch = db.get_and_watch(b"k")
-    time.sleep(0.5)
+    time.sleep(0.5)  # so that it would wake, if it did; nothing else tells that it does not
     assert len(waits) <= 3  # the commits of opening the database may have been noticed late
     db[b"k"] = b"1"
     watch.wait()
@@ -109,8 +110,7 @@ def test_a_process_that_waits_for_a_watch_sleeps(
 
 def test_a_forked_child_has_no_notices_of_its_parent(db: Any, how: str) -> None:
     _, watch = db.get_and_watch(b"k")
-    while how == "notices" and not changes._open:
-        time.sleep(0.001)
+    wait_until(lambda: how == "polls" or changes._open)
     child = os.fork()
     if child == 0:
         os._exit(len(changes._open))

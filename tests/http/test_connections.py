@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from tests.support.server import served
+from tests.support.waiting import wait_until
 
 TIMEOUT = 60.0  # seconds, much longer than any limit in these tests
 HEAD = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -83,13 +84,6 @@ def sockets_of(process: Any) -> int:
         with suppress(FileNotFoundError):
             found += os.readlink(each).startswith("socket:")
     return found
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +270,7 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(serve: Any, na
         with connected(client) as [connection]:
             connection.sendall(f"GET {path}/items HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
             connection.recv(1)
-            eventually(lambda: sockets_of(process) == before)
+            wait_until(lambda: sockets_of(process) == before)
         assert client.get("/health").status_code == 200
 
 
@@ -291,7 +285,7 @@ def test_a_client_that_has_read_its_response_may_idle(serve: Any, name: str) -> 
                 assert b"200" in answers.readline()
                 headers = dict(line.split(b": ") for line in iter(answers.readline, b"\r\n"))
                 assert len(answers.read(int(headers[b"content-length"]))) > 7_000_000
-                time.sleep(idle)
+                time.sleep(idle)  # more than twice the limit, in another process
 
 
 def test_idle_connections_are_closed_to_accept_new_requests(serve: Any) -> None:
@@ -309,7 +303,7 @@ def test_idle_connections_are_closed_to_accept_new_requests(serve: Any) -> None:
 
 def test_idle_connections_within_the_limit_stay_open(serve: Any) -> None:
     with serve("--connection-limit", "20") as (process, client), connected(client, 20) as idle:
-        eventually(lambda: sockets_of(process) == 20 + 3)
+        wait_until(lambda: sockets_of(process) == 20 + 3)
         for each in idle:
             each.sendall(HEAD + b"\r\n")
             assert status(each.recv(65536)) == 200
@@ -324,7 +318,7 @@ def test_at_the_connection_limit_requests_get_503_and_health_is_served(
             [*working] = stack.enter_context(connected(client, 20 - 8))
             for each in working:
                 each.sendall(PUSH % name.encode() + b"content-length: 11\r\n\r\n")
-            eventually(lambda: client.get("/").status_code == 503)
+            wait_until(lambda: client.get("/").status_code == 503)
             stack.enter_context(connected(client, 50))
             for _ in range(20):
                 with httpx.Client(base_url=client.base_url, timeout=TIMEOUT) as other:
@@ -362,7 +356,7 @@ def test_running_out_of_descriptors_does_not_flood_the_log(serve: Any) -> None:
     with serve() as (process, client):
         assert client.get("/health").status_code == 200
         client.close()
-        eventually(lambda: sockets_of(process) == 3)
+        wait_until(lambda: sockets_of(process) == 3)
         before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         used = len(os.listdir(f"/proc/{process.pid}/fd"))
         for room in (0, 10):

@@ -17,6 +17,7 @@ from fdbqueue.embedded import Database
 from fdbqueue.http import create_app
 from tests.support.connection import Connection
 from tests.support.failing_disk import Disk
+from tests.support.waiting import until
 
 JOBS = 10
 IDS = [f"job-{number}" for number in range(JOBS)]
@@ -119,9 +120,8 @@ def test_the_items_of_a_vanished_client_return_once_the_disk_works_again(
 
     async def main() -> None:
         answering = asyncio.ensure_future(Vanishing(create_app(db), "/queue/jobs/pop").run())
-        while "put back" not in caplog.text:
-            await asyncio.sleep(0.01)
-            assert not answering.done(), answering
+        await until(lambda: "put back" in caplog.text or answering.done())
+        assert not answering.done(), answering
         disk.is_repaired()
         await answering
 

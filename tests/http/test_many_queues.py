@@ -16,6 +16,7 @@ from fdbqueue.http import create_app, metrics
 from fdbqueue.http.served import SharedReads
 from tests.support.counting import CountingDatabase
 from tests.support.many_queues import make_queues
+from tests.support.waiting import run_what_is_ready
 
 NUMBER = 2_500
 
@@ -183,10 +184,10 @@ def test_a_read_is_shared_by_the_requests_that_came_before_it_began() -> None:
             return number
 
         first = asyncio.create_task(shared.get(read, "a"))
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         assert begun == ["a"]
         later = [asyncio.create_task(shared.get(read, key)) for key in "aabab"]
-        await asyncio.sleep(0.01)
+        await run_what_is_ready()
         later[0].cancel()  # others wait for its read
         go.set()
         assert await first == 1

@@ -15,6 +15,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import served
 from tests.support.keys import layout_of
+from tests.support.waiting import wait_until
 
 
 class Remote:
@@ -206,7 +207,7 @@ def test_a_queue_dropped_by_another_client_becomes_unknown(
 ) -> None:
     remote.pushed(0)
     fdbqueue.admin.drop(db, f"{name}jobs")
-    time.sleep(1.1)
+    wait_until(lambda: remote.client.get(f"{remote.path}/peek").status_code == 404)
     statuses = {remote.client.get(f"{remote.path}/peek").status_code for _ in range(3)}
     assert statuses == {404}
 

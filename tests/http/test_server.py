@@ -17,7 +17,10 @@ import httpx
 import pytest
 import trustme
 
+from fdbqueue import PriorityQueue
+from tests.support.keys import waiting_clients
 from tests.support.server import serving
+from tests.support.waiting import wait_until
 
 
 def refused(*options: str) -> str:
@@ -153,14 +156,17 @@ def test_requests_in_flight_finish_when_the_server_stops(serve: Any, name: str) 
         assert process.wait(60) in (0, -signal.SIGTERM)
 
 
-def test_a_client_that_disconnects_while_waiting_takes_no_item(serve: Any, name: str) -> None:
+def test_a_client_that_disconnects_while_waiting_takes_no_item(
+    serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {"n": 0}})
         client.post(f"/queue/{name}/pop")
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 client.post(f"/queue/{name}/pop", params={"wait": 60}, timeout=0.2)
-        time.sleep(0.5)
+        wait_until(lambda: not waiting_clients(db, queue))
         client.post(f"/queue/{name}/push", json={"item": {"n": 1}})
         answer = client.post(f"/queue/{name}/pop", params={"wait": 50})
         assert answer.json()["items"][0]["item"] == {"n": 1}
@@ -182,7 +188,10 @@ def test_a_client_that_disconnects_at_once_takes_no_item(serve: Any, name: str) 
         assert sorted(each["item"]["n"] for each in left) == [0, 1, 2]
 
 
-def test_waiting_and_slow_clients_do_not_block_other_clients(serve: Any, name: str) -> None:
+def test_waiting_and_slow_clients_do_not_block_other_clients(
+    serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
     with serve() as (_, client):
         client.post(f"/queue/{name}/push", json={"item": {}})
         client.post(f"/queue/{name}/pop")
@@ -194,7 +203,7 @@ def test_waiting_and_slow_clients_do_not_block_other_clients(serve: Any, name: s
             each.sendall(
                 f"{head}host: 127.0.0.1\r\ncontent-type: application/json\r\n{length}".encode()
             )
-        time.sleep(0.3)
+        wait_until(lambda: waiting_clients(db, queue))
         began = time.monotonic()
         for _ in range(20):
             assert client.get("/queues").status_code == 200

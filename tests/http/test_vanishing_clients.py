@@ -17,6 +17,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
 from fdbqueue.queue.base import store_of
 from tests.support.connection import Connection
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -195,10 +196,11 @@ def test_hundreds_of_vanishing_clients_lose_no_items(
             assert client.post(f"/queue/{name}/batch", json={"items": items}).status_code == 201
             for each in leaving:
                 each.result(60)
-        left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
-        deadline = time.monotonic() + 60
-        while len(received) + len(left) < 200 and time.monotonic() < deadline:
-            time.sleep(0.1)  # the last items are still being put back
-            left = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
+
+        def left() -> list[int]:
+            items = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
+            return [each["item"]["n"] for each in items]
+
+        wait_until(lambda: len(received + left()) >= 200)  # the last items are being put back
         print(f"{len(received)} of 200 received")
-        assert sorted(received + [each["item"]["n"] for each in left]) == list(range(200))
+        assert sorted(received + left()) == list(range(200))

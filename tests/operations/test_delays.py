@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,7 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import sweeper
-from fdbqueue.queue.base import store_of
+from tests.support.clock import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
@@ -39,16 +38,16 @@ def rows(db: Any, prefix: bytes) -> int:
 
 @pytest.mark.parametrize("take", ["pop", "claim"])
 def test_a_call_moves_a_bounded_number_of_due_items(
-    db: Any, space: Subspace, take: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, space: Subspace, take: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        sweeper, "_SWEEP", 60.0
+        sweeper, "_SWEEP", 600.0
     )  # the pause between sweeps if nothing is left to move
     queue = backlog(db, space)
     assert getattr(queue, take)(db) is not None
     left = rows(db, layout_of(queue).delayed)
     assert ITEMS - 2 * BATCH <= left < ITEMS
-    store_of(queue).sweeper._next_catch_up = 0.0
+    clock.move(60)
     assert getattr(queue, take)(db) is not None
     assert left - 2 * BATCH <= rows(db, layout_of(queue).delayed) < left
 
@@ -147,12 +146,14 @@ def test_a_backlog_of_due_items_does_not_hide_a_waiting_item(db: Any, space: Sub
     assert queue.pop(db).value == "first of all"
 
 
-def test_expired_items_are_never_taken_however_many_there_are(db: Any, space: Subspace) -> None:
+def test_expired_items_are_never_taken_however_many_there_are(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
     queue = PriorityQueue(space)
     for priority in range(0, 1_000, 250):
-        queue.push_many(db, range(250), priority, ttl=0.2)
+        queue.push_many(db, range(250), priority, ttl=60)
     queue.push(db, "alive", 500)
-    time.sleep(0.25)
+    clock.move(61)
     again = PriorityQueue(space)
     assert again.pop(db).value == "alive"
     assert again.pop(db) is None
@@ -166,10 +167,10 @@ def test_a_call_keeps_sweeping_while_every_due_item_becomes_a_dead_letter(
     queue = PriorityQueue(space, max_attempts=2)
     queue.push_many(db, range(800))
     queue.nack(db, queue.claim(db, n=800), delay=0)
-    assert len(queue.claim(db, n=800, lease=0.001)) == 800
+    assert len(queue.claim(db, n=800)) == 800
     queue.push(db, "alive")
-    queue.claim(db, lease=0.002)
-    time.sleep(0.02)
+    queue.claim(db)
+    lapse(db, queue)
     again = PriorityQueue(space)
     found = getattr(again, take)(db)
     assert (found.item if take == "claim" else found).value == "alive"

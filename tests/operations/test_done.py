@@ -20,6 +20,7 @@ from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.clock import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
@@ -38,9 +39,9 @@ def done_ids(db: Any, queue: Any, **options: Any) -> list[str]:
     return [info.id for info in queue.items(db, state="done", **options)]
 
 
-def trim(db: Any, queue: Any) -> None:
-    """Let the process that claims next trim at once."""
-    store_of(queue).sweeper._next_trim = 0.0
+def trim(db: Any, queue: Any, clock: Clock) -> None:
+    """Let the process trim, which it does once a second when it claims."""
+    clock.move(1)
     assert queue.claim(db) is None
 
 
@@ -120,20 +121,20 @@ def test_done_items_of_one_priority_are_listed(db: Any, name: str) -> None:
 # What is kept
 
 
-def test_the_last_items_are_kept(db: Any, name: str) -> None:
+def test_the_last_items_are_kept(db: Any, name: str, clock: Clock) -> None:
     queue = PriorityQueue.named(db, name, keep=3)
     ids = finish(db, queue, 10)
-    trim(db, queue)
+    trim(db, queue, clock)
     assert sorted(done_ids(db, queue)) == sorted(ids[-3:])
     assert assert_views_agree(db, queue).done == 3
     assert queue.state(db, ids[0]) is None
     queue.configure(db, keep=1)
-    trim(db, queue)  # its claim reads the new number, and the next one obeys it
-    trim(db, queue)
+    trim(db, queue, clock)  # its claim reads the new number, and the next one obeys it
+    trim(db, queue, clock)
     assert done_ids(db, queue) == ids[-1:]
     queue.configure(db, keep=None)
-    trim(db, queue)
-    trim(db, queue)
+    trim(db, queue, clock)
+    trim(db, queue, clock)
     assert done_ids(db, queue) == []
     finish(db, queue, 1)
     assert assert_views_agree(db, queue).done == 0
@@ -145,7 +146,7 @@ def test_the_last_items_are_kept(db: Any, name: str) -> None:
     [(timedelta(seconds=2), 2), ((timedelta(seconds=2), 1), 1), ((timedelta(days=1), 3), 3)],
 )
 def test_items_are_kept_for_a_time(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, keep: Any, left: int
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, keep: Any, left: int, clock: Clock
 ) -> None:
     queue = PriorityQueue.named(db, name, keep=keep)
     finish(db, queue, 4)
@@ -153,13 +154,13 @@ def test_items_are_kept_for_a_time(
     monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
     monkeypatch.setattr("fdbqueue.coordination.batches.milliseconds", lambda: now + 1000)
     ids = finish(db, queue, 2)
-    trim(db, queue)
+    trim(db, queue, clock)
     assert len(done_ids(db, queue)) == left
     assert {*done_ids(db, queue)[:1]} <= {*ids}
 
 
 def test_trimming_deletes_payloads_attempts_and_results(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(sweeper, "_MAX_TRIMMED", 4)
     queue = PriorityQueue.named(db, name, keep=2)
@@ -168,33 +169,36 @@ def test_trimming_deletes_payloads_attempts_and_results(
         queue.nack(db, queue.claim(db), delay=0, error="busy")
         queue.ack(db, queue.claim(db), result=number)
     assert rows(db, queue, Space.UNIQUE_KEYS) == 0  # a done item holds no key
-    trim(db, queue)
+    trim(db, queue, clock)
     assert rows(db, queue, Space.DONE) == rows(db, queue, Space.DONE_TIMES) == 2
     assert rows(db, queue, Space.RETURNED) == rows(db, queue, Space.ATTEMPTS) == 2
     assert rows(db, queue, Space.PIECES) == 3
     assert_views_agree(db, queue)
 
 
-def test_trimming_leaves_the_unique_key_to_another_item(db: Any, name: str) -> None:
+def test_trimming_leaves_the_unique_key_to_another_item(db: Any, name: str, clock: Clock) -> None:
     queue = PriorityQueue.named(db, name, keep=1)
     for _ in range(3):
         queue.push(db, "job", unique="key")
         queue.ack(db, queue.claim(db))
     again = queue.push(db, "job", unique="key")
     claim = queue.claim(db)
-    trim(db, queue)
+    trim(db, queue, clock)
     assert queue.push(db, "twice", unique="key").id == again.id
     assert claim is not None
     assert_views_agree(db, queue)
 
 
-def test_processes_that_trim_at_the_same_time_count_each_item_once(db: Any, name: str) -> None:
+def test_processes_that_trim_at_the_same_time_count_each_item_once(
+    db: Any, name: str, clock: Clock
+) -> None:
     queue = PriorityQueue.named(db, name, keep=1)
     finish(db, queue, 300)
     others = [PriorityQueue.existing(db, name) for _ in range(6)]
     for other in others:
         assert other.claim(db) is None  # reads the options
-    threads = [threading.Thread(target=trim, args=(db, other)) for other in others]
+    clock.move(1)
+    threads = [threading.Thread(target=other.claim, args=[db]) for other in others]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -202,17 +206,19 @@ def test_processes_that_trim_at_the_same_time_count_each_item_once(db: Any, name
     assert assert_views_agree(db, queue).done == 1
 
 
-def test_done_items_survive_errors_of_the_database(db: Any, name: str, rng: Any) -> None:
+def test_done_items_survive_errors_of_the_database(
+    db: Any, name: str, rng: Any, clock: Clock
+) -> None:
     faulty = FaultyDatabase(
         db, before=0.2, after=0.2, conflict=0.1, lost_as=(1021, 1039), seed=rng.randrange(99)
     )
     queue = PriorityQueue.named(faulty, name, keep=20)
     finish(faulty, queue, 60, result="ok")
-    trim(faulty, queue)
+    trim(faulty, queue, clock)
     stats = assert_views_agree(db, queue)
     assert stats.total_completed == 60
     assert 20 <= stats.done <= 60  # a trim without a known result is not repeated at once
-    trim(db, queue)
+    trim(db, queue, clock)
     assert assert_views_agree(db, queue).done == 20
 
 
@@ -538,8 +544,10 @@ def test_a_result_is_waited_for_while_the_job_is_moved(
     assert found == ["done"]
 
 
-def test_the_last_page_of_done_items_may_have_been_trimmed(db: Any, name: str) -> None:
+def test_the_last_page_of_done_items_may_have_been_trimmed(
+    db: Any, name: str, clock: Clock
+) -> None:
     queue = PriorityQueue.named(db, name, keep=2)
     ids = finish(db, queue, 4)
-    trim(db, queue)
+    trim(db, queue, clock)
     assert done_ids(db, queue, after=ids[0]) == []

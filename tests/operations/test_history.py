@@ -15,10 +15,10 @@ from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
 from fdbqueue.layout.key_table import Space
-from fdbqueue.queue.base import store_of
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push
+from tests.support.leases import look_again
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 NOON = 1_900_800_000  # a multiple of a day
@@ -171,7 +171,7 @@ def test_waiting_times_are_those_of_ready_items(db: Any, queue: PriorityQueue, n
 def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now: Clock) -> None:
     queue.configure(db, max_attempts=3)
     item = queue.push(db, "x")
-    store_of(queue).sweeper.invalidate()
+    look_again(queue)
     for delay, wait in ((0, 40), (50, 90)):
         queue.nack(db, look(queue).claim(db), delay=delay)
         now.time += 10 * MINUTE  # so that the windows of five minutes have one wait each

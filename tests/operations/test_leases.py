@@ -17,12 +17,12 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
-from fdbqueue.database import clock
+from fdbqueue.database import clock as clock_of_machine
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
 from fdbqueue.operations.leases import Leases
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.clock import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
@@ -47,13 +47,13 @@ def test_a_claimed_item_is_hidden_from_other_clients(db: Any, queue: PriorityQue
 
 
 def test_an_item_is_claimed_after_it_was_pushed_however_long_the_claim_has_waited(
-    db: Any, name: str, asleep: threading.Event
+    db: Any, name: str, asleep: threading.Event, clock: Clock
 ) -> None:
     queue = PriorityQueue.named(db, name)
     with ThreadPoolExecutor(1) as executor:
         claiming = executor.submit(queue.claim, db, wait=60)
         assert asleep.wait(60)
-        time.sleep(0.01)
+        clock.move(10)
         item = queue.push(db, "job")
         assert claiming.result() is not None
     info = queue.get(db, item)
@@ -78,7 +78,7 @@ def test_an_item_is_claimed_at_the_time_of_the_try_that_succeeded(
         raise fdbqueue.FDBError(1020)
 
     monkeypatch.setattr(Leases, "take", take_after_an_hour)
-    monkeypatch.setattr(clock, "nanoseconds", lambda: time.time_ns() + ahead[0])
+    monkeypatch.setattr(clock_of_machine, "nanoseconds", lambda: time.time_ns() + ahead[0])
     before = datetime.now(timezone.utc)
     claim = tasks.claim(db) if agent is None else tasks.claim(db, agent=agent)
     info = tasks.get(db, task)
@@ -105,11 +105,11 @@ def test_only_a_claim_of_the_queue_can_be_ended(
     queue.ack(db, claim)
 
 
-def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue) -> None:
+def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue, clock: Clock) -> None:
     hour = timedelta(hours=1)
     queue.push(db, "delayed", delay=hour)
     queue.push(db, "expires", ttl=timedelta(milliseconds=1))
-    time.sleep(0.002)
+    clock.move(1)
     assert queue.pop(db, wait=timedelta()) is None
     queue.push(db, "a")
     claim = queue.claim(db, lease=hour, wait=timedelta(seconds=1))
@@ -223,13 +223,13 @@ def test_a_claim_of_several_items_is_acknowledged_completely_or_not_at_all(
 
 
 def test_an_item_with_an_expired_lease_returns_to_its_position(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push_many(db, "abcd", priorities=[1, 1, 2, 2])
     claims = [queue.claim(db, lease=60) for _ in range(3)]
     queue.push(db, "e", 1)
     lapse(db, queue)
-    store_of(queue).sweeper._next_look = 0.0
+    clock.move(1)
     assert values(queue.pop_many(db, 9)) == ["a", "b", "e", "c", "d"]
     assert check(db, queue).ok
     for claim in claims:
@@ -390,7 +390,9 @@ def test_a_delayed_item_becomes_available_when_it_is_due(db: Any, queue: Priorit
     assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
-def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQueue) -> None:
+def test_a_delayed_item_keeps_the_position_of_its_push(
+    db: Any, queue: PriorityQueue, clock: Clock
+) -> None:
     at = datetime.now(timezone.utc) + timedelta(hours=1)
     for value, time_or_none in [("a", None), ("b", at), ("c", at), ("d", None)]:
         queue.push(db, value, 1, at=time_or_none)
@@ -398,16 +400,18 @@ def test_a_delayed_item_keeps_the_position_of_its_push(db: Any, queue: PriorityQ
     assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
     queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
     queue.push(db, "now", delay=0)
-    store_of(queue).sweeper._next_sweep = 0.0
+    clock.move(1)
     assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
 
 
-def test_a_waiting_pop_wakes_when_the_next_item_is_due(db: Any, queue: PriorityQueue) -> None:
+def test_a_waiting_pop_wakes_when_the_next_item_is_due(
+    db: Any, queue: PriorityQueue, asleep: threading.Event
+) -> None:
     queue.push(db, "far", delay=1000)
     popped: list[Any] = []
     thread = threading.Thread(target=lambda: popped.append(queue.pop(db, wait=60)))
     thread.start()
-    time.sleep(0.2)
+    assert asleep.wait(60)
     queue.push(db, "near", delay=0.2)
     thread.join(60)
     assert popped[0].value == "near"
@@ -528,7 +532,7 @@ def test_each_job_takes_effect_once_despite_expired_leases_and_lost_replies(
         while not finished.is_set():
             claim = queue.claim(faulty, lease=60, within=8)
             if claim is None:
-                time.sleep(0.01)
+                finished.wait(0.01)
                 continue
             try:
                 what = draw.random()

@@ -19,28 +19,12 @@ from fdbqueue.admin import check
 from fdbqueue.coordination import waiting
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
-from fdbqueue.layout.values import Header, header_of, with_header
+from fdbqueue.layout.values import Header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
+from tests.support.clock import Clock
 from tests.support.keys import layout_of
-from tests.support.leases import come_due, lapse
-
-
-def expire(db: Any, queue: Any) -> None:
-    """Make all items with a time to live expire now."""
-    layout = layout_of(queue)
-
-    @fdbqueue.transactional
-    def body(tr: Any) -> None:
-        for row in list(tr[slice(*layout.range_of(layout.expiries))]):
-            del tr[row.key]
-            place = layout.unpack_timer_key(layout.expiries, row.key)[1]
-            tr[layout.timer_key(layout.expiries, 1, place)] = b""
-            header, content = header_of(tr[layout.items + place].value)
-            tr[layout.items + place] = with_header(header._replace(expires=1), content)
-
-    body(db)
-    store_of(queue).sweeper.invalidate()
+from tests.support.leases import come_due, expire, lapse
 
 
 def in_transaction(method: Any) -> Any:
@@ -237,10 +221,10 @@ def test_an_item_is_dropped_after_its_time_to_live(
     assert check(db, queue).ok
 
 
-def test_an_expired_item_is_not_claimed(db: Any, space: Subspace) -> None:
+def test_an_expired_item_is_not_claimed(db: Any, space: Subspace, clock: Clock) -> None:
     tasks = TaskQueue(space["tasks"])
-    tasks.push_many(db, [{"ttl": 0.01, "agent_name": "ada"} for _ in range(300)])
-    time.sleep(0.02)
+    tasks.push_many(db, [{"ttl": 60, "agent_name": "ada"} for _ in range(300)])
+    clock.move(61)
     assert tasks.claim(db, n=5) is None
     stats = tasks.get_stats(db)
     assert (stats.total_pushed, stats.total_expired, stats.total_popped) == (300, 300, 0)
@@ -300,13 +284,13 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     assert tasks.pop(db, agent="ada").payload == 1
 
 
-def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str) -> None:
+def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, clock: Clock) -> None:
     ours, other = PriorityQueue.named(db, name), PriorityQueue.named(db, name)
     ours.push_many(db, range(3))
     assert other.pop(db).value == 0
     ours.configure(db, paused=True)
     assert other.claim(db) is None  # at once
-    store_of(other).sweeper._next_look = 0.0  # as after a second
+    clock.move(1)
     assert other.pop(db) is None
     ours.configure(db, paused=False)
     assert other.claim(db).item.value == 1
@@ -551,7 +535,6 @@ def test_an_expired_item_makes_room_in_a_full_queue(db: Any, space: Subspace) ->
     assert queue.push(db, 2, if_full="drop") is None
     expire(db, queue)
     assert queue.peek(db) is None
-    store_of(queue).sweeper.invalidate()
     assert queue.push(db, 2).value == 2
 
 

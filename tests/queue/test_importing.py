@@ -24,6 +24,7 @@ from fdbqueue.queue.transfer import importing
 from fdbqueue.queue.transfer.importing import ImportReport, import_lines
 from fdbqueue.testing import FaultyDatabase
 from tests.support.keys import layout_of
+from tests.support.waiting import wait_until
 
 WEEK = 7 * 86_400.0  # seconds
 
@@ -184,6 +185,14 @@ def test_concurrent_imports_of_one_source_duplicate_no_line(db: Any, queue: Prio
     assert numbers(db, queue) == list(range(3000))
 
 
+def import_and_kill(db: Any, queue: PriorityQueue, command: list[str], enough: int) -> None:
+    """Start an import, and kill it once the queue has enough items."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    wait_until(lambda: queue.size(db) >= enough or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
 def test_an_import_killed_at_random_stores_each_line_once(
     db: Any, shared_url: str, name: str, tmp_path: Path, rng: random.Random
 ) -> None:
@@ -193,12 +202,7 @@ def test_an_import_killed_at_random_stores_each_line_once(
     queue = PriorityQueue.named(db, name)
     killed = 0
     while (stored := queue.size(db)) < 40_000:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        enough = stored + rng.randrange(1, 15_000)
-        while queue.size(db) < enough and process.poll() is None:
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        import_and_kill(db, queue, command, stored + rng.randrange(1, 15_000))
         killed += 1
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert numbers(db, queue) == list(range(60_000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -18,7 +17,9 @@ from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from tests.support.leases import lapse, lease_ends, read_version, values
+from tests.support.clock import Clock
+from tests.support.leases import lapse, lease_ends, let_versions_pass, read_version, values
+from tests.support.waiting import wait_until
 
 LEASE = 2.0  # seconds
 STOP = LEASE / 5
@@ -64,11 +65,10 @@ class StoppingDatabase(FaultyDatabase):
 class StallingCluster(FaultyDatabase):
     """A cluster whose first transaction reads at an old version."""
 
-    def __init__(self, db: Any, space: Subspace) -> None:
+    def __init__(self, db: Any) -> None:
         super().__init__(db)
         self._version: int | None = read_version(db)
-        time.sleep(STOP)
-        db[space["commit"].key()] = b""  # the versions of a cluster advance with its commits
+        let_versions_pass(db, STOP)
 
     def create_transaction(self) -> FaultyTransaction:
         transaction = super().create_transaction()
@@ -94,7 +94,7 @@ CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {
 @pytest.mark.parametrize("where", STOPS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_lease_is_complete_when_the_process_was_stopped_during_the_call(
-    db: Any, space: Subspace, call: str, where: str
+    db: Any, space: Subspace, call: str, where: str, clock: Clock
 ) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada"}] * 3)
@@ -102,7 +102,8 @@ def test_a_lease_is_complete_when_the_process_was_stopped_during_the_call(
     stopping = StoppingDatabase(db, where)
     outcome = in_thread(CALLS[call], tasks, stopping, held)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
+    let_versions_pass(db, 0)
     version = read_version(db)
     stopping.may_resume.set()
     outcome.result(60)
@@ -122,7 +123,7 @@ def test_a_lease_is_complete_when_the_cluster_returned_an_old_version(
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada"}] * 3)
     held = tasks.claim(db, lease=LEASE) if call.startswith("extend") else None
-    stalling = StallingCluster(db, space)
+    stalling = StallingCluster(db)
     version = read_version(db)
     CALLS[call](tasks, stalling, held)
     assert min(lease_ends(db, tasks)) >= version + LEASE * VERSIONS
@@ -130,17 +131,17 @@ def test_a_lease_is_complete_when_the_cluster_returned_an_old_version(
 
 
 def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push_many(db, "ab")
     stopping = StoppingDatabase(db, "before the commit")
     leader = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
+    let_versions_pass(db, 0)
     version = read_version(db)
     joiner = in_thread(queue.claim, stopping, lease=LEASE)
-    while not store_of(queue).claims._lines[ref(stopping)].waiting:
-        time.sleep(0.001)
+    wait_until(lambda: store_of(queue).claims._lines[ref(stopping)].waiting)
     stopping.may_resume.set()
     claims = [leader.result(60), joiner.result(60)]
     assert [claim.item.value for claim in claims] == ["a", "b"]
@@ -148,13 +149,13 @@ def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
 
 
 def test_a_claim_skips_an_item_that_another_client_claimed_meanwhile(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push_many(db, "abc")
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -167,13 +168,13 @@ def test_a_claim_skips_an_item_that_another_client_claimed_meanwhile(
 
 
 def test_a_claim_returns_none_if_another_client_claimed_every_item_meanwhile(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push(db, "a")
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -182,14 +183,14 @@ def test_a_claim_returns_none_if_another_client_claimed_every_item_meanwhile(
 
 
 def test_extending_a_claim_that_another_client_took_over_raises_lease_lost(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push(db, "a")
     claim = queue.claim(db, lease=LEASE)
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.extend, stopping, claim, LEASE)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -199,13 +200,13 @@ def test_extending_a_claim_that_another_client_took_over_raises_lease_lost(
 
 
 def test_a_claim_whose_lease_cannot_be_renewed_fails_and_its_item_returns(
-    db: Any, queue: PriorityQueue, fdb_error: Callable[[int], Any]
+    db: Any, queue: PriorityQueue, fdb_error: Callable[[int], Any], clock: Clock
 ) -> None:
     queue.push(db, "a")
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    time.sleep(STOP)
+    clock.move(STOP)
     stopping.is_gone = True
     stopping.may_resume.set()
     with fdb_error(1031):

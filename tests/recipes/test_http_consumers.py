@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.pages import ROOT
 from tests.support.server import served, serving
-from tests.support.shell import MAX_WAIT, wait_until
+from tests.support.waiting import MAX_WAIT, wait_until
 
 JOB_SH = """\
 item=$(cat)

@@ -14,9 +14,12 @@ from fdbqueue.layout.values import (
     encode_lease,
     encode_metadata,
     header_of,
+    with_header,
 )
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
+from tests.support.waiting import MAX_WAIT, wait_until
 
 
 def values(items: Any) -> list[Any]:
@@ -59,7 +62,32 @@ def come_due(db: Any, queue: Any) -> None:
             tr[layout.delayed + place] = encode_metadata((1,), value)
 
     body(db)
-    store_of(queue).sweeper._next_sweep = store_of(queue).sweeper._next_look = 0.0
+    look_again(queue)
+
+
+def expire(db: Any, queue: Any) -> None:
+    """Make all items with a time to live expire now."""
+    layout = layout_of(queue)
+
+    @fdbqueue.transactional
+    def body(tr: Any) -> None:
+        for row in list(tr[slice(*layout.range_of(layout.expiries))]):
+            del tr[row.key]
+            place = layout.unpack_timer_key(layout.expiries, row.key)[1]
+            tr[layout.timer_key(layout.expiries, 1, place)] = b""
+            header, content = header_of(tr[layout.items + place].value)
+            tr[layout.items + place] = with_header(header._replace(expires=1), content)
+
+    body(db)
+    look_again(queue)
+
+
+def look_again(queue: Any) -> None:
+    """Let the next call on this handle sweep, as it does when a second has passed.
+
+    A test that can use a new handle or the `clock` needs no such call.
+    """
+    store_of(queue).sweeper.invalidate()
 
 
 def shift_leases(db: Any, queue: Any, versions: int) -> None:
@@ -85,6 +113,18 @@ def shift_leases(db: Any, queue: Any, versions: int) -> None:
 
 def read_version(db: Any) -> int:
     return run(db, lambda tr: int(tr.get_read_version().wait()))
+
+
+def let_versions_pass(db: Any, seconds: float) -> None:
+    """Wait until the versions of the database, by which leases end, have advanced so far."""
+    end = read_version(db) + seconds * VERSIONS
+
+    def have_passed() -> bool:
+        # The versions of a cluster advance with its commits. This one stores nothing.
+        run(db, lambda tr: tr.add_write_conflict_key(b"versions"))
+        return read_version(db) > end
+
+    wait_until(have_passed, MAX_WAIT + seconds)
 
 
 def lease_ends(db: Any, queue: Any) -> list[int]:

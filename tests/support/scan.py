@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections import Counter
 from itertools import chain
 from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import (
     decode_claim,
     decode_lease,
@@ -94,7 +94,7 @@ def assert_views_agree(db: Any, queue: Any, rng: random.Random | None = None) ->
         reads = tr.snapshot
         # A timer may be over between two looks at the clock: look again if one was.
         while True:
-            before = scan(reads, queue, time.time_ns() // 10**6)
+            before = scan(reads, queue, milliseconds())
             stats: QueueStats = queue.stats(reads)
             items = {state: [*queue.items(reads, state=state)] for state in STATES}
             numbers = queue.size(reads), queue.is_empty(reads)
@@ -107,7 +107,7 @@ def assert_views_agree(db: Any, queue: Any, rng: random.Random | None = None) ->
             if rng is not None:
                 single = [*chain.from_iterable(sample(rng, ids) for ids in before.ids.values())]
             states = {each: queue.state(reads, each) for each in single}
-            after = scan(reads, queue, time.time_ns() // 10**6)
+            after = scan(reads, queue, milliseconds())
             if before == after:
                 break
         assert report.ok, report.problems

@@ -6,16 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 from fdbq.main import cli
 
 from tests.support.forked import Forked
-
-MAX_WAIT = 60.0  # seconds, after which a command counts as hung
 
 Result = subprocess.CompletedProcess[str]
 
@@ -99,13 +96,6 @@ def has_handlers(process: subprocess.Popen[str] | Forked) -> bool:
     return not caught or bool(
         caught[0] >> (signal.SIGTERM - 1) & 1
     )  # no mask: the process has ended
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + MAX_WAIT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def error_of(done: Result) -> str:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
 from tests.support.failing_disk import Disk
+from tests.support.waiting import wait_until
 
 JOBS = 10
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])

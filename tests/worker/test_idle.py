@@ -16,6 +16,7 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
 from fdbqueue.coordination import steps
 from fdbqueue.coordination.steps import sleep_on
 from tests.support.counting import CountingDatabase
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("is_used", [False, True])
@@ -66,8 +67,7 @@ def test_an_idle_asyncio_worker_ends(
     loop = asyncio.new_event_loop()
     worker = aio.Worker(db, aio.PriorityQueue(PriorityQueue(space["queue"])), print)
     running = loop.create_task(worker.run())
-    while not asleep.is_set():
-        loop.run_until_complete(asyncio.sleep(0.001))
+    loop.run_until_complete(until(asleep.is_set))
     threads = [each for each in threading.enumerate() if "aio.worker" in each.name]
     if end == "stop":
         worker.stop()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,15 +20,9 @@ from fdbqueue.admin import workers
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
+from tests.support.waiting import wait_until
 
 TIMEOUT = 60.0
-
-
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
@@ -49,7 +44,7 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
     thread = threading.Thread(target=worker.run, kwargs={"drain": True})
     thread.start()
     entered.wait()
-    until(lambda: [each.jobs for each in mine(db, name)] == [3])  # one is claimed ahead
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [3])  # one is claimed ahead
     (found,) = mine(db, name)
     assert (found.name, found.host, found.pid) == ("mailer-1", socket.gethostname(), os.getpid())
     assert (found.queue, found.concurrency) == (name, 2)
@@ -72,13 +67,13 @@ def test_a_busy_worker_has_jobs_long_before_it_extends_their_leases(
     thread = threading.Thread(target=worker.run)
     thread.start()
     assert asleep.wait(60)
-    until(lambda: [each.jobs for each in mine(db, name)] == [0])
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [0])
     queue.push(db, "first")
-    until(lambda: [each.jobs for each in mine(db, name)] == [1])
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [1])
     queue.push(db, "second")
-    until(lambda: [each.jobs for each in mine(db, name)] == [2])
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
     may_end.set()
-    until(lambda: [each.jobs for each in mine(db, name)] == [0])
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [0])
     worker.stop()
     thread.join()
 
@@ -87,21 +82,27 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
 ) -> None:
     now = [time.monotonic()]
-    monkeypatch.setattr(presence, "time", type("", (), {"monotonic": lambda: now[0]}))
+    looks: list[float] = []
+
+    def monotonic() -> float:
+        looks.append(now[0])
+        return now[0]
+
+    monkeypatch.setattr(presence, "time", SimpleNamespace(monotonic=monotonic))
     counting = CountingDatabase(db)
     queue = PriorityQueue.named(db, name)
     worker = Worker(counting, queue, print, lease=0.03)
     thread = threading.Thread(target=worker.run)
     thread.start()
     asleep.wait()
-    until(lambda: counting.commits == 2)  # its row, and that it waits
+    wait_until(lambda: counting.commits == 2)  # its row, and that it waits
     (first,) = mine(db, name)
     counting.clear()
     now[0] += 59
-    time.sleep(0.2)  # it looks every 10 ms
+    wait_until(lambda: looks.count(now[0]) > 3)
     assert counting.commits == 0
     now[0] += 2
-    until(lambda: counting.commits == 1)
+    wait_until(lambda: counting.commits == 1)
     assert mine(db, name)[0].seen > first.seen
     assert mine(db, name) == [first]  # it is the same worker
     worker.stop()
@@ -110,12 +111,12 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
 
 
 PROGRAM = """
-import sys, fdbqueue, time
+import sys, fdbqueue, threading
 db = fdbqueue.open(sys.argv[1])
 queue = fdbqueue.PriorityQueue.existing(db, sys.argv[2])
 def handle(item):
     print("runs", flush=True)
-    time.sleep(600)
+    threading.Event().wait()
 fdbqueue.Worker(db, queue, handle, lease=float(sys.argv[3]), name="killed").run()
 """
 
@@ -130,11 +131,11 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "runs\n"
-    until(lambda: [each.jobs for each in mine(db, name)] == [1])
+    wait_until(lambda: [each.jobs for each in mine(db, name)] == [1])
     process.send_signal(signal.SIGKILL)
     process.wait()
-    until(lambda: not mine(db, name))
-    until(lambda: queue.stats(db).ready == 1)
+    wait_until(lambda: not mine(db, name))
+    wait_until(lambda: queue.stats(db).ready == 1)
     # Its row is deleted when another worker starts.
     before = len([*db[slice(*presence.workers_range())]])
     Worker(db, queue, print).run(drain=True)

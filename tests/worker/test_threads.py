@@ -17,7 +17,7 @@ from fdbqueue.database.exactly_once import Pausing
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads as module
 from fdbqueue.worker.threads import Threads
-from tests.support.shell import wait_until
+from tests.support.waiting import wait_until
 
 N = 8
 FOREVER = 1e6  # seconds

@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,9 @@ from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
-from tests.support.leases import come_due, lapse
-from tests.support.shell import Shell, error_of, has_handlers, wait_until
+from tests.support.leases import come_due, lapse, let_versions_pass
+from tests.support.shell import Shell, error_of, has_handlers
+from tests.support.waiting import MAX_WAIT, wait_until
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
 """The number of jobs in the test that kills workers; run 20,000 by hand."""
@@ -129,7 +131,7 @@ def test_the_lease_of_a_long_job_is_extended(db: Any, queue: PriorityQueue) -> N
     def handler(item: Any) -> None:
         began.append(item.value)
         if item.value == "long":
-            time.sleep(LEASE * 1.2)
+            let_versions_pass(db, LEASE * 1.2)
         ended[item.value].set()
 
     worker = Worker(db, queue, handler, lease=LEASE)
@@ -162,7 +164,7 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_rest(
     thread.start()
     assert begun.wait(60)
     worker.stop()
-    time.sleep(0.2)
+    wait_until(lambda: queue.stats(db).claimed <= 2)
     go.set()
     thread.join(60)
     assert worker.report.done <= 2
@@ -302,8 +304,7 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     def handler(item: Any) -> None:
         seen.append(item.value)
         if item.value == "first":  # as if the process had been stopped in the middle of it
-            while len(worker._held) < 2:
-                time.sleep(0.01)
+            wait_until(lambda: len(worker._held) == 2)
             lapse(db, queue)
             other = PriorityQueue(queue.subspace)
             claim = other.claim(db, n=2)
@@ -411,12 +412,11 @@ def test_a_failing_progress_callback_is_logged(
 def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.worker._TRANSACTION", 0.05)
+    monkeypatch.setattr("fdbqueue.worker.worker._TRANSACTION", 0.0)
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push(db, 1)
 
     def slow(tr: Any, item: Any) -> None:
-        time.sleep(0.06)
         raise fdbqueue.FDBError(1007)
 
     assert Worker(FaultyDatabase(db), queue, slow).run(drain=True).failed == 1
@@ -438,8 +438,19 @@ def test_a_stopped_worker_does_not_retry_transactions(db: Any, queue: PriorityQu
 
 def test_leases_are_extended_in_one_transaction(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, range(100))
-    worker = Worker(db, queue, lambda item: time.sleep(LEASE * 1.2), concurrency=100, lease=LEASE)
-    assert worker.run(drain=True) == WorkerReport(done=100)
+    all_run, may_end = threading.Barrier(101), threading.Event()
+
+    def handler(item: Any) -> None:
+        all_run.wait(60)
+        may_end.wait(60)
+
+    worker = Worker(db, queue, handler, concurrency=100, lease=LEASE)
+    with ThreadPoolExecutor(1) as executor:
+        report = executor.submit(worker.run, drain=True)
+        all_run.wait(60)
+        let_versions_pass(db, LEASE * 1.2)
+        may_end.set()
+        assert report.result() == WorkerReport(done=100)
 
 
 def test_a_job_can_push_its_successor_with_its_own_unique_key(
@@ -526,13 +537,10 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
                 killed += 1
             else:
                 os.kill(victim.pid, signal.SIGSTOP)  # past its lease, with all jobs it holds
-                time.sleep(1.5)
+                let_versions_pass(db, 1.5)
                 os.kill(victim.pid, signal.SIGCONT)
                 paused += 1
-        deadline = time.monotonic() + 60 + JOBS / 20
-        while finished() < JOBS:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: finished() == JOBS, MAX_WAIT + JOBS / 20)
         wait_until(lambda: all(map(has_handlers, workers)))  # the last one may just have started
         for process in workers:
             process.terminate()
@@ -613,13 +621,19 @@ def test_the_work_command_finishes_running_jobs_when_stopped(fdbq: Shell, name: 
         cwd=fdbq.path,
         text=True,
     )
-    while not (fdbq.path / "began").exists():
-        time.sleep(0.01)
+    wait_until((fdbq.path / "began").exists)
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "1 done, 0 failed\n"
     assert process.returncode == 0
     assert (fdbq.path / "ended").exists()
     assert fdbq.output("pop", name, "-n", "5") == "2\n3\n"
+
+
+def metrics(port: int) -> str:
+    with suppress(urllib.error.URLError):  # it may not listen yet
+        address = f"http://127.0.0.1:{port}/metrics"
+        return str(urllib.request.urlopen(address, timeout=5).read().decode())
+    return ""
 
 
 def test_the_work_command_reports_jobs_to_prometheus(fdbq: Shell, name: str) -> None:
@@ -633,14 +647,8 @@ def test_the_work_command_reports_jobs_to_prometheus(fdbq: Shell, name: str) -> 
         cwd=fdbq.path,
     )
     try:
-        deadline = time.monotonic() + 60
-        text = ""
-        while f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 2.0' not in text:
-            assert time.monotonic() < deadline, text
-            time.sleep(0.05)
-            with suppress(urllib.error.URLError):
-                address = f"http://127.0.0.1:{port}/metrics"
-                text = urllib.request.urlopen(address, timeout=5).read().decode()
+        line = f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 2.0'
+        wait_until(lambda: line in metrics(port))
     finally:
         process.terminate()
         assert process.wait(60) == 0

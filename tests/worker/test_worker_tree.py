@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
+from tests.support.leases import let_versions_pass
 from tests.support.shell import Shell
+from tests.support.waiting import MAX_WAIT, wait_until
 
 TREE = os.environ.get("FDBQ_WORKER_TREE", "")
 """By default a package, with a pause for each file; by hand a large tree such as /usr."""
@@ -68,10 +69,8 @@ def test_each_file_of_a_tree_is_hashed_once_although_workers_are_killed(
         )
 
     workers = [start() for _ in range(4)]
-    deadline = time.monotonic() + 60 + len(paths) / 50
-    while PriorityQueue.named(db, name).size(db) > len(paths) / 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    half, longest = len(paths) / 2, MAX_WAIT + len(paths) / 50
+    wait_until(lambda: PriorityQueue.named(db, name).size(db) <= half, longest)
     for number, worker in enumerate(workers):
         worker.kill() if number % 2 else worker.terminate()
     hold.unlink()
@@ -79,11 +78,11 @@ def test_each_file_of_a_tree_is_hashed_once_although_workers_are_killed(
     assert codes == [0, -9, 0, -9]
     done = len(list(db[digests.start : digests.stop]))
     assert 0 < done < len(paths)
-    time.sleep(2.5)  # the leases of the killed workers have expired
+    queue = PriorityQueue.named(db, name)
+    let_versions_pass(db, 2.5)  # the leases of the killed workers have expired
     workers = [start("--drain") for _ in range(4)]
     assert [worker.wait(120 + len(paths) / 50) for worker in workers] == [0] * 4
 
-    queue = PriorityQueue.named(db, name)
     assert queue.claim(db) is None
     assert check(db, queue).ok
     found = {
