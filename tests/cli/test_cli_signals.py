@@ -21,7 +21,7 @@ import fdbqueue
 from fdbqueue.embedded.disk.files import LOCK_FILE
 from tests.support.forked import Forked
 from tests.support.server import serving
-from tests.support.shell import Shell, has_handlers
+from tests.support.shell import Shell, has_handlers, has_locked_a_file, has_received
 from tests.support.waiting import MAX_WAIT, wait_until
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept\n"
@@ -130,8 +130,8 @@ def test_a_command_that_waits_for_a_lock_is_interrupted(tmp_path: Path, number: 
     with (tmp_path / "db" / LOCK_FILE).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         process = start(fdbq, "push", "jobs", "2", "--timeout", "0")
-        wait_until(lambda: has_handlers(process))
-        time.sleep(1)  # until it waits for the lock, most likely
+        # It has opened the database. Next, it waits for the lock in a loop.
+        wait_until(lambda: has_locked_a_file(process))
         process.send_signal(number)
         assert process.wait(MAX_WAIT) == 128 + number
     assert process.stderr is not None
@@ -174,7 +174,7 @@ def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str,
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
-    time.sleep(0.1)
+    wait_until(lambda: has_received(process, signal.SIGINT))
     process.send_signal(signal.SIGINT)
     assert process.wait(MAX_WAIT) in (130, -signal.SIGINT)
 

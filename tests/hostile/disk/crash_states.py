@@ -39,7 +39,7 @@ MOMENTS = ("create", "open", "push", "checkpoint", "rotation", "close", "closed"
 PROBLEMS = ("refused", "lost", "taken back", "torn")
 _SLOW = 0.002  # seconds that a sync of the log takes, so that others write in the meantime
 _ATTEMPTS = 30  # at most, to let the files be replaced while a reader holds the log
-_HANGS = 0.2  # seconds, in which a commit gets to its sync, and a read that waits for none ends
+_HANGS = 0.2  # seconds, in which a read that does not wait for a sync ends
 
 
 # The run
@@ -118,11 +118,11 @@ def _round(disk: Disk, first: Process, second: Process, rng: random.Random) -> N
         second.do("read", f"push {rng.randrange(1, 4)}", "read")
         first.end()
     # A read while nothing gets onto the disk; it may wait for that
-    with disk.hanging_syncs("-wal"):
+    with disk.hanging_syncs("-wal") as fault:
         first.begin("push 1")
-        time.sleep(_HANGS)
+        fault.wait_until_met()
         second.begin("read")
-        time.sleep(_HANGS)
+        time.sleep(_HANGS)  # nothing tells that a read waits
     first.end()
     second.end()
     first.do("close")
