@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
-from fdbqueue.queue.base import store_of
 from tests.support.connection import Connection
 from tests.support.waiting import wait_until
 
@@ -27,17 +26,22 @@ def filled(db: Any, name: str) -> PriorityQueue:
     return queue
 
 
+@pytest.fixture
+def pop_path(name: str) -> str:
+    """Return the path that pops from the filled queue."""
+    return f"/queue/{name}jobs/pop"
+
+
 @pytest.mark.parametrize("depth", [1, 5])
 @pytest.mark.parametrize("query", ["", "&wait=5"])
 def test_a_vanishing_client_gets_its_items_or_they_return_at_whichever_iteration_it_leaves(
-    db: Any, filled: PriorityQueue, depth: int, query: str
+    db: Any, filled: PriorityQueue, pop_path: str, depth: int, query: str
 ) -> None:
     async def main() -> None:
         app = create_app(db)
-        path = f"/queue/{store_of(filled).layout.name}/pop"
         got = []
         for turns in range(40):
-            connection = Connection(app, path, f"depth={depth}{query}")
+            connection = Connection(app, pop_path, f"depth={depth}{query}")
             answering = asyncio.ensure_future(connection.run())
             for _ in range(turns):
                 await asyncio.sleep(0 if turns % 2 else 0.0001)
@@ -64,7 +68,7 @@ _SENT = [(depth, sent) for depth, messages in _MESSAGES.items() for sent in rang
 
 @pytest.mark.parametrize(("depth", "sent"), _SENT)
 def test_a_response_that_cannot_be_written_returns_its_items(
-    db: Any, filled: PriorityQueue, depth: int, sent: int
+    db: Any, filled: PriorityQueue, pop_path: str, depth: int, sent: int
 ) -> None:
     class Leaving(Connection):
         async def send(self, message: Any) -> None:
@@ -74,8 +78,7 @@ def test_a_response_that_cannot_be_written_returns_its_items(
             await super().send(message)
 
     async def main() -> list[Any]:
-        path = f"/queue/{store_of(filled).layout.name}/pop"
-        return await Leaving(create_app(db), path, f"depth={depth}").run()
+        return await Leaving(create_app(db), pop_path, f"depth={depth}").run()
 
     parts: list[Any] = []
     whole = asyncio.run(main())
@@ -85,7 +88,7 @@ def test_a_response_that_cannot_be_written_returns_its_items(
 
 @pytest.mark.parametrize(("depth", "sent"), _SENT)
 def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
-    db: Any, filled: PriorityQueue, depth: int, sent: int
+    db: Any, filled: PriorityQueue, pop_path: str, depth: int, sent: int
 ) -> None:
     class Cancelled(Connection):
         async def send(self, message: Any) -> None:
@@ -95,8 +98,7 @@ def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
                 answering[0].cancel()
 
     async def main() -> None:
-        path = f"/queue/{store_of(filled).layout.name}/pop"
-        connection = Cancelled(create_app(db), path, f"depth={depth}")
+        connection = Cancelled(create_app(db), pop_path, f"depth={depth}")
         answering.append(asyncio.ensure_future(connection.run()))
         await asyncio.wait(answering)
         whole = connection.body.endswith(b"]}")
@@ -110,12 +112,12 @@ def test_a_cancel_during_the_response_returns_the_items_unless_all_was_sent(
 
 @pytest.mark.parametrize("cancels", [1, 3])
 def test_a_cancelled_request_takes_only_items_it_has_sent(
-    db: Any, filled: PriorityQueue, cancels: int
+    db: Any, filled: PriorityQueue, pop_path: str, cancels: int
 ) -> None:
     async def main() -> None:
         app = create_app(db)
         for turns in range(60):
-            connection = Connection(app, f"/queue/{store_of(filled).layout.name}/pop", "wait=5")
+            connection = Connection(app, pop_path, "wait=5")
             answering = asyncio.ensure_future(connection.run())
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
+from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import (
     ClaimedItem,
     decode_claim,
@@ -27,7 +28,6 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.operations.items import Items
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -154,7 +154,7 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
     assert key == space.pack((0, priority, count, random))
     assert layout.is_item_key(key, prefix)
     assert layout.unpack_count(key, prefix) == count
-    assert store_of(PriorityQueue(space)).levels.level_of(key).prefix == prefix
+    assert Priorities(layout, int).level_of(key).prefix == prefix
     assert layout.unpack_level_prefix(prefix) == priority
     assert layout.unpack_item_id(layout.item_id(key), 3) == key
     assert layout.timer_key(prefix, count, b"") == prefix + fdb_tuple.pack((count,))

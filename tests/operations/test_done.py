@@ -18,7 +18,6 @@ from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
-from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.clock import Clock
 from tests.support.counting import CountingDatabase
@@ -267,9 +266,9 @@ def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
     db: Any, name: str
 ) -> None:
     queue = PriorityQueue.named(db, name, keep=100)
-    ids = finish(db, queue, 3, result=1)
-    layout = layout_of(queue)
-    db.clear(layout.done + store_of(queue).codec.reference(ids[0]))
+    finish(db, queue, 3, result=1)
+    (first, *_) = db[slice(*layout_of(queue).range_of(layout_of(queue).done))]
+    db.clear(first.key)
     report = check(db, queue, repair=True)
     assert any("number of done items" in problem for problem in report.problems)
     assert any("index leads to no item" in problem for problem in report.problems)

@@ -485,6 +485,9 @@ def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
     most: Counter[str] = Counter()
     begun: Counter[str] = Counter()
 
+    def are_enough(agent: str) -> bool:
+        return running["all"] >= 4 or running[agent] == 3 or begun["all"] == 60
+
     def handle(task: Any) -> None:
         with guard:
             begun.update(["all"])
@@ -492,9 +495,7 @@ def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
             most.update({key: max(0, running[key] - most[key]) for key in running})
         # It lasts until as many run as surely can: a worker has four threads, and may hold a fifth
         # task that waits for one of them.
-        wait_until(
-            lambda: running["all"] >= 4 or running[task.agent_name] == 3 or begun["all"] == 60
-        )
+        wait_until(partial(are_enough, task.agent_name))
         with guard:
             running.subtract(["all", task.agent_name])
 

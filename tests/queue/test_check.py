@@ -12,6 +12,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.contention.requests import Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
+from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
@@ -57,7 +58,7 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
 
 
 def counter(queue: PriorityQueue, priority: int) -> bytes:
-    key = store_of(queue).levels.level(priority).counter
+    key = Priorities(layout_of(queue), int).level(priority).counter
     assert key is not None
     return key
 

@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.coordination.reads import Reads
 from fdbqueue.errors import (
     InvalidItemId,
     InvalidPriority,
@@ -20,7 +21,6 @@ from fdbqueue.errors import (
     PayloadTooLarge,
     UndecodableItem,
 )
-from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
 
 
@@ -623,11 +623,11 @@ def test_the_log_of_counts_lists_the_remaining_items(
 def test_a_failure_to_log_counts_loses_no_item(
     db: Any, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(tr: Any) -> Any:
+    def fail(reads: Any, tr: Any) -> Any:
         raise fdbqueue.FDBError(1031)
 
     queue = PriorityQueue.named(db, name)
-    monkeypatch.setattr(store_of(queue).reads, "counts", fail)
+    monkeypatch.setattr(Reads, "counts", fail)
     with caplog.at_level("INFO", "fdbqueue.counts"):
         queue.push(db, "a")
         assert queue.pop(db).value == "a"
