@@ -9,7 +9,7 @@ from typing import Any
 from fdbqueue import Worker, WorkerReport
 from fdbqueue.jobs import App, Context
 from fdbqueue.jobs.handler import JobHandler
-from tests.support.shell import MAX_WAIT, wait_until
+from tests.support.waiting import MAX_WAIT, wait_until
 
 
 def work_until(app: App, name: str, ended: Any) -> None:
