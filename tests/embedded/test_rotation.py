@@ -320,7 +320,7 @@ def test_a_transaction_that_spans_a_copy_detects_conflicts(
             undisturbed[b"k"] = disturbed[b"mine"] = b"written"
             for _ in range(5):
                 db[b"large"] = random.randbytes(50_000)
-                time.sleep(0.05)
+                time.sleep(0.05)  # leaves time to the thread that copies
         undisturbed.commit().wait()
         with pytest.raises(FDBError, match="1020"):
             disturbed.commit().wait()
