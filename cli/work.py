@@ -7,19 +7,22 @@ import importlib
 import logging
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import click
 
-from fdbqueue import Item, Task, Worker, WorkerReport, existing_queue
+from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs import App
+from fdbqueue.jobs import App, Context
 from fdbqueue.types import Database
 
 from .common import (
@@ -42,6 +45,7 @@ from .terminal import progress_bar
 
 _LOOK = 0.5  # seconds between looks at the standard error of a command
 _PART = 65_536  # bytes
+_KILLED = 5.0  # seconds in which a command that gets SIGKILL ends
 _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
@@ -67,9 +71,10 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
 
 def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> None:
     """Run the jobs of an app, from the queues of these names or else from all of its queues."""
-    for option, alternative in (("command", "--exec"), ("agent", "--agent")):
+    for option in ("command", "agent", "job_timeout"):
         if given[option] is not None:
-            raise click.UsageError(f"{alternative} is for the items of a queue, not for --app")
+            name = "exec" if option == "command" else option.replace("_", "-")
+            raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
     app = _loaded(path, "app")
     if not isinstance(app, App):
         raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
@@ -88,6 +93,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
             concurrency=given["concurrency"],
             lease=given["lease"],
             name=given["name"],
+            grace=given["grace"],
             drain=given["drain"],
         )
     _echo_report(report, given["as_json"])
@@ -127,6 +133,20 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     help="Store the return values, if QUEUE keeps done items; `fdbq result` prints them.",
 )
 @click.option(
+    "--job-timeout",
+    metavar="DURATION",
+    type=Duration(0, 1_000_000, min_open=True),
+    help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
+)
+@click.option(
+    "--grace",
+    metavar="DURATION",
+    default=10.0,
+    show_default=True,
+    type=Duration(0, 1_000_000),
+    help="Time after which a job that was told to stop is given up; a command gets SIGKILL.",
+)
+@click.option(
     "--drain",
     is_flag=True,
     help="Exit when no item can be claimed, without waiting for delayed items and retries.",
@@ -150,6 +170,8 @@ def work(
     agent: str | None,
     name: str | None,
     results: bool,
+    job_timeout: float | None,
+    grace: float,
     drain: bool,
     metrics_port: int | None,
     quiet: bool,
@@ -167,6 +189,7 @@ def work(
     The command of --exec receives the value as JSON on standard input and the id as $FDBQ_ID. Any
     exit code other than 0 is a failure, and `fdbq show` prints the last 4,096 bytes of the
     command's standard error. The command may run again after a crash, and may outlive the worker.
+    If its job is cancelled, or takes too long, the command and its children get SIGTERM.
 
     With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
     limits them to these queues. --db gives the app another database than its own.
@@ -186,7 +209,7 @@ def work(
     if results and command is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
     function: Any
-    function = _command(command) if command is not None else _function(str(handler))
+    function = _command(command, grace) if command is not None else _function(str(handler))
     target = _find_queue(db, queue, drain)
     if target is None:
         _echo_report(WorkerReport(), as_json)
@@ -207,6 +230,8 @@ def work(
             agent=agent,
             store_results=results,
             name=name,
+            timeout=job_timeout,
+            grace=grace if command is None else grace + _KILLED,
         )
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -311,8 +336,9 @@ class CommandError(Exception):
         super().__init__(f"exit code {code}")
 
 
-def _command(command: str) -> Callable[[Item | Task], None]:
-    def run(item: Item | Task) -> None:
+def _command(command: str, grace: float) -> Callable[[Context], None]:
+    def run(context: Context) -> None:
+        item = context.item
         # A file and not a pipe: the command may outlive the worker, and must not fail by that.
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
@@ -323,7 +349,7 @@ def _command(command: str) -> Callable[[Item | Task], None]:
                 env={**os.environ, "FDBQ_ID": item.id},
                 start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
             )
-            _wait(process, json_line(value_of(item)).encode(), errors.fileno())
+            _wait(process, json_line(value_of(item)).encode(), errors.fileno(), context, grace)
             if process.returncode:
                 size = os.fstat(errors.fileno()).st_size
                 tail = os.pread(errors.fileno(), _MAX_ERRORS, max(0, size - _MAX_ERRORS))
@@ -332,9 +358,16 @@ def _command(command: str) -> Callable[[Item | Task], None]:
     return run
 
 
-def _wait(process: subprocess.Popen[bytes], value: bytes, errors: int) -> None:
-    """Wait for a command, and meanwhile print what it writes to its standard error."""
+def _wait(
+    process: subprocess.Popen[bytes], value: bytes, errors: int, context: Context, grace: float
+) -> None:
+    """Wait for a command, and meanwhile print what it writes to its standard error.
+
+    If the job is told to stop, the command and its children get SIGTERM. What is left of them after
+    the grace period, or after the end of the command, gets SIGKILL.
+    """
     printed = 0
+    told_at: float | None = None
     given: bytes | None = value
     while True:
         try:
@@ -342,6 +375,11 @@ def _wait(process: subprocess.Popen[bytes], value: bytes, errors: int) -> None:
             is_over = True
         except subprocess.TimeoutExpired:
             is_over, given = False, None
+        if context.cancelled.is_set():
+            told_at = told_at or time.monotonic()
+            is_late = is_over or time.monotonic() - told_at >= grace
+            with suppress(ProcessLookupError):  # the command has no children
+                os.killpg(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
         # The command shares the position in the file, so this must not move it.
         while part := os.pread(errors, _PART, printed):
             printed += len(part)

@@ -428,6 +428,8 @@ class Worker:
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: As for `fdbqueue.Worker`.
         name: As for `fdbqueue.Worker`.
+        timeout: As for `fdbqueue.Worker`.
+        grace: As for `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -453,6 +455,8 @@ class Worker:
         agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
+        timeout: Duration | None = None,
+        grace: Duration = 10,
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
@@ -466,6 +470,8 @@ class Worker:
             agent=agent,
             store_results=store_results,
             name=name,
+            timeout=timeout,
+            grace=grace,
         )
         self.report = self._worker.report
 

@@ -53,6 +53,7 @@ __all__ = [
     "SameQueue",
     "StorageError",
     "SyncFailed",
+    "TimedOut",
     "UndecodableItem",
     "UndecodableQueue",
     "UnknownCodec",
@@ -746,6 +747,14 @@ class HandlerTooSlow(FdbqueueError):
             f"the handler took {seconds:.1f} seconds, and a transaction lives five; move the slow "
             "part into a handler without a transaction"
         )
+
+
+class TimedOut(FdbqueueError, TimeoutError):
+    """A job that ran for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the job ran for more than {seconds:g} seconds")
 
 
 class InvalidUniqueKey(FdbqueueError, ValueError):

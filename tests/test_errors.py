@@ -58,6 +58,7 @@ ALL = [
     errors.InvalidIdempotencyKey("", 255),
     errors.LeaseLost("id"),
     errors.HandlerTooSlow(6.1),
+    errors.TimedOut(60),
     errors.InvalidUniqueKey("", 255),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),

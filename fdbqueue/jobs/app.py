@@ -18,6 +18,7 @@ from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.queue.arguments import validate_timeout
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Duration, Keep, Transaction
 from fdbqueue.worker.context import Context
@@ -183,6 +184,7 @@ class App:
         queue: str = "jobs",
         priority: int = 0,
         retry: Retry | Decision | None = None,
+        timeout: Duration | None = None,
         unique: Unique | None = None,
         version: int = 1,
     ) -> _Decorator:
@@ -203,6 +205,8 @@ class App:
             priority: Its priority, the lowest first.
             retry: When to try it again after an error: a policy, or a function of the error and the
                 context that returns a delay or an outcome. By default `Retry()`, of 20 attempts.
+            timeout: The time after which it is told to stop, and has failed: a coroutine is
+                cancelled, a function finds `Context.cancelled` set. See `grace` of `work`.
             unique: A unique key, or a function of the arguments that returns one: nothing is pushed
                 while an unfinished job has the same key.
             version: The version of the job, from 1. Workers with an older one leave it to others.
@@ -210,7 +214,9 @@ class App:
         Raises:
             DuplicateJob: Another job of this app has the name.
         """
-        settings = Settings(queue, priority, Retry() if retry is None else retry, unique)
+        policy = Retry() if retry is None else retry
+        seconds = None if timeout is None else validate_timeout(timeout)
+        settings = Settings(queue, priority, policy, seconds, unique)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             full_name = name or f"{_module_of(function)}.{function.__qualname__}"
@@ -229,6 +235,7 @@ class App:
         concurrency: int = 10,
         lease: Duration = 30,
         name: str | None = None,
+        grace: Duration = 10,
         drain: bool = False,
     ) -> WorkerReport:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
@@ -238,6 +245,8 @@ class App:
             concurrency: The number of jobs of each queue that run at a time.
             lease: The time until other workers may take over the jobs of a worker that died.
             name: The name that `workers` and the claims show; `None` for the host and process id.
+            grace: The time after which a job that was told to stop, and goes on, has failed:
+                another thread does the next job.
             drain: Whether to stop once no job can be claimed and none is running.
         """
         names = queues or tuple(dict.fromkeys(job.settings.queue for job in self._jobs.values()))
@@ -258,6 +267,7 @@ class App:
                 lease=lease,
                 store_results=bool(queue.options(self.db).keeps_done),
                 name=name,
+                grace=grace,
             )
             for queue in map(self.queue, names)
         ]

@@ -58,7 +58,8 @@ class JobHandler(Handler):
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
         in_transaction = job.takes == "Transaction"
-        return Call(job.name, function, in_transaction, decide, job.arguments.encode_result)
+        encode, timeout = job.arguments.encode_result, job.settings.timeout
+        return Call(job.name, function, in_transaction, decide, encode, timeout)
 
     def _say_once(self, name: str, version: int) -> None:
         if (name, version) in self._unknown:

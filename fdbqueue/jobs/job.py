@@ -33,6 +33,7 @@ class Settings:
         queue: The name of its queue.
         priority: Its priority, the lowest first.
         retry: When to try it again after an error.
+        timeout: The seconds after which it is told to stop; `None` for no limit.
         unique: Its unique key, or a function of its arguments that returns the key.
         delay: The time until it is ready.
         at: The time at which it is ready.
@@ -42,6 +43,7 @@ class Settings:
     queue: str
     priority: int
     retry: Retry | Decision
+    timeout: float | None
     unique: Unique | None = None
     delay: Duration | None = None
     at: datetime | None = None

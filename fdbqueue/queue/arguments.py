@@ -300,6 +300,16 @@ def validate_lease(lease: object) -> float:
     return float(validate_seconds("a lease", lease, is_over=True, below=_MAX_LEASE))
 
 
+def validate_timeout(timeout: object) -> float:
+    """Return the seconds that a job may run; raise an error if that is not a valid time.
+
+    Example:
+        >>> validate_timeout("1m")
+        60.0
+    """
+    return float(validate_seconds("timeout", timeout, is_over=True, below=_MAX_LEASE))
+
+
 # What a task may be
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from fdbqueue.worker.signals import stopping_on_signals
-from fdbqueue.worker.worker import Worker, WorkerReport
+from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs
 
 
 def run_together(workers: Sequence[Worker], *, drain: bool = False) -> WorkerReport:
@@ -35,7 +35,7 @@ def run_together(workers: Sequence[Worker], *, drain: bool = False) -> WorkerRep
             stop()
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
-    with stopping_on_signals(stop, lambda: sum(worker.jobs for worker in workers)):
+    with stopping_on_signals(stop, lambda: sum(map(held_jobs, workers))):
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -56,6 +56,7 @@ class Call(NamedTuple):
         outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
             queue try it again.
         encode: Returns the JSON form of what it returned, if that is stored.
+        timeout: The seconds after which it is told to stop; `None` for those of the worker.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Call(NamedTuple):
     in_transaction: bool
     outcome: Callable[[Exception], Outcome | None] = outcome_of
     encode: Callable[[Any], Any] = _as_it_is
+    timeout: float | None = None
 
 
 class Handler(ABC):
@@ -87,8 +89,16 @@ class Handler(ABC):
     def call(self, context: Context) -> Call:
         """Return the call for a job."""
 
-    def run(self, call: Call, *arguments: Any) -> Any:
-        """Call the function, await its result if necessary, and return it; raise its exception."""
+    def run(
+        self,
+        call: Call,
+        *arguments: Any,
+        began: Callable[[futures.Future[Any]], object] = _as_it_is,
+    ) -> Any:
+        """Call the function, await its result if necessary, and return it; raise its exception.
+
+        `began(future)` is called if it is a coroutine. The future can be cancelled.
+        """
         result = call.function(*arguments)
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError("the handler returned a generator, whose code has not run")
@@ -98,9 +108,11 @@ class Handler(ABC):
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError("a handler that takes a transaction must be a plain function")
-        return self._awaited(result)
+        return self._awaited(result, began)
 
-    def _awaited(self, awaitable: Awaitable[Any]) -> Any:
+    def _awaited(
+        self, awaitable: Awaitable[Any], began: Callable[[futures.Future[Any]], object]
+    ) -> Any:
         async def settled() -> tuple[Any, BaseException | None]:
             # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
@@ -110,6 +122,7 @@ class Handler(ABC):
 
         loop = self.loop or self._begin_loop()
         future = asyncio.run_coroutine_threadsafe(settled(), loop)
+        began(future)
         while not futures.wait([future], _LOOK).done:
             if self.is_orphan:
                 raise RuntimeError("the event loop was closed while a handler was awaited in it")

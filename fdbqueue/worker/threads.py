@@ -5,10 +5,12 @@ Executors of `concurrent.futures` would fail once the main thread has ended.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -22,7 +24,22 @@ Pausing: TypeAlias = Generator[None, None, None]
 _QUICK = 0.0002  # seconds that a quick handler takes at most, on average
 _UNKNOWN = 1.0  # seconds assumed for a handler at first
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
+_LOOK = 1.0  # seconds from one look at whether the threads have ended to the next
 _PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
+
+
+def stack_of(ident: int) -> TracebackType | None:
+    """Return where a thread is, as the traceback of an error that it would raise now.
+
+    >>> stack_of(0) is None
+    True
+    """
+    frame = sys._current_frames().get(ident)
+    stack: TracebackType | None = None
+    while frame is not None:
+        stack = TracebackType(stack, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return stack
 
 
 class Threads(Generic[_Job]):
@@ -74,21 +91,43 @@ class Threads(Generic[_Job]):
         """Notifies the thread that runs quick jobs."""
         self._others = threading.Condition(self._lock)
         """Notifies the other threads."""
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}
+        """The threads by their identifiers; without those that were replaced."""
         self.errors: list[BaseException] = []
 
     def __enter__(self) -> Threads[_Job]:
         self._is_closed = False
-        self._threads = []
+        self._threads = {}
         try:
             for i in range(self._n):
-                thread = threading.Thread(target=self._work, args=(i == 0,))
-                thread.start()
-                self._threads.append(thread)
+                with self._lock:
+                    self._start(is_first=i == 0)
         except BaseException:  # the system may have no room for another thread
             self._close()
             raise
         return self
+
+    def _start(self, is_first: bool) -> None:
+        """Start a thread. The caller has the lock, for which the thread waits first."""
+        # Neither the end of a `with` block nor Python waits for one that was replaced.
+        thread = threading.Thread(target=self._work, args=(is_first,), daemon=True)
+        thread.start()
+        assert thread.ident is not None
+        self._threads[thread.ident] = thread
+
+    def replace(self, ident: int) -> None:
+        """Go on without a thread whose job hangs: start another one, and wait for it no more.
+
+        Args:
+            ident: The identifier of the thread. It ends as soon as its job returns.
+        """
+        with self._lock:
+            is_first = next(iter(self._threads)) == ident
+            del self._threads[ident]
+            self._under_way -= 1
+            others, self._threads = self._threads, {}
+            self._start(is_first)
+            self._threads = {**self._threads, **others} if is_first else {**others, **self._threads}
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -100,8 +139,13 @@ class Threads(Generic[_Job]):
             self._is_closed = True
             self._first.notify_all()
             self._others.notify_all()
-        for thread in self._threads:
-            thread.join()
+        while alive := self._alive():
+            for thread in alive:
+                thread.join(_LOOK)  # it may be replaced meanwhile
+
+    def _alive(self) -> list[threading.Thread]:
+        with self._lock:
+            return [thread for thread in self._threads.values() if thread.is_alive()]
 
     @property
     def overlap(self) -> bool:
@@ -152,6 +196,8 @@ class Threads(Generic[_Job]):
             has_ended: Whether it has just ended a job.
         """
         with self._lock:
+            if threading.get_ident() not in self._threads:
+                return None  # another thread has replaced this one
             if has_ended:
                 self._under_way -= 1
             if is_first:

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +15,22 @@ from typing import Any, Protocol, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
-from fdbqueue.errors import FdbqueueError, HandlerTooSlow, LeaseLost, error_classes, error_text
+from fdbqueue.errors import (
+    FdbqueueError,
+    HandlerTooSlow,
+    LeaseLost,
+    TimedOut,
+    error_classes,
+    error_text,
+)
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
     validate_lease,
     validate_number,
     validate_result,
+    validate_seconds,
+    validate_timeout,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
@@ -30,7 +40,7 @@ from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.telemetry import Telemetry
-from fdbqueue.worker.threads import Background, Pausing, Threads
+from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)
@@ -66,6 +76,10 @@ class _Stopped(Exception):
     """The worker was stopped and does not retry its transaction."""
 
 
+class _GivenUp(Exception):
+    """The worker has ended the attempt without its handler, which returned too late."""
+
+
 _LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
 
 
@@ -79,6 +93,11 @@ class _Job:
         began: When it began to run, by the performance counter.
         call: The call of its handler; `None` before it is known.
         context: What the handler knows; `None` before the job begins.
+        thread: The identifier of the thread that runs it.
+        future: Its coroutine, if it is one.
+        told_after: The seconds after which it was told that its time is over; `None` if it was not.
+        is_ending: Whether its handler has returned.
+        is_given_up: Whether the worker has ended the attempt without it.
     """
 
     claim: Claim
@@ -86,6 +105,11 @@ class _Job:
     began: float = 0.0
     call: Call | None = None
     context: Context | None = None
+    thread: int = 0
+    future: futures.Future[Any] | None = None
+    told_after: float | None = None
+    is_ending: bool = False
+    is_given_up: bool = False
 
     @property
     def name(self) -> str:
@@ -137,6 +161,12 @@ class Worker:
             job fails. Needs a queue that keeps done items (`configure(db, keep=...)`).
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
+        timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
+            finds `Context.cancelled` set. `None` for no limit. A handler with `tr` has five
+            seconds.
+        grace: The time after which a job that was told to stop, and goes on, has failed: the
+            attempt keeps its stack, and another thread does the next job. Python cannot end the
+            thread that hangs.
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
@@ -166,6 +196,8 @@ class Worker:
         agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
+        timeout: Duration | None = None,
+        grace: Duration = 10,
     ) -> None:
         if not isinstance(queue, BaseQueue):
             raise TypeError(f"a worker needs a queue, not {queue!r}")
@@ -177,6 +209,8 @@ class Worker:
         self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         self._concurrency = validate_number(concurrency, "concurrency", 1)
         self._lease = validate_lease(lease)
+        self._timeout = None if timeout is None else validate_timeout(timeout)
+        self._grace = validate_seconds("grace", grace)
         self._stores_results = store_results
         self._options: dict[str, Any] = {}
         if agent is not None:
@@ -195,17 +229,13 @@ class Worker:
         self._held: dict[_Job, None] = {}  # in the order of their claims
         self._extended_at = 0.0
         self._woken = threading.Event()  # wakes the thread that extends leases
+        self._late_in = math.inf  # seconds until the time of a job is over
         self._watch: Future | None = None  # fires when a job is cancelled
         self._seconds = 1.0  # moving average of the duration of a job
         self._progress: Callable[[WorkerReport], object] = no_progress
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
         self.report = WorkerReport()
-
-    @property
-    def jobs(self) -> int:
-        """The number of jobs that the worker has claimed."""
-        return len(self._held)
 
     def stop(self) -> None:
         """Let running jobs finish and start no others.
@@ -242,7 +272,7 @@ class Worker:
         self._threads.errors.clear()
         with (
             closing(self._handler),
-            stopping_on_signals(self.stop, lambda: self.jobs),
+            stopping_on_signals(self.stop, lambda: len(self._held)),
             self._extending(),
             self._background,
         ):
@@ -347,6 +377,7 @@ class Worker:
         claim = job.claim
         context = job.context = self._context(job)
         job.began = time.perf_counter()
+        job.thread = threading.get_ident()
         try:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
@@ -358,13 +389,15 @@ class Worker:
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
                     with in_span():
-                        returned = self._encoded(call, self._handler.run(call))
+                        returned = self._encoded(call, self._run_handler(job, call))
                     if context.endings:
                         self._end_in_transaction(claim, returned, context.endings)
         except LeaseLost:
             self._end(job, "lost")
         except _Stopped:
             self._release([job])
+        except _GivenUp:
+            _log.info("%s %s: it returned after its time was over", self._name, job.name)
         except BaseException as failure:
             self._fail_attempt(job, failure)
         else:
@@ -376,6 +409,51 @@ class Worker:
                 request = self._store.ack_request(claim, returned)
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
+
+    def _run_handler(self, job: _Job, call: Call) -> Any:
+        """Run a handler outside of a transaction, unless the worker gives up on it."""
+        try:
+            return self._handler.run(call, began=partial(setattr, job, "future"))
+        except futures.CancelledError:
+            if job.told_after is None:
+                raise
+            raise TimedOut(job.told_after) from None
+        finally:
+            with self._guard:
+                job.is_ending = True
+            if job.is_given_up:
+                raise _GivenUp
+
+    def _end_late(self) -> float:
+        """Stop the jobs whose time is over; return the seconds until that of the next one."""
+        with self._guard:
+            running = [job for job in self._held if job.call and not job.call.in_transaction]
+        left = math.inf
+        for job in running:
+            timeout = (job.call and job.call.timeout) or self._timeout
+            if timeout is None or job.context is None:
+                continue
+            over = time.perf_counter() - job.began - timeout
+            if over >= 0 and job.told_after is None:
+                job.told_after = timeout
+                job.context.cancelled.set()
+                if job.future is not None:
+                    job.future.cancel()
+            if over >= self._grace:
+                self._give_up(job, timeout)
+            else:
+                left = min(left, -over if over < 0 else self._grace - over)
+        return left
+
+    def _give_up(self, job: _Job, timeout: float) -> None:
+        """End an attempt without its handler, which hangs, and go on without its thread."""
+        with self._guard:
+            if job.is_ending:
+                return
+            job.is_given_up = True
+        failure = TimedOut(timeout).with_traceback(stack_of(job.thread))
+        self._threads.replace(job.thread)
+        self._fail_attempt(job, failure)
 
     def _context(self, job: _Job) -> Context:
         return Context(
@@ -562,10 +640,11 @@ class Worker:
                 self._woken.clear()
                 try:
                     self._renew()
+                    self._late_in = self._end_late()
                     self._try("cannot look for cancelled jobs", self._tell_cancelled)
                 except BaseException as error:  # of the program's logging
                     self._fail(error)
-                left = self._extended_at + self._lease / 3 - time.monotonic()
+                left = min(self._extended_at + self._lease / 3 - time.monotonic(), self._late_in)
 
         thread = threading.Thread(target=extend, daemon=True)
         thread.start()
@@ -626,3 +705,8 @@ class Worker:
             change(self._db)
         except Exception as error:
             _log.warning("%s: this worker %s: %s", self._name, failure, error)
+
+
+def held_jobs(worker: Worker) -> int:
+    """Return the number of jobs that a worker has claimed."""
+    return len(worker._held)

@@ -89,3 +89,16 @@ def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("it has ended, or is not in the queue") == 2
     assert "cancelled" in fdbq.output("show", queue, running)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(fdbq: Shell) -> None:
+    queue = fdbq.environment["q"]
+    first, second = (fdbq.output("push", queue, number).strip() for number in "12")
+    fdbq.output("limit", queue, "--attempts", "1")
+    deaf = "trap '' TERM; sleep 300"
+    script = f'read n; if [ $n = 1 ]; then sh -c "{deaf}" & sleep 300; else {deaf}; fi'
+    options = ("--job-timeout", "100ms", "--grace", "500ms", "--concurrency", "2", "--drain")
+    done = fdbq("work", queue, "--exec", script, *options)
+    assert "2 failed" in done.stdout
+    assert "exit code -15" in fdbq.output("show", queue, first)
+    assert "exit code -9" in fdbq.output("show", queue, second)

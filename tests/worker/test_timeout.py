@@ -1,0 +1,113 @@
+"""A job that runs for too long is told to stop; one that hangs gives its slot to others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.jobs import App, Context, Retry
+from tests.support.waiting import MAX_WAIT
+
+
+def test_a_coroutine_is_cancelled(db: Any, queue: PriorityQueue) -> None:
+    ended: list[str] = []
+
+    async def handler(item: Any) -> None:
+        try:
+            await asyncio.sleep(MAX_WAIT)
+        finally:
+            ended.append(item.value)
+
+    item = queue.push(db, "job")
+    assert Worker(db, queue, handler, timeout=0.05).run(drain=True) == WorkerReport(failed=1)
+    assert ended == ["job"]
+    (attempt,) = queue.get(db, item).failed_attempts
+    assert attempt.error == "TimedOut: the job ran for more than 0.05 seconds"
+
+
+def test_a_function_is_told_and_may_still_succeed(db: Any, queue: PriorityQueue) -> None:
+    def handler(context: Context) -> None:
+        assert context.cancelled.wait(MAX_WAIT)
+
+    queue.push(db, "job")
+    assert Worker(db, queue, handler, timeout=0.05).run(drain=True) == WorkerReport(done=1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_function_that_hangs_loses_its_slot_and_its_attempt(
+    db: Any, queue: PriorityQueue, concurrency: int
+) -> None:
+    go = threading.Event()
+    seen: list[Any] = []
+
+    def hang(item: Any) -> None:
+        seen.append(item.value)
+        if item.value < concurrency:
+            assert go.wait(MAX_WAIT)
+
+    items = queue.push_many(db, range(concurrency + 5))
+    worker = Worker(db, queue, hang, concurrency=concurrency, timeout=0.05, grace=0.05)
+    queue.configure(db, max_attempts=1)
+    try:
+        assert worker.run(drain=True) == WorkerReport(done=5, failed=concurrency)
+    finally:
+        go.set()
+    assert sorted(seen) == [*range(concurrency + 5)]
+    for item in items[:concurrency]:
+        info = queue.get(db, item)
+        assert info.state == "dead"
+        (attempt,) = info.failed_attempts
+        assert attempt.error == "TimedOut: the job ran for more than 0.05 seconds"
+        assert "in hang\n    assert go.wait(MAX_WAIT)" in str(attempt.traceback)
+
+
+def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) -> None:
+    go, returned = threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    def handler(context: Context) -> str:
+        attempts.append(context.attempt)
+        if context.attempt == 1:
+            context.at_end(lambda tr: returned.set())
+            go.wait(MAX_WAIT)
+            return "too late"
+        go.set()
+        return "in time"
+
+    queue.configure(db, keep=10)
+    item = queue.push(db, "job")
+    worker = Worker(db, queue, handler, timeout=0.05, grace=0.05, store_results=True)
+    worker.run(drain=True)
+    while queue.state(db, item) != "done":
+        queue.retry(db, item)
+        Worker(db, queue, handler, store_results=True).run(drain=True)
+    assert attempts == [1, 2]
+    assert queue.result(db, item) == "in time"
+    assert not returned.is_set()
+
+
+def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
+    app = App(db)
+
+    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
+    async def slow() -> None:
+        await asyncio.sleep(MAX_WAIT)
+
+    @app.job(queue=name)
+    async def unlimited() -> None:
+        await asyncio.sleep(0.2)
+
+    handle = slow.push()
+    unlimited.push()
+    assert app.work(drain=True) == WorkerReport(done=1, failed=1)
+    assert handle.state() == "dead"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon", True])
+def test_a_wrong_timeout_is_refused(db: Any, queue: PriorityQueue, timeout: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
+        Worker(db, queue, print, timeout=timeout)
