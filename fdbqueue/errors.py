@@ -749,7 +749,7 @@ class HandlerTooSlow(FdbqueueError):
         )
 
 
-class TimedOut(FdbqueueError, TimeoutError):
+class TimedOut(FdbqueueError):
     """A job that ran for too long."""
 
     def __init__(self, seconds: float) -> None:

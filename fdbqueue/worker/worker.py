@@ -36,6 +36,7 @@ from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
 from fdbqueue.worker.handler import Call, FunctionHandler, Handler, outcome_of
+from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.signals import stopping_on_signals
@@ -81,40 +82,6 @@ class _GivenUp(Exception):
 
 
 _LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A claimed item.
-
-    Attributes:
-        claim: Its claim.
-        lease_end: The latest end of its lease, by this process's monotonic clock.
-        began: When it began to run, by the performance counter.
-        call: The call of its handler; `None` before it is known.
-        context: What the handler knows; `None` before the job begins.
-        thread: The identifier of the thread that runs it.
-        future: Its coroutine, if it is one.
-        told_after: The seconds after which it was told that its time is over; `None` if it was not.
-        is_ending: Whether its handler has returned.
-        is_given_up: Whether the worker has ended the attempt without it.
-    """
-
-    claim: Claim
-    lease_end: float
-    began: float = 0.0
-    call: Call | None = None
-    context: Context | None = None
-    thread: int = 0
-    future: futures.Future[Any] | None = None
-    told_after: float | None = None
-    is_ending: bool = False
-    is_given_up: bool = False
-
-    @property
-    def name(self) -> str:
-        """Its id, and the name of its function if a handler has several."""
-        return " ".join(filter(None, [self.claim.item.id, self.call and self.call.name]))
 
 
 class Claimable(Protocol[_Item_co]):
@@ -226,7 +193,7 @@ class Worker:
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
-        self._held: dict[_Job, None] = {}  # in the order of their claims
+        self._held: dict[HeldJob, None] = {}  # in the order of their claims
         self._extended_at = 0.0
         self._woken = threading.Event()  # wakes the thread that extends leases
         self._late_in = math.inf  # seconds until the time of a job is over
@@ -338,13 +305,13 @@ class Worker:
         held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
 
-    def _divided(self, claim: Claim) -> tuple[list[_Job], list[_Job]]:
+    def _divided(self, claim: Claim) -> tuple[list[HeldJob], list[HeldJob]]:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
         If one of the others killed the worker, each of these would lose another attempt.
         """
         lease_end = time.monotonic() + self._lease
-        jobs = [_Job(each, lease_end) for each in claim]
+        jobs = [HeldJob(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
@@ -361,7 +328,7 @@ class Worker:
             self._name,
         )
 
-    def _run_job(self, job: _Job) -> Pausing:
+    def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""
         try:
             yield from self._do(job)
@@ -370,7 +337,7 @@ class Worker:
                 self._let_go(job)
             self._fail(error)
 
-    def _do(self, job: _Job) -> Pausing:
+    def _do(self, job: HeldJob) -> Pausing:
         if self._stop.is_set:
             self._release([job])
             return
@@ -410,10 +377,10 @@ class Worker:
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _run_handler(self, job: _Job, call: Call) -> Any:
+    def _run_handler(self, job: HeldJob, call: Call) -> Any:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
         try:
-            return self._handler.run(call, began=partial(setattr, job, "future"))
+            return self._handler.run(call, began=job.note)
         except futures.CancelledError:
             if job.told_after is None:
                 raise
@@ -431,21 +398,18 @@ class Worker:
         left = math.inf
         for job in running:
             timeout = (job.call and job.call.timeout) or self._timeout
-            if timeout is None or job.context is None:
+            if timeout is None:
                 continue
             over = time.perf_counter() - job.began - timeout
-            if over >= 0 and job.told_after is None:
-                job.told_after = timeout
-                job.context.cancelled.set()
-                if job.future is not None:
-                    job.future.cancel()
+            if over >= 0:
+                job.tell(timeout)
             if over >= self._grace:
                 self._give_up(job, timeout)
             else:
                 left = min(left, -over if over < 0 else self._grace - over)
         return left
 
-    def _give_up(self, job: _Job, timeout: float) -> None:
+    def _give_up(self, job: HeldJob, timeout: float) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""
         with self._guard:
             if job.is_ending:
@@ -455,7 +419,7 @@ class Worker:
         self._threads.replace(job.thread)
         self._fail_attempt(job, failure)
 
-    def _context(self, job: _Job) -> Context:
+    def _context(self, job: HeldJob) -> Context:
         return Context(
             job.claim,
             self._store.options.max_attempts,
@@ -463,7 +427,7 @@ class Worker:
             partial(self._extend, job),
         )
 
-    def _extend(self, job: _Job) -> None:
+    def _extend(self, job: HeldJob) -> None:
         began = time.monotonic()
         self._queue.extend(self._db, job.claim, self._lease)
         job.lease_end = began + self._lease
@@ -482,7 +446,7 @@ class Worker:
 
         change_once(self._queue, self._db, body)
 
-    def _acknowledged(self, job: _Job, outcome: Callable[[], LeaseLost | None]) -> None:
+    def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:
         """Report the end of a job whose acknowledgement is over."""
         lost = error = None
         try:
@@ -529,7 +493,7 @@ class Worker:
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
-    def _end(self, job: _Job, outcome: str, error: BaseException | None = None) -> None:
+    def _end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
         """Count and log a job that ended, and tell the caller of `run`."""
         seconds = time.perf_counter() - job.began
         with self._ended:
@@ -554,7 +518,7 @@ class Worker:
         except Exception:
             _log.exception("%s: the progress callback failed", self._name)
 
-    def _advice(self, job: _Job, outcome: str) -> str | None:
+    def _advice(self, job: HeldJob, outcome: str) -> str | None:
         """Return what to do about a job that will not run again, or that was lost."""
         max_attempts = self._store.options.max_attempts
         if outcome == "failed" and max_attempts is not None and job.claim.attempt >= max_attempts:
@@ -570,7 +534,7 @@ class Worker:
             )
         return None
 
-    def _fail_attempt(self, job: _Job, failure: BaseException) -> None:
+    def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
         began = time.monotonic()
         decide = outcome_of if job.call is None else job.call.outcome
@@ -606,7 +570,7 @@ class Worker:
         else:
             queue.nack(db, claim, error=failure)
 
-    def _release(self, jobs: list[_Job]) -> None:
+    def _release(self, jobs: list[HeldJob]) -> None:
         """Release jobs that have not started."""
         failed: list[tuple[str, Exception]] = []
         for job in jobs:
@@ -619,7 +583,7 @@ class Worker:
         for id, reason in failed:
             _log.error("%s %s: cannot be returned: %s", self._name, id, reason)
 
-    def _let_go(self, job: _Job) -> None:
+    def _let_go(self, job: HeldJob) -> None:
         """Hold a job no longer. The caller has the lock."""
         self._held.pop(job, None)
         if not self._held or self._room():
