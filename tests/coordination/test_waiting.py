@@ -245,9 +245,11 @@ def test_a_pop_cannot_wait_beyond_the_limit_of_watches(
 
 def test_an_invalid_wait_is_rejected(db: Any, queue: PriorityQueue) -> None:
     queue.push(db, "stays")
-    for wrong in ("5", True, None):
+    for wrong in (b"5", True, None):
         with pytest.raises(TypeError, match="number of seconds"):
             queue.pop(db, wait=wrong)
+    with pytest.raises(ValueError, match="wait as a text is such as '90s' or '1h30m', not '5'"):
+        queue.pop(db, wait="5")
     assert queue.pop(db, wait=10**400).value == "stays"
     queue.push(db, "stays")
     for wrong in (-1, math.nan):

@@ -68,7 +68,7 @@ def test_reads_take_the_snapshot_of_a_transaction(db: Any, name: str, kind: Any)
 
 
 def test_dir_of_the_library_lists_the_public_names_and_modules() -> None:
-    modules = {"admin", "aio", "errors", "testing", "types"}
+    modules = {"admin", "aio", "errors", "jobs", "testing", "types"}
     assert {*dir(fdbqueue)} == {*fdbqueue.__all__, *modules, "__version__"}
     assert all(hasattr(fdbqueue, name) for name in dir(fdbqueue))
     assert fdbqueue.__version__ == importlib.metadata.version("fdbqueue")
