@@ -128,9 +128,11 @@ def typed_handlers(
     q: PriorityQueue[Page],
     one: Callable[[Item[Page]], int],
     two: Callable[[Transaction, Item[Page]], None],
+    of_attempt: Callable[[jobs.Context], None],
     other: Callable[[Item[int]], None],
     free: Callable[[int, str], None],
 ) -> None:
+    Worker(db, q, of_attempt, timeout="1m", grace=5)
     Worker(db, q, one)
     Worker(db, q, two)
     Worker(db, q, print)

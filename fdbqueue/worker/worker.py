@@ -156,7 +156,10 @@ class Worker:
         self,
         db: Database,
         queue: Claimable[_T],
-        handler: Callable[[_T], object] | Callable[[Transaction, _T], object] | Handler,
+        handler: Callable[[_T], object]
+        | Callable[[Context], object]
+        | Callable[[Transaction, _T], object]
+        | Handler,
         *,
         concurrency: int = 1,
         lease: Duration = 30,
