@@ -29,7 +29,12 @@ from pathlib import Path
 
 from fdbqueue.embedded.clock import microseconds
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
-from fdbqueue.embedded.disk.generations import Outdated, current, database_file
+from fdbqueue.embedded.disk.generations import (
+    Outdated,
+    current,
+    database_file,
+    use_write_ahead_log,
+)
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.embedded.permissions import (
     Opened,
@@ -169,7 +174,7 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
     if application == 0 and tables == 0:
         if _has_commits(path):
             raise CorruptDatabase(str(database_file(path)), "the database file is empty")
-        connection.execute("PRAGMA journal_mode=WAL")
+        use_write_ahead_log(connection)
         connection.executescript(
             f"BEGIN; {_SCHEMA} INSERT INTO clock VALUES ({1 - microseconds()}, 1);"
             f"PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT_VERSION}; COMMIT;"
@@ -181,7 +186,7 @@ def create_or_check(path: Path, connection: sqlite3.Connection) -> None:
     elif version != FORMAT_VERSION:
         raise FormatVersionMismatch(str(path), version, FORMAT_VERSION)
     else:
-        connection.execute("PRAGMA journal_mode=WAL")  # the output of `.recover` is not in WAL mode
+        use_write_ahead_log(connection)  # the output of `.recover` has none
 
 
 def _migrate_from_1(path: Path, connection: sqlite3.Connection) -> None:

@@ -66,6 +66,15 @@ def live_bytes(connection: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Let a database have a write-ahead log; raise `sqlite3.Error` if that cannot be stored.
+
+    Rows have to be fetched up to the end: SQLite commits the change after the last one, and nobody
+    learns of an error of a commit that the end of an unfinished statement makes.
+    """
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+
+
 def copy(path: Path, connection: sqlite3.Connection, check: Callable[[], object] = bool) -> None:
     """Create the next generation of the files. If this fails, nothing has changed.
 
@@ -81,7 +90,7 @@ def copy(path: Path, connection: sqlite3.Connection, check: Callable[[], object]
         create_like(old, unnamed)
         connection.execute("VACUUM INTO ?", (str(unnamed),))
         with closing(sqlite3.connect(unnamed, isolation_level=None)) as copied:
-            copied.execute("PRAGMA journal_mode=WAL")
+            use_write_ahead_log(copied)
         sync_path(unnamed)
         check()
         unnamed.rename(new)
