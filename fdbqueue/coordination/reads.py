@@ -20,7 +20,7 @@ from fdbqueue.layout.values import UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Items, LocatedItem, read_payload
+from fdbqueue.operations.items import Filter, Items, LocatedItem, read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
@@ -64,24 +64,6 @@ class Finished(NamedTuple):
     """The end of an item that is done: what its handler returned, or `None`."""
 
     result: Any
-
-
-class Filter(NamedTuple):
-    """The items that a search looks for: those to which all of these apply. `None` is for any.
-
-    Attributes:
-        priority: Their priority.
-        agent: Text within the name of the agent of a task, ignoring case.
-        id: Text within the id.
-        error: Text within the error of the last failed attempt, ignoring case.
-        client: Text within the name of the client that has claimed the item, ignoring case.
-    """
-
-    priority: Any = None
-    agent: str | None = None
-    id: str | None = None
-    error: str | None = None
-    client: str | None = None
 
 
 class _Range(NamedTuple):

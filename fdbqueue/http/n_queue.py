@@ -44,8 +44,9 @@ from fdbqueue.http.v1.bodies import (
 )
 from fdbqueue.http.v1.parameters import AfterQueue
 from fdbqueue.http.v1.values import options_of
+from fdbqueue.queue.arguments import MAX_TEXT
 from fdbqueue.queue.overview import stats_as_json
-from fdbqueue.queue.transfer.idempotency import MAX_KEY, push_once
+from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.types import Item
 
 _HIGHEST = 2**53 - 1
@@ -304,7 +305,7 @@ async def push_batch(
     served: ServedQueues,
     name: _WriteOf,
     body: Batch,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=MAX_KEY)] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=MAX_TEXT)] = None,
 ) -> BatchPushed:
     """Push several items in one transaction: all of them or none, or as many as fit."""
     ids = await _push(served, name, body.items, idempotency_key, body.as_many_as_fit)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.http.responses import NOT_JSON, REQUEST_ID
 from fdbqueue.http.security import Role, authorize
-from fdbqueue.queue.transfer.idempotency import MAX_KEY
+from fdbqueue.queue.arguments import MAX_TEXT
 
 _HEADER = b"x-request-id"
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
@@ -92,7 +92,7 @@ IDEMPOTENCY_KEY = parameter(
     "A request repeated with the same key within a day stores nothing more.",
     type="string",
     minLength=1,
-    maxLength=MAX_KEY,
+    maxLength=MAX_TEXT,
 )
 """The description of the header, for a direct route."""
 

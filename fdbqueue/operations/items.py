@@ -606,6 +606,24 @@ def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:
         tr.clear(layout.unique_key(unique))
 
 
+class Filter(NamedTuple):
+    """The items that a search looks for: those to which all of these apply. `None` is for any.
+
+    Attributes:
+        priority: Their priority.
+        agent: Text within the name of the agent of a task, ignoring case.
+        id: Text within the id.
+        error: Text within the error of the last failed attempt, ignoring case.
+        client: Text within the name of the client that has claimed the item, ignoring case.
+    """
+
+    priority: Any = None
+    agent: str | None = None
+    id: str | None = None
+    error: str | None = None
+    client: str | None = None
+
+
 class LocatedItem(NamedTuple):
     """An item that the transaction read, in any state.
 

@@ -12,19 +12,20 @@ from math import isfinite
 from numbers import Real
 from typing import Any, TypeGuard, get_args
 
-from fdbqueue.coordination.reads import Filter
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
 from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.layout.values import LAST_MILLISECOND, utc_time
+from fdbqueue.operations.items import Filter
 from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
 MAX_INTEGER = 2**63 - 1
-_MAX_TEXT = 255  # bytes of UTF-8
+MAX_TEXT = 255
+"""Bytes of UTF-8 in names and keys; a header has as many characters."""
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
@@ -76,7 +77,7 @@ def _is_text(text: object) -> TypeGuard[str]:
     """Return whether this is text of 1 to 255 bytes of UTF-8."""
     if isinstance(text, str) and text:
         with suppress(UnicodeEncodeError):
-            return len(text.encode()) <= _MAX_TEXT
+            return len(text.encode()) <= MAX_TEXT
     return False
 
 
@@ -193,10 +194,10 @@ def validate_client_name(name: object) -> str:
         isinstance(name, str)
         and name
         and name.isprintable()
-        and len(name.encode("utf-8", "surrogatepass")) <= _MAX_TEXT
+        and len(name.encode("utf-8", "surrogatepass")) <= MAX_TEXT
     ):
         return name
-    raise ValueError(f"a name is printable text of 1 to {_MAX_TEXT} bytes, not {name!r}")
+    raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
 
 
 def validate_result(result: Any) -> bytes | None:
@@ -282,7 +283,7 @@ def validate_unique(key: object) -> str:
     """Return a unique key; raise `InvalidUniqueKey` unless it is text of 1 to 255 bytes."""
     if _is_text(key):
         return key
-    raise InvalidUniqueKey(key, _MAX_TEXT)
+    raise InvalidUniqueKey(key, MAX_TEXT)
 
 
 def validate_claim(claim: Claim) -> Claim:
@@ -362,7 +363,7 @@ def validate_client(name: object) -> str:
 def _name(field: str, name: object) -> str:
     if _is_text(name):
         return name
-    raise InvalidTask(field, name, f"text of 1 to {_MAX_TEXT} bytes in UTF-8")
+    raise InvalidTask(field, name, f"text of 1 to {MAX_TEXT} bytes in UTF-8")
 
 
 def kept_options(keep: Keep | None) -> dict[str, Any]:

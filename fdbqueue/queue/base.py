@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.reads import Filter
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
@@ -37,7 +36,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import traceback_text
-from fdbqueue.operations.items import NewItem
+from fdbqueue.operations.items import Filter, NewItem
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.queue.arguments import (

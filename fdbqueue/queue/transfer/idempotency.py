@@ -10,14 +10,12 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
+from fdbqueue.queue.arguments import MAX_TEXT
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Priority, Transaction
 
 _HOURS = 24
-MAX_KEY = 255
-"""Bytes of UTF-8; a header has as many characters."""
-
 _MAX_DROPPED = 100  # outdated keys that one push deletes
 
 
@@ -89,8 +87,8 @@ def remembered(
 
     `digest` is of the request; that of another one with the same key must be equal.
     """
-    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_KEY:
-        raise InvalidIdempotencyKey(key, MAX_KEY)
+    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_TEXT:
+        raise InvalidIdempotencyKey(key, MAX_TEXT)
     layout = store_of(queue).layout
     stored_key = layout.idempotency_key(key)
     hour = int(time.time() // 3600)
