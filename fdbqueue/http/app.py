@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from fdbqueue import aio
-from fdbqueue.http import dashboard, n_queue, v1
+from fdbqueue.http import dashboard, n_queue
 from fdbqueue.http.metrics import Metrics
-from fdbqueue.http.responses import add_error_handlers
+from fdbqueue.http.responses import add_error_handlers, answer
 from fdbqueue.http.routing import RequestLog, SegmentPaths, direct_routes
 from fdbqueue.http.security import Guard, Limits, Tokens
 from fdbqueue.http.served import Served
-from fdbqueue.http.v1 import jobs
+from fdbqueue.http.v1 import items, jobs, queues
 from fdbqueue.types import Database
 
 _router = APIRouter(responses=n_queue.ERRORS)
+
+_PREFIX = "/v1"
+_ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matters first
+
+_v1 = APIRouter(prefix=_PREFIX)
+for _each in _ROUTERS:
+    _v1.include_router(_each)
 
 
 class _Status(BaseModel):
@@ -71,9 +79,9 @@ def create_app(
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
     # Those whose speed matters, before all others.
-    app.router.routes += direct_routes(jobs.router, v1.router.prefix)
+    app.router.routes += direct_routes(jobs.router, _PREFIX)
     app.router.routes += direct_routes(n_queue.direct)
-    for router in (dashboard.router, v1.router, n_queue.direct, n_queue.others, _router):
+    for router in (dashboard.router, _v1, n_queue.direct, n_queue.others, _router):
         app.include_router(router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(
@@ -81,11 +89,23 @@ def create_app(
     )
     if origins:
         _allow_origins(app, origins)
-    app.add_middleware(SegmentPaths, prefix="/v1/")
+    app.add_middleware(SegmentPaths, prefix=f"{_PREFIX}/")
     app.add_middleware(RequestLog)
     add_error_handlers(app)
-    app.add_exception_handler(405, v1.not_allowed)
+    app.add_exception_handler(405, _not_allowed)
     return app
+
+
+async def _not_allowed(request: Request, error: Any) -> Response:
+    """Answer 405; below `/v1`, name all methods of the path, which several routes may share."""
+    headers, path = error.headers, request.scope["path"]
+    if path.startswith(f"{_PREFIX}/"):
+        path = path.removeprefix(_PREFIX)
+        routes = [route for router in _ROUTERS for route in router.routes]
+        found = [each for each in routes if isinstance(each, Route) and each.path_regex.match(path)]
+        methods = {method for route in found for method in route.methods or ()}
+        headers = {"allow": ", ".join(sorted(methods))}
+    return answer(request, 405, str(error.detail), headers)
 
 
 @_router.get("/health")

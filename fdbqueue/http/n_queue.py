@@ -33,7 +33,6 @@ from fdbqueue.http.routing import (
 )
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Served, ServedQueues, call_waiting, popped, validate_encoding
-from fdbqueue.http.v1 import queues as v1_queues
 from fdbqueue.http.v1.bodies import (
     MAX_ITEMS,
     MAX_WAIT,
@@ -406,4 +405,4 @@ async def queues(
     after: AfterQueue = None,
 ) -> Response:
     """The queues in order of their names, page by page, and the numbers of each."""
-    return await v1_queues.queues(request, served, limit, after)
+    return await served.page(request, limit, after)

@@ -14,8 +14,10 @@ from fastapi import Depends, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.errors import InvalidQueueName, QueueNotFound
-from fdbqueue.http.responses import Delivered
-from fdbqueue.types import Database, QueueStats
+from fdbqueue.http.responses import Delivered, json_response
+from fdbqueue.http.security import grant_of
+from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.types import Database
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -76,13 +78,25 @@ class Served:
         self._queues: dict[str, tuple[float, Handle]] = {}
         self._numbers = SharedReads()
 
-    async def numbers(
-        self, after: str | None, limit: int, prefix: str = ""
-    ) -> dict[str, QueueStats]:
-        """Return the numbers of a page of queues, whose names begin with a text."""
-        return await self._numbers.get(
-            aio.overview, self.db, after=after, limit=limit, prefix=prefix
+    async def page(
+        self, request: Request, limit: int, after: str | None, prefix: str = ""
+    ) -> Response:
+        """Return a page of the queues that a request may see, with the numbers of each.
+
+        Their names begin with a text.
+        """
+        grant = grant_of(request)
+        allowed = "" if grant is None else grant.queues.removesuffix("*")
+        beginning = max(prefix, allowed, key=len)
+        if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
+            return json_response({"queues": [], "next": None})
+        numbers = await self._numbers.get(
+            aio.overview, self.db, after=after, limit=limit + 1, prefix=beginning
         )
+        found = [each for each in numbers.items() if grant is None or grant.includes(each[0])]
+        page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
+        more = len(found) > limit
+        return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
 
     async def queue(self, name: str, must_exist: bool = True) -> Handle:
         """Return the queue of a name, of its stored kind; a new one is a priority queue.

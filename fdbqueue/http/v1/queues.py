@@ -70,16 +70,7 @@ async def queues(
     ] = "",
 ) -> Response:
     """Return the queues in order of their names, page by page, and the numbers of each."""
-    grant = grant_of(request)
-    allowed = "" if grant is None else grant.queues.removesuffix("*")
-    beginning = max(prefix, allowed, key=len)
-    if not (beginning.startswith(prefix) and beginning.startswith(allowed)):
-        return json_response({"queues": [], "next": None})
-    numbers = await served.numbers(after, limit + 1, beginning)
-    found = [each for each in numbers.items() if grant is None or grant.includes(each[0])]
-    page = [{"name": name, **stats_as_json(stats)} for name, stats in found[:limit]]
-    more = len(found) > limit
-    return json_response({"queues": page, "next": found[limit - 1][0] if more else None})
+    return await served.page(request, limit, after, prefix)
 
 
 @router.put(
