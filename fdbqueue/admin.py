@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.check import CheckReport, check
+from fdbqueue.queue.names import drop, migrate, rename
 from fdbqueue.queue.overview import overview, queue_names, queues
-from fdbqueue.queue.registry import drop, migrate, rename
 from fdbqueue.queue.transfer.backup import backup, restore
 from fdbqueue.queue.transfer.copying import copy
 from fdbqueue.queue.transfer.rows import QueueCopy

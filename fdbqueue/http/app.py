@@ -29,10 +29,6 @@ _router = APIRouter(responses=n_queue.ERRORS)
 _PREFIX = "/v1"
 _ROUTERS = (jobs.router, items.router, queues.router)  # those whose speed matters first
 
-_v1 = APIRouter(prefix=_PREFIX)
-for _each in _ROUTERS:
-    _v1.include_router(_each)
-
 
 class _Status(BaseModel):
     """The status of a healthy server."""
@@ -81,7 +77,9 @@ def create_app(
     # Those whose speed matters, before all others.
     app.router.routes += direct_routes(jobs.router, _PREFIX)
     app.router.routes += direct_routes(n_queue.direct)
-    for router in (dashboard.router, _v1, n_queue.direct, n_queue.others, _router):
+    for router in _ROUTERS:
+        app.include_router(router, prefix=_PREFIX)
+    for router in (dashboard.router, n_queue.direct, n_queue.others, _router):
         app.include_router(router)
     app.add_middleware(app.state.metrics.middleware)
     app.add_middleware(

@@ -405,4 +405,4 @@ async def queues(
     after: AfterQueue = None,
 ) -> Response:
     """The queues in order of their names, page by page, and the numbers of each."""
-    return await served.page(request, limit, after)
+    return await served.page(request, limit, after, "")

@@ -78,9 +78,7 @@ class Served:
         self._queues: dict[str, tuple[float, Handle]] = {}
         self._numbers = SharedReads()
 
-    async def page(
-        self, request: Request, limit: int, after: str | None, prefix: str = ""
-    ) -> Response:
+    async def page(self, request: Request, limit: int, after: str | None, prefix: str) -> Response:
         """Return a page of the queues that a request may see, with the numbers of each.
 
         Their names begin with a text.
