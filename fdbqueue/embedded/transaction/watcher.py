@@ -13,7 +13,7 @@ from contextlib import closing
 
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.changes import FileChanges
+from fdbqueue.embedded.transaction.file_changes import FileChanges
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
