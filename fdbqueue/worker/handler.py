@@ -9,11 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent import futures
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome
+
+_T = TypeVar("_T")
+
+AnyHandler: TypeAlias = (
+    Callable[[_T], object] | Callable[[Context], object] | Callable[[Transaction, _T], object]
+)
+"""A function that a worker calls with the item, with the context, or in a transaction."""
 
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 

@@ -35,7 +35,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
-from fdbqueue.worker.handler import Call, FunctionHandler, Handler, outcome_of
+from fdbqueue.worker.handler import AnyHandler, Call, FunctionHandler, Handler, outcome_of
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
@@ -156,10 +156,7 @@ class Worker:
         self,
         db: Database,
         queue: Claimable[_T],
-        handler: Callable[[_T], object]
-        | Callable[[Context], object]
-        | Callable[[Transaction, _T], object]
-        | Handler,
+        handler: AnyHandler[_T] | Handler,
         *,
         concurrency: int = 1,
         lease: Duration = 30,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Future
-from fdbqueue.embedded.transaction import changes
+from fdbqueue.embedded.transaction import file_changes as changes
 from tests.support.waiting import wait_until
 
 NOTICES = pytest.param(
