@@ -132,6 +132,20 @@ def test_imports_point_down(path: Path) -> None:
     assert outside == EXCEPTIONS.get(module, set())
 
 
+def test_the_embedded_engine_is_a_library_of_its_own() -> None:
+    """In the library one module opens it, besides the commands; it knows nothing of queues."""
+    rooms_from: dict[str, set[str]] = {}
+    for path in [*MODULES, *COMMANDS]:
+        names = imported(ast.parse(path.read_text()))
+        rooms_from[dotted(path)] = {name.split(".")[0] for name in names}
+    users = {module for module, rooms in rooms_from.items() if "embedded" in rooms}
+    own = {module for module in rooms_from if module.split(".")[0] == "embedded"}
+    of_commands = {dotted(path) for path in COMMANDS}
+    assert users - own - of_commands == {"database.opening"}
+    used = {room for module in own for room in rooms_from[module]}
+    assert used == {"embedded", *ANYBODYS}
+
+
 def test_few_modules_are_exceptions() -> None:
     assert len(EXCEPTIONS) <= 2
 
