@@ -268,37 +268,18 @@ class _Time(Duration):
         return seconds
 
 
-_LIMITS = {
-    "size": ("max_size", "Maximum number of items, including delayed and claimed ones."),
-    "attempts": (
-        "max_attempts",
-        "Number of times an item may be claimed before it becomes a dead letter.",
-    ),
-    "concurrency": ("concurrency", "Maximum number of items claimed at a time, up to 10,000."),
-    "agent-concurrency": (
-        "agent_concurrency",
-        "Maximum number of tasks of one agent claimed at a time, up to 10,000.",
-    ),
-    "keep-last": ("keep_number", "Number of the newest done items to keep."),
-    "keep-for": ("keep_seconds", "Time for which done items are kept, such as 7d."),
-    "keep-attempts": ("kept_attempts", "Number of the last failed attempts to keep of an item."),
-    "keep-traceback": ("traceback_bytes", "Number of bytes to keep from the end of a traceback."),
-}
-"""The options of `fdbq limit`: the field of `Options` that each sets, and its help."""
-
-
 _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
     "keep_seconds": ("DURATION|none", _Time(0, 10_000_000_000)),
     "kept_attempts": ("N", click.INT),
     "traceback_bytes": ("BYTES", click.INT),
 }
-"""The types of the options that are not numbers of items or `none`, by their fields."""
+"""The types of the options that are not numbers of items or `none`."""
 
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (field, text) in reversed(_LIMITS.items()):
-        metavar, kind = _KINDS.get(field, ("N|none", _Bound()))
-        option = click.option(f"--{name}", field, metavar=metavar, type=kind, help=text)
+    for name, (flag, text, *_) in reversed(LIMITS.items()):
+        metavar, kind = _KINDS.get(name, ("N|none", _Bound()))
+        option = click.option(f"--{flag}", name, metavar=metavar, type=kind, help=text)
         command = option(command)
     return command
 
@@ -328,12 +309,11 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
     with usage_errors():
         target.configure(db, **_settings(bounds))
     options = target.options(db)
-    limits = {name: getattr(options, field) for name, (field, _) in _LIMITS.items()}
+    limits = {name: getattr(options, name) for name in LIMITS}
     if as_json:
-        fields = {field: limits[name] for name, (field, _) in _LIMITS.items()}
-        echo(json_line({"queue": queue, **fields, "paused": options.paused}))
+        echo(json_line({"queue": queue, **limits, "paused": options.paused}))
         return
-    rows = [(name, _limit_text(name, bound)) for name, bound in limits.items()]
+    rows = [(LIMITS[name].flag, _limit_text(name, bound)) for name, bound in limits.items()]
     print_table(("limit", "value"), [rows])
     if options.paused:
         echo(f"{queue} is paused")
@@ -348,9 +328,9 @@ def _settings(bounds: dict[str, float | None]) -> dict[str, Any]:
 
 
 def _limit_text(name: str, bound: int | None) -> str:
-    if bound is None or (bound == 0 and name != "keep-traceback"):
+    if bound is None or (bound == 0 and name != "traceback_bytes"):
         return "none"
-    return str(timedelta(seconds=bound)) if name == "keep-for" else f"{bound:,}"
+    return str(timedelta(seconds=bound)) if name == "keep_seconds" else f"{bound:,}"
 
 
 @click.command("workers")

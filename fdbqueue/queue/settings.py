@@ -33,22 +33,48 @@ class Settings(TypedDict, total=False):
 
 
 class Limit(NamedTuple):
-    """The numbers that an option accepts, and whether it also accepts `None`, for no limit."""
+    """An option: its name and help in `fdbq limit`, and the numbers that it accepts.
 
+    `can_be_none` is true if it also accepts `None`, for no limit.
+    """
+
+    flag: str
+    help: str
     lowest: int = 1
     highest: int = MAX_INTEGER
     can_be_none: bool = True
 
 
 LIMITS = {
-    "max_size": Limit(),
-    "max_attempts": Limit(),
-    "concurrency": Limit(highest=MAX_SLOTS),
-    "agent_concurrency": Limit(highest=MAX_SLOTS),
-    "keep_seconds": Limit(),
-    "keep_number": Limit(),
-    "kept_attempts": Limit(highest=MAX_KEPT_ATTEMPTS, can_be_none=False),
-    "traceback_bytes": Limit(lowest=0, highest=MAX_TRACEBACK, can_be_none=False),
+    "max_size": Limit("size", "Maximum number of items, including delayed and claimed ones."),
+    "max_attempts": Limit(
+        "attempts", "Number of times an item may be claimed before it becomes a dead letter."
+    ),
+    "concurrency": Limit(
+        "concurrency",
+        f"Maximum number of items claimed at a time, up to {MAX_SLOTS:,}.",
+        highest=MAX_SLOTS,
+    ),
+    "agent_concurrency": Limit(
+        "agent-concurrency",
+        f"Maximum number of tasks of one agent claimed at a time, up to {MAX_SLOTS:,}.",
+        highest=MAX_SLOTS,
+    ),
+    "keep_number": Limit("keep-last", "Number of the newest done items to keep."),
+    "keep_seconds": Limit("keep-for", "Time for which done items are kept, such as 7d."),
+    "kept_attempts": Limit(
+        "keep-attempts",
+        "Number of the last failed attempts to keep of an item.",
+        highest=MAX_KEPT_ATTEMPTS,
+        can_be_none=False,
+    ),
+    "traceback_bytes": Limit(
+        "keep-traceback",
+        "Number of bytes to keep from the end of a traceback.",
+        lowest=0,
+        highest=MAX_TRACEBACK,
+        can_be_none=False,
+    ),
 }
 """The options that can be changed, by their names in Python, HTTP and JSON, except for `paused`.
 
@@ -62,10 +88,10 @@ def _validated(name: str, value: object) -> object:
         return validate_flag(name, value)
     if name not in LIMITS:
         raise TypeError(f"there is no option {name!r}: {', '.join(['keep', *LIMITS, 'paused'])}")
-    lowest, highest, can_be_none = LIMITS[name]
-    if can_be_none:
-        return validate_bound(name, value, highest)
-    return validate_range(name, value, lowest, highest)
+    limit = LIMITS[name]
+    if limit.can_be_none:
+        return validate_bound(name, value, limit.highest)
+    return validate_range(name, value, limit.lowest, limit.highest)
 
 
 def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[str, Any]:

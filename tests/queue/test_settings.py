@@ -94,8 +94,8 @@ def test_python_the_command_line_http_and_the_documentation_have_the_options_of_
 def test_the_ranges_and_defaults_of_http_are_those_of_the_table() -> None:
     defaults = Options("priority", "json", int, None)
     fields = NewOptions.model_json_schema()["properties"]
-    for name, (lowest, highest, can_be_none) in LIMITS.items():
-        number = fields[name]["anyOf"][0] if can_be_none else fields[name]
-        assert number["minimum"] == lowest
-        assert number.get("maximum", highest) <= highest
+    for name, limit in LIMITS.items():
+        number = fields[name]["anyOf"][0] if limit.can_be_none else fields[name]
+        assert number["minimum"] == limit.lowest
+        assert number.get("maximum", limit.highest) <= limit.highest
         assert fields[name]["default"] == getattr(defaults, name)

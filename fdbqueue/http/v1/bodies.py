@@ -21,6 +21,7 @@ from pydantic import (
 
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_time
+from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import State
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
 # After the limits of a number: pydantic does not describe those of a validator.
 _EXACT = BeforeValidator(exact_integer)
 Limit = Annotated[int, Field(ge=1, le=_MAX_LIMIT), _EXACT]
-Slots = Annotated[int, Field(ge=1, le=10_000), _EXACT]
+Slots = Annotated[int, Field(ge=1, le=LIMITS["concurrency"].highest), _EXACT]
 WholeSeconds = Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT]
 Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
 QueueName = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
@@ -216,8 +217,8 @@ class NewOptions(_Request):
     agent_concurrency: Slots | None = None
     keep_seconds: WholeSeconds | None = None
     keep_number: Limit | None = None
-    kept_attempts: Integer = Field(10, ge=1, le=1_000)
-    traceback_bytes: Integer = Field(8_000, ge=0, le=30_000)
+    kept_attempts: Integer = Field(10, ge=1, le=LIMITS["kept_attempts"].highest)
+    traceback_bytes: Integer = Field(8_000, ge=0, le=LIMITS["traceback_bytes"].highest)
     paused: bool = False
 
 
