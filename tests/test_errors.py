@@ -66,7 +66,7 @@ ALL = [
     jobs.DuplicateJob("shop.send"),
     jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
     jobs.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
-    jobs.UnresolvedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
+    jobs.UnsupportedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
 ]
 
 

@@ -20,7 +20,7 @@ from fdbqueue.jobs.errors import (
     DuplicateJob,
     InvalidArguments,
     UndecodableArguments,
-    UnresolvedAnnotation,
+    UnsupportedAnnotation,
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
@@ -41,5 +41,5 @@ __all__ = [
     "RetryIn",
     "Snooze",
     "UndecodableArguments",
-    "UnresolvedAnnotation",
+    "UnsupportedAnnotation",
 ]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import PurePath
-from types import SimpleNamespace
+from types import SimpleNamespace, UnionType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
+from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
+from fdbqueue.queue.arguments import validate_json
 
 _RETURN = "return"
+_encoder = json.JSONEncoder(allow_nan=False)
+_UNIONS = (typing.Union, UnionType)
+_JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
 
 
 def _to_json(value: Any) -> Any:
@@ -23,6 +28,9 @@ def _to_json(value: Any) -> Any:
         return str(value)
     if hasattr(value, "model_dump"):  # a model of pydantic
         return value.model_dump(mode="json")
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -40,26 +48,87 @@ class _Converter:
     """Converts the values of one parameter, or the results, to JSON and back.
 
     Args:
+        job: The name of the job.
         kind: The annotation.
+
+    Raises:
+        TypeError: msgspec does not support the annotation. What the annotations of the fields of a
+            class name may also be unknown, which raises other errors.
     """
 
-    def __init__(self, kind: Any) -> None:
-        self._kind = kind
-        self.is_any = kind is Any or kind is inspect.Parameter.empty
+    def __init__(self, job: str, kind: Any) -> None:
+        self._job = job
+        self._is_any = kind in (Any, object, typing.NoReturn)
+        self._kind = Any if self._is_any else kind
+        msgspec.json.Decoder(self._kind)
+        self._is_json = _is_json(self._kind)
+        self._unchanged = kind if kind in (str, int, bool, type(None)) else None
+        members = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
+        origins = [typing.get_origin(member) or member for member in members]
+        self._abstract = tuple(each for each in origins if inspect.isabstract(each))
 
-    def encode(self, value: Any) -> Any:
-        """Return the JSON form of a value; raise `ValueError` or `TypeError` if it does not fit."""
-        if self.is_any:
+    def encode(self, name: str, value: Any) -> Any:
+        """Return the JSON form of a value of the parameter with this name.
+
+        Raises:
+            InvalidArguments: The value does not fit.
+        """
+        if type(value) is self._unchanged:
             return value
-        encoded = msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
-        self.decode(encoded)
+        try:
+            encoded = value if self._is_any else self._encoded(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidArguments(self._job, name, f"{error}, not {value!r}") from None
+        if self._is_json:
+            try:
+                validate_json(value)
+            except (TypeError, ValueError) as error:
+                raise InvalidArguments(self._job, name, str(error)) from None
         return encoded
 
-    def decode(self, stored: Any) -> Any:
-        """Return the value of a JSON form; raise `ValueError` or `TypeError` if it does not fit."""
-        if self.is_any:
+    def _encoded(self, value: Any) -> Any:
+        built = msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
+        if self._is_json or isinstance(built, str):
+            encoded = built
+        else:  # NaN raises, and tuples become lists
+            encoded = json.loads(_encoder.encode(built))
+        decoded = self._decoded(encoded)
+        # The text of a date is stored as a date is, but the function would not get the text.
+        is_integer = isinstance(decoded, float) and isinstance(value, int)
+        if not is_integer and not isinstance(value, (type(decoded), *self._abstract)):
+            expected, given = type(decoded).__name__, type(value).__name__
+            raise TypeError(f"Expected `{expected}`, got `{given}`")
+        return encoded
+
+    def decode(self, name: str, stored: Any) -> Any:
+        """Return the value of a JSON form, of the parameter with this name.
+
+        Raises:
+            UndecodableArguments: The value does not fit.
+        """
+        if self._is_any or type(stored) is self._unchanged:
             return stored
+        try:
+            return self._decoded(stored)
+        except (TypeError, ValueError) as error:
+            raise UndecodableArguments(self._job, name, f"{error}, not {stored!r}") from None
+
+    def _decoded(self, stored: Any) -> Any:
         return msgspec.convert(stored, self._kind, str_keys=True, dec_hook=_from_json)
+
+
+def _is_json(kind: Any) -> bool:
+    """Return whether all values of a type are JSON already.
+
+    >>> _is_json(list[dict[str, Any]]), _is_json(list[bytes])
+    (True, False)
+    """
+    if kind in _JSON_TYPES:
+        return True
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict:
+        return arguments[0] in (str, Any) and _is_json(arguments[1])
+    return (origin is list or origin in _UNIONS) and all(map(_is_json, arguments))
 
 
 class _Converters(NamedTuple):
@@ -68,15 +137,15 @@ class _Converters(NamedTuple):
     Attributes:
         positional: Those of the parameters that take positional arguments, with their names.
         named: Those of the parameters that take keyword arguments.
-        rest: That of `*args`, if there is one.
-        extra: That of `**kwargs`, if there is one.
+        rest: That of `*args`, with its name.
+        extra: That of `**kwargs`.
         result: That of the result.
     """
 
     positional: list[tuple[str, _Converter]]
     named: dict[str, _Converter]
-    rest: tuple[str, _Converter] | None
-    extra: _Converter | None
+    rest: tuple[str, _Converter]
+    extra: _Converter
     result: _Converter
 
 
@@ -86,12 +155,14 @@ class Arguments:
     Values are converted by the annotations of their parameters: dates and times to ISO 8601,
     `timedelta` to its durations, `UUID`, `Decimal` and `Path` to text, `bytes` to base64, an `Enum`
     to its value (all of them texts, or all integers), dataclasses, `TypedDict` and models of
-    pydantic to objects. Without an annotation, or with `Any`, a value is JSON already. Defaults are
-    not stored: those of the function that runs hold.
+    pydantic to objects. Without an annotation, or with `Any`, a value is JSON already, as are the
+    values in a `list[Any]` or a `dict[str, Any]`. Only where `Any` stands beside other types, in a
+    dataclass or a tuple, a date becomes text and stays text. Defaults are not stored: those of the
+    function that runs hold.
 
     Args:
         name: The name of the job.
-        function: The function. Its annotations are resolved at the first use.
+        function: The function. Its annotations are evaluated at the first use.
         skip: The number of first parameters that the worker supplies.
 
     Example:
@@ -114,10 +185,10 @@ class Arguments:
     def _converters(self) -> _Converters:
         positional: list[tuple[str, _Converter]] = []
         named: dict[str, _Converter] = {}
-        rest: tuple[str, _Converter] | None = None
-        extra: _Converter | None = None
+        extra = _Converter(self._name, Any)
+        rest = "", extra
         for name, parameter in self._signature.parameters.items():
-            converter = _Converter(self._resolved(name, parameter.annotation))
+            converter = self._converter(name, parameter.annotation)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 rest = name, converter
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -127,20 +198,24 @@ class Arguments:
                     positional.append((name, converter))
                 if parameter.kind is not parameter.POSITIONAL_ONLY:
                     named[name] = converter
-        result = _Converter(self._resolved(_RETURN, self._signature.return_annotation))
+        result = self._converter(_RETURN, self._signature.return_annotation)
         return _Converters(positional, named, rest, extra, result)
 
-    def _resolved(self, name: str, annotation: Any) -> Any:
-        """Return the type of an annotation, which may be text that Python has to resolve."""
+    def _converter(self, name: str, annotation: Any) -> _Converter:
+        """Return the converter for an annotation, which may be text that Python has to evaluate."""
         if annotation is inspect.Parameter.empty:
-            return Any
+            return _Converter(self._name, Any)
         # One at a time: the types that the worker supplies may be imported for type checkers only.
         holder = SimpleNamespace(__annotations__={name: annotation})
         names = getattr(self._function, "__globals__", {})
         try:
-            return typing.get_type_hints(holder, names, include_extras=True)[name]
+            kind = typing.get_type_hints(holder, names, include_extras=True)[name]
+            return _Converter(self._name, kind)
         except NameError as error:
-            raise UnresolvedAnnotation(self._name, name, str(error)) from error
+            reason = f"{error}; import it at the top of the module, outside of `if TYPE_CHECKING`"
+            raise UnsupportedAnnotation(self._name, name, reason) from error
+        except Exception as error:  # the code of an annotation may raise anything
+            raise UnsupportedAnnotation(self._name, name, str(error)) from error
 
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -149,20 +224,14 @@ class Arguments:
 
         Raises:
             InvalidArguments: The function does not take them, or one does not fit its annotation.
-            UnresolvedAnnotation: An annotation names a type that is not known.
+            UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
         """
+        converters = self._converters
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(self._name, None, str(error)) from None
-
-        def encode(name: str, converter: _Converter, value: Any) -> Any:
-            try:
-                return converter.encode(value)
-            except (TypeError, ValueError) as error:
-                raise InvalidArguments(self._name, name, f"{error}, not {value!r}") from None
-
-        return self._converted(args, kwargs, encode)
+        return _converted(converters, args, kwargs, _Converter.encode)
 
     def decode(
         self, args: list[Any], kwargs: Mapping[str, Any]
@@ -172,38 +241,15 @@ class Arguments:
         Raises:
             UndecodableArguments: The function does not take them, or one does not fit its
                 annotation: another version of the function stored them, or another client did.
-            UnresolvedAnnotation: An annotation names a type that is not known.
+            UnsupportedAnnotation: An annotation cannot be evaluated, or its values not be stored.
         """
+        converters = self._converters
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise UndecodableArguments(self._name, None, str(error)) from None
-
-        def decode(name: str, converter: _Converter, stored: Any) -> Any:
-            try:
-                return converter.decode(stored)
-            except (TypeError, ValueError) as error:
-                raise UndecodableArguments(self._name, name, f"{error}, not {stored!r}") from None
-
-        values, named = self._converted(args, kwargs, decode)
+        values, named = _converted(converters, args, kwargs, _Converter.decode)
         return tuple(values), named
-
-    def _converted(
-        self,
-        args: typing.Sequence[Any],
-        kwargs: Mapping[str, Any],
-        convert: Callable[[str, _Converter, Any], Any],
-    ) -> tuple[list[Any], dict[str, Any]]:
-        """Return what a conversion returns for each of some arguments that the function takes."""
-        positional, named, rest, extra, _ = self._converters
-        values = [convert(*each, value) for each, value in zip(positional, args)]
-        if rest is not None:
-            values += [convert(*rest, value) for value in args[len(positional) :]]
-        by_name = {
-            name: convert(name, named.get(name) or extra or _Converter(Any), value)
-            for name, value in kwargs.items()
-        }
-        return values, by_name
 
     def encode_result(self, value: Any) -> Any:
         """Return the JSON form of a result.
@@ -211,10 +257,7 @@ class Arguments:
         Raises:
             InvalidArguments: It does not fit the return annotation.
         """
-        try:
-            return self._converters.result.encode(value)
-        except (TypeError, ValueError) as error:
-            raise InvalidArguments(self._name, _RETURN, f"{error}, not {value!r}") from None
+        return self._converters.result.encode(_RETURN, value)
 
     def decode_result(self, stored: Any) -> Any:
         """Return a result, given its JSON form; `None` if none was stored.
@@ -222,9 +265,18 @@ class Arguments:
         Raises:
             UndecodableArguments: It does not fit the return annotation.
         """
-        if stored is None:
-            return None
-        try:
-            return self._converters.result.decode(stored)
-        except (TypeError, ValueError) as error:
-            raise UndecodableArguments(self._name, _RETURN, f"{error}, not {stored!r}") from None
+        return None if stored is None else self._converters.result.decode(_RETURN, stored)
+
+
+def _converted(
+    converters: _Converters,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    convert: Callable[[_Converter, str, Any], Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return what a conversion returns for each of some arguments that the function takes."""
+    positional, named, (rest_name, rest), extra, _ = converters
+    values = [convert(each, name, value) for (name, each), value in zip(positional, args)]
+    values += [convert(rest, rest_name, value) for value in args[len(positional) :]]
+    by_name = {name: convert(named.get(name, extra), name, value) for name, value in kwargs.items()}
+    return values, by_name

@@ -9,7 +9,7 @@ __all__ = [
     "DuplicateJob",
     "InvalidArguments",
     "UndecodableArguments",
-    "UnresolvedAnnotation",
+    "UnsupportedAnnotation",
 ]
 
 
@@ -73,8 +73,8 @@ class UndecodableArguments(FdbqueueError, ValueError):
         )
 
 
-class UnresolvedAnnotation(FdbqueueError, TypeError):
-    """An annotation of a job that names a type which its module does not know.
+class UnsupportedAnnotation(FdbqueueError, TypeError):
+    """An annotation of a job that cannot be evaluated, or whose values cannot be stored.
 
     Attributes:
         job: The name of the job.
@@ -86,10 +86,7 @@ class UnresolvedAnnotation(FdbqueueError, TypeError):
         self.job = job
         self.parameter = parameter
         self.reason = reason
-        super().__init__(
-            f"{_place(job, parameter)}: the annotation cannot be resolved: {reason}; import the "
-            "type at the top of the module, outside of `if TYPE_CHECKING`"
-        )
+        super().__init__(f"{_place(job, parameter)}: the annotation cannot be used: {reason}")
 
 
 def _place(job: str, parameter: str | None) -> str:

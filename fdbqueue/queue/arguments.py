@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, get_args
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey
-from fdbqueue.layout.codecs import encode_returned
+from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.layout.values import LAST_MILLISECOND, utc_time
 from fdbqueue.operations.items import Filter
@@ -198,6 +198,16 @@ def validate_client_name(name: object) -> str:
     ):
         return name
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
+
+
+def validate_json(value: Any) -> None:
+    """Raise `TypeError` or `ValueError` unless JSON represents a value as it is.
+
+    >>> validate_json({"sent": (3, 4)})
+    Traceback (most recent call last):
+    TypeError: a value of type tuple cannot be JSON: (3, 4)
+    """
+    JsonCodec().encode(value)
 
 
 def validate_result(result: Any) -> bytes | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict
 from uuid import UUID
 
 import pydantic
@@ -19,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.jobs.arguments import Arguments
-from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnresolvedAnnotation
+from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
+from fdbqueue.queue.arguments import validate_json
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -37,6 +39,11 @@ class Order:
     placed: datetime
     lines: list[tuple[str, int]] = field(default_factory=list)
     note: str | None = None
+
+
+@dataclass
+class Other:
+    id: UUID
 
 
 class Address(TypedDict):
@@ -215,8 +222,156 @@ def test_an_annotation_that_cannot_be_resolved_is_named_at_the_first_use() -> No
     def half(share: Fraction) -> None: ...
 
     arguments = Arguments("half", half)
-    with pytest.raises(UnresolvedAnnotation, match=r"'share' of the job half: .*'Fraction'"):
+    with pytest.raises(UnsupportedAnnotation, match=r"'share' of the job half: .*'Fraction'"):
         arguments.encode((1,), {})
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+class Mixed(Enum):
+    """Texts and integers, which msgspec does not support."""
+
+    ONE = 1
+    TWO = "two"
+
+
+def typed(annotation: Any) -> Arguments:
+    """Return the arguments of a job with one parameter of a type."""
+
+    def job(x: Any) -> None: ...
+
+    job.__annotations__["x"] = annotation
+    return Arguments("typed", job)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (float, NAN),
+        (float, INFINITY),
+        (float | None, -INFINITY),
+        (list[float], [1.0, NAN]),
+        (tuple[float, str], (NAN, "a")),
+        (dict[str, Any], {"a": [NAN]}),
+        (Any, NAN),
+        (Any, {"a": [INFINITY]}),
+    ],
+)
+def test_nan_and_infinity_are_refused(annotation: Any, value: object) -> None:
+    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*not JSON compliant"):
+        typed(annotation).encode((value,), {})
+
+
+@pytest.mark.parametrize("value", [(1,), {1}, datetime(2030, 1, 31), date(2030, 1, 31), object()])
+def test_without_an_annotation_a_value_is_json(value: object) -> None:
+    def untyped(x): ...  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+
+    for arguments in (Arguments("typed", untyped), typed(Any), typed(object)):
+        for each in (value, [value], {"a": value}):
+            with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
+                arguments.encode((each,), {})
+    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*keys .* must be text"):
+        typed(Any).encode(({1: 2},), {})
+
+
+@pytest.mark.parametrize("annotation", [list, list[Any], list[Any] | None, list[list[Any]]])
+def test_containers_of_anything_hold_json(annotation: Any) -> None:
+    for value in (date(2030, 1, 31), UUID(int=1), (1, 2)):
+        with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
+            typed(annotation).encode(([[value]],), {})
+    for mapping in (dict, dict[str, Any]):
+        with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*cannot be JSON"):
+            typed(mapping).encode(({"a": date(2030, 1, 31)},), {})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (date, "2030-01-31"),
+        (UUID, str(UUID(int=1))),
+        (Decimal, "1.50"),
+        (Decimal, 3),
+        (Path, "/a"),
+        (bytes, "YWI="),
+        (Color, "red"),
+        (date | None, "2030-01-31"),
+        (Order, {"id": str(UUID(int=1)), "total": "1", "placed": "2030-01-31T00:00:00"}),
+        (User, {"name": "ada", "born": "2030-01-31"}),
+        (Point, (1, 2)),
+        (tuple[int, ...], [1]),
+        (list[int], (1,)),
+        (set[int], [1]),
+        (int, 3.0),
+    ],
+)
+def test_the_json_form_of_a_value_does_not_pass_for_the_value(annotation: Any, value: Any) -> None:
+    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: Expected `.*`, got `"):
+        typed(annotation).encode((value,), {})
+
+
+class Gift(Order):
+    """A subclass of a dataclass."""
+
+
+class Admin(User):
+    """A subclass of a model."""
+
+
+class Name(str):
+    """A subclass of text."""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "decoded"),
+    [
+        (float, 3, 3.0),
+        (float | None, 3, 3.0),
+        (Order, *[Gift(UUID(int=1), Decimal(1), datetime(2030, 1, 31))] * 2),
+        (User, Admin(name="ada", born=date(2030, 1, 31)), User(name="ada", born=date(2030, 1, 31))),
+        (str, Name("ada"), "ada"),
+        (list[str], [Name("ada")], ["ada"]),
+        (PurePosixPath, PurePosixPath("/a"), PurePosixPath("/a")),
+        (Sequence[int], (1, 2), [1, 2]),
+        (Sequence[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
+        (Mapping[str, int], {"a": 1}, {"a": 1}),
+        (tuple[int, tuple[str, float]], (1, ("a", 2.5)), (1, ("a", 2.5))),
+    ],
+)
+def test_subclasses_and_abstract_types_fit(annotation: Any, value: Any, decoded: Any) -> None:
+    arguments = typed(annotation)
+    args, kwargs = arguments.encode((value,), {})
+    validate_json(args)  # as it is: the codec of a queue refuses tuples
+    assert vars_of(arguments.decode(args, kwargs)[0][0]) == vars_of(decoded)
+
+
+def vars_of(value: Any) -> Any:
+    return vars(value) if isinstance(value, (Order, User)) else value
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [date | str, UUID | str, Order | Other, Mixed, "x[", "datetime.nope", "Unknown", "1 / 0"],
+)
+def test_an_unsupported_annotation_is_named_before_any_value_is_looked_at(annotation: Any) -> None:
+    for use in (typed(annotation).encode, typed(annotation).decode):
+        for args in ([], ["a"], [object()]):
+            with pytest.raises(UnsupportedAnnotation, match="'x' of the job typed: ") as caught:
+                use(args, {})
+            assert (caught.value.job, caught.value.parameter) == ("typed", "x")
+
+    def result(): ...  # type: ignore[no-untyped-def]  # noqa: ANN202
+
+    result.__annotations__["return"] = annotation
+    with pytest.raises(UnsupportedAnnotation, match="the result of the job typed: "):
+        Arguments("typed", result).encode((), {})
+
+
+def test_a_function_that_never_returns_can_be_a_job() -> None:
+    def fail() -> NoReturn:
+        raise OSError
+
+    assert Arguments("fail", fail).encode((), {}) == ([], {})
 
 
 def test_the_types_that_a_worker_supplies_need_not_resolve() -> None:
