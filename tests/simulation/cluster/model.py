@@ -76,6 +76,7 @@ class State:
         lease: The length of its lease, in milliseconds.
         version_end: The version at which its lease ends.
         clock_end: The time at which its lease ends, in milliseconds. It is over after both.
+        is_cancelled: Whether it ends with its claim.
     """
 
     kind: str
@@ -85,6 +86,7 @@ class State:
     lease: int = 0
     version_end: Span = _NEVER
     clock_end: Span = _NEVER
+    is_cancelled: bool = False
 
     def __str__(self) -> str:
         facts = {"due": self.due, "version": self.version_end, "clock": self.clock_end}
@@ -436,6 +438,8 @@ class Model:
 
         def failed(state: State) -> State:
             after = self._failed(state)
+            if state.is_cancelled:
+                return _GONE
             if not delay or after.kind == "dead":
                 return after
             return State("delayed", state.attempts, due=_later(entry, delay))
@@ -445,7 +449,7 @@ class Model:
 
     def _release(self, entry: Entry) -> None:
         for item in self._held(entry):
-            self._change(entry, item, lambda state: State("ready", state.attempts - 1))
+            self._change(entry, item, _released)
 
     def _extend(self, entry: Entry) -> None:
         for item in self._held(entry):
@@ -464,6 +468,21 @@ class Model:
             entry, item, lambda state: state.kind not in ("claimed", "gone"), "removed"
         ):
             self._end(item)
+
+    def _cancel(self, entry: Entry) -> None:
+        """Let an item end: at once if it waits, and with its claim if a client has it.
+
+        If its lease runs out, it expires.
+        """
+        item = self._known(entry, entry.facts["value"])
+        if item is None:
+            return
+        self._sweep(entry, [item])
+        if not entry.facts["done"]:
+            self._observe(entry, item, lambda state: state.kind in _ENDED, "not cancelled")
+        elif self._observe(entry, item, lambda state: state.kind in UNFINISHED, "cancelled"):
+            item.expires = Span(entry.begun, entry.ended)
+            self._change(entry, item, _cancelled)
 
     def _reprioritize(self, entry: Entry) -> None:
         facts = entry.facts
@@ -494,7 +513,7 @@ class Model:
 
     def _take_back(self, entry: Entry) -> None:
         if (item := self._known(entry, entry.facts["value"])) is not None:
-            self._answer(entry, item, "claimed", lambda state: State("ready", state.attempts - 1))
+            self._answer(entry, item, "claimed", _released)
 
     def _run_now(self, entry: Entry) -> None:
         if (item := self._known(entry, entry.facts["value"])) is not None:
@@ -568,6 +587,14 @@ class Model:
 
 def _either(after: State, before: State, may: bool, must: bool) -> set[State]:
     return {after} if must else {after, before} if may else {before}
+
+
+def _cancelled(state: State) -> State:
+    return replace(state, is_cancelled=True) if state.kind == "claimed" else _GONE
+
+
+def _released(state: State) -> State:
+    return _GONE if state.is_cancelled else State("ready", state.attempts - 1)
 
 
 def _later(entry: Entry, delay: float) -> Span:

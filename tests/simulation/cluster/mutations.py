@@ -385,6 +385,14 @@ def _unextended() -> None:
     _change(Worker, "_renew", lambda _: renew)
 
 
+@_found_by("queues", "but it is gone", "and should be gone", "was not cancelled")
+def _uncancelled() -> None:
+    """An item that was cancelled returns with its claim."""
+    from fdbqueue.operations import leases
+
+    _change(leases, "_is_cancelled", lambda _: lambda item: False)
+
+
 @_found_by("workers", "an idle worker sleeps on")
 def _no_wake_up() -> None:
     """A push wakes nobody, and nobody looks whether others were woken in vain."""

@@ -108,6 +108,12 @@ RIGHT = {
     "an extension": [A, CLAIM, end(12, "extend", CLAIM, lease=10), pop(20, None), pop(23, "a")],
     "a claim of one of the first": [A, B, claim(3, "b", within=2), pop(4, "a")],
     "a removal": [A, at(2, "remove", value="a", done=True), pop(3, None)],
+    "a cancellation": [A, at(2, "cancel", value="a", done=True), pop(3, None)],
+    "a cancellation of a claimed item": [
+        *(A, CLAIM, at(4, "cancel", value="a", done=True)),
+        *(at(5, "cancel", value="a", done=True), end(6, "nack", CLAIM, delay=0), pop(7, None)),
+        at(8, "cancel", value="a", done=False),
+    ],
     "a removal of a claimed item": [A, CLAIM, at(4, "remove", value="a", done=False)],
     "a new priority": [
         A,
@@ -208,6 +214,17 @@ WRONG = {
     "a removal of a claim": (
         [A, CLAIM, at(4, "remove", value="a", done=True)],
         "a was removed, but it is",
+    ),
+    "a cancelled item that returns": (
+        [
+            *(A, CLAIM, at(4, "cancel", value="a", done=True)),
+            *(end(6, "nack", CLAIM, delay=0), pop(7, "a")),
+        ],
+        "a was taken, but it is gone",
+    ),
+    "a cancellation in vain": (
+        [A, CLAIM, at(4, "cancel", value="a", done=False)],
+        "a was not cancelled, but it is claimed",
     ),
     "a removal in vain": ([A, at(4, "remove", value="a", done=False)], "a was held, but it is"),
     "a move of a claim": (

@@ -136,6 +136,7 @@ class Session:
             self._settle: 5,
             self._take_back: 0.3,
             self._remove: 0.7,
+            self._cancel: 0.7,
             self._run_now: 0.5,
             self._put_back: 1,
             self._retry: 1,
@@ -316,6 +317,10 @@ class Session:
     def _remove(self) -> Step | None:
         """Remove an item that this session has pushed."""
         return self._of_own("remove", "remove")
+
+    def _cancel(self) -> Step | None:
+        """Cancel an item that this session has pushed, whether or not a client has claimed it."""
+        return self._of_own("cancel", "cancel")
 
     def _run_now(self) -> Step | None:
         """End a delay."""
