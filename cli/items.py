@@ -394,7 +394,7 @@ def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:
 def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
     """Return what matters most about an item in one line."""
     client = printable(info.claimed_by or "an unknown client")
-    verb = "cancelled, still claimed" if info.cancelled else "claimed"
+    verb = "cancelled, still claimed" if info.cancelling else "claimed"
     times = {
         "due": info.due_at,
         f"{verb} by {client}, lease ends": info.lease_ends,

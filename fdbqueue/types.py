@@ -246,7 +246,7 @@ class ItemInfo:
         lease_ends: When the lease of a claimed item ends, unless it is extended; `None` in any
             other state, or if it is not known.
         died_at: When it became a dead letter; `None` in any other state.
-        cancelled: Whether it was cancelled, and is still claimed.
+        cancelling: Whether it was cancelled, and is still claimed.
         finished_at: When a done item ended; `None` in any other state.
         outcome: How a done item ended; `None` in any other state.
         result: What the handler of a done item returned, if that is stored; otherwise `None`.
@@ -268,7 +268,7 @@ class ItemInfo:
     claimed_at: datetime | None
     lease_ends: datetime | None
     died_at: datetime | None
-    cancelled: bool
+    cancelling: bool
     finished_at: datetime | None
     outcome: Outcome | None
     result: Any

@@ -174,7 +174,7 @@ class Reads(Generic[_T]):
                 claimed_at=_claimed_at(found),
                 lease_ends=lease and utc_time(lease.clock_end),
                 died_at=utc_time(found.died_at) if state == "dead" else None,
-                cancelled=state == "claimed" and header.cancelled is not None,
+                cancelling=state == "claimed" and header.cancelled is not None,
                 finished_at=utc_time(found.finished_at) if state == "done" else None,
                 outcome=found.outcome if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),

@@ -82,7 +82,7 @@ def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
     fdbq.output("cancel", queue, waiting)
     done = fdbq("work", queue, "--exec", script, "--drain")
     assert "1 failed" in done.stdout
-    assert '"cancelled": true' in (fdbq.path / "info").read_text().replace('":', '": ').replace(
+    assert '"cancelling": true' in (fdbq.path / "info").read_text().replace('":', '": ').replace(
         "  ", " "
     )
     ended = fdbq("cancel", queue, waiting, running)

@@ -35,7 +35,7 @@ def test_a_claimed_item_ends_with_its_claim(
     claim = queue.claim(db, client="a worker")
     before = queue.get(db, item)
     assert queue.cancel(db, item)
-    assert queue.get(db, item).cancelled
+    assert queue.get(db, item).cancelling
     assert queue.state(db, item) == "claimed"
     assert_views_agree(db, queue)
     if end == "dead":

@@ -307,7 +307,7 @@ class Info(BaseModel):
     claimed_at: str | None
     lease_ends: str | None
     died_at: str | None
-    cancelled: bool
+    cancelling: bool
     finished_at: str | None
     outcome: Literal["done", "discarded", "cancelled"] | None
     result: Any
