@@ -14,7 +14,7 @@ from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
 
 ATTEMPTS = 20
-"""How often a job is tried by default: its last retry comes about eight hours after the first run.
+"""How often a job is tried by default: its last retry comes six to eight hours after the first run.
 
 So a job outlives the outage of a night, and one that can never succeed does not run for ever.
 """
