@@ -18,7 +18,7 @@ from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.queue.arguments import validate_timeout
+from fdbqueue.queue.arguments import MAX_INTEGER, validate_range, validate_timeout
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Duration, Keep, Transaction
 from fdbqueue.worker.context import Context
@@ -213,7 +213,9 @@ class App:
 
         Raises:
             DuplicateJob: Another job of this app has the name.
+            ValueError: `version` or `timeout` is out of range.
         """
+        version = validate_range("version", version, 1, MAX_INTEGER)
         policy = Retry() if retry is None else retry
         seconds = None if timeout is None else validate_timeout(timeout)
         settings = Settings(queue, priority, policy, seconds, unique)

@@ -328,6 +328,12 @@ def test_two_jobs_of_one_name_are_an_error(app: App) -> None:
     assert app.jobs["same"] is first
 
 
+@pytest.mark.parametrize("wrong", [{"version": 0}, {"version": "2"}, {"timeout": 0}])
+def test_a_wrong_option_of_a_job_is_refused(app: App, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is a number"):
+        app.job(**wrong)
+
+
 def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
     """A worker imports the module that another program runs as a script."""
     script = tmp_path / "shop.py"
