@@ -56,7 +56,9 @@ def validate_seconds(
     elif isinstance(seconds, str):
         seconds = seconds_of_text(seconds)
         if math.isnan(seconds):
-            raise ValueError(f"{name} as a text is such as '90s' or '1h30m', not {given!r}")
+            raise ValueError(
+                f"{name} is a number of seconds, or a text such as '90s' or '1h30m', not {given!r}"
+            )
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise TypeError(
             f"{name} is a number of seconds, a timedelta, or a text such as '5m', not {given!r}"

@@ -248,7 +248,7 @@ def test_an_invalid_wait_is_rejected(db: Any, queue: PriorityQueue) -> None:
     for wrong in (b"5", True, None):
         with pytest.raises(TypeError, match="number of seconds"):
             queue.pop(db, wait=wrong)
-    with pytest.raises(ValueError, match="wait as a text is such as '90s' or '1h30m', not '5'"):
+    with pytest.raises(ValueError, match="wait is a number of seconds, or a text"):
         queue.pop(db, wait="5")
     assert queue.pop(db, wait=10**400).value == "stays"
     queue.push(db, "stays")

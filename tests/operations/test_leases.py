@@ -131,7 +131,7 @@ def test_a_length_of_time_may_be_a_text(db: Any, queue: PriorityQueue) -> None:
     assert info.due_at is not None
     assert timedelta(minutes=89) < info.due_at - before < timedelta(minutes=91)
     for text in ("90", "soon", "5 m", "-5m", "1m later"):
-        with pytest.raises(ValueError, match=f"delay as a text is such as .* not '{text}'"):
+        with pytest.raises(ValueError, match=f"delay is a number of seconds.*, not '{text}'"):
             queue.push(db, "b", delay=text)
 
 
@@ -447,10 +447,10 @@ def test_an_invalid_delay_is_rejected(db: Any, queue: PriorityQueue, options: An
 @pytest.mark.parametrize("lease", [0, -1, math.nan, math.inf, "1", True, None])
 def test_an_invalid_lease_is_rejected(db: Any, queue: PriorityQueue, lease: Any) -> None:
     queue.push(db, 1)
-    with pytest.raises((ValueError, TypeError), match=r"a lease (is|as)"):
+    with pytest.raises((ValueError, TypeError), match="a lease is"):
         queue.claim(db, lease=lease)
     claim = queue.claim(db)
-    with pytest.raises((ValueError, TypeError), match=r"a lease (is|as)"):
+    with pytest.raises((ValueError, TypeError), match="a lease is"):
         queue.extend(db, claim, lease)
     for n in (0, -1, True, 1.5):
         with pytest.raises(ValueError, match="from 1"):

@@ -109,7 +109,5 @@ def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True])
 def test_a_wrong_timeout_is_refused(db: Any, queue: PriorityQueue, timeout: Any) -> None:
-    with pytest.raises(
-        (TypeError, ValueError), match=r"timeout (is a number of seconds|as a text)"
-    ):
+    with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
         Worker(db, queue, print, timeout=timeout)
