@@ -138,14 +138,13 @@ class App:
         if not isinstance(database, str) and not is_database(database):
             raise TypeError(f"an app needs a database, or the name of one, not {database!r}")
         with self._guard:
-            self._named, self._db = (
-                (database, None) if isinstance(database, str) else (None, database)
-            )
+            self._named = database if isinstance(database, str) else None
+            self._db = None if isinstance(database, str) else database
             self._queues = {}
 
     @property
     def is_bound(self) -> bool:
-        """Whether the app has a database."""
+        """True if the app has a database."""
         return self._db is not None or self._named is not None
 
     @property
@@ -205,8 +204,8 @@ class App:
             priority: Its priority, the lowest first.
             retry: When to try it again after an error: a policy, or a function of the error and the
                 context that returns a delay or an outcome. By default `Retry()`, of 20 attempts.
-            timeout: The time after which it is told to stop, and has failed: a coroutine is
-                cancelled, a function finds `Context.cancelled` set. See `grace` of `work`.
+            timeout: The time after which it is told to stop: a coroutine is cancelled and has
+                failed, a function finds `Context.cancelled` set. See `grace` of `work`.
             unique: A unique key, or a function of the arguments that returns one: nothing is pushed
                 while an unfinished job has the same key.
             version: The version of the job, from 1. Workers with an older one leave it to others.

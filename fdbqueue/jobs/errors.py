@@ -38,7 +38,21 @@ class DuplicateJob(FdbqueueError, ValueError):
         )
 
 
-class InvalidArguments(FdbqueueError, TypeError):
+class _OfParameter(FdbqueueError):
+    """An error of one parameter of a job, of its result, or of all its arguments."""
+
+    _text = "{place}: {reason}"
+
+    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
+        self.job = job
+        self.parameter = parameter
+        self.reason = reason
+        names = {None: "the arguments", "return": "the result"}
+        place = f"{names.get(parameter, repr(parameter))} of the job {job}"
+        super().__init__(self._text.format(place=place, reason=reason))
+
+
+class InvalidArguments(_OfParameter, TypeError):
     """Arguments that the function of a job does not take, or a result that it must not return.
 
     Attributes:
@@ -47,48 +61,23 @@ class InvalidArguments(FdbqueueError, TypeError):
         reason: What is wrong.
     """
 
-    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
-        self.job = job
-        self.parameter = parameter
-        self.reason = reason
-        super().__init__(f"{_place(job, parameter)}: {reason}")
 
-
-class UndecodableArguments(FdbqueueError, ValueError):
+class UndecodableArguments(_OfParameter, ValueError):
     """Stored arguments, or a stored result, that do not fit the function of a job.
 
-    Attributes:
-        job: The name of the job.
-        parameter: The parameter, `"return"` for the result, or `None` for all arguments.
-        reason: What is wrong.
+    The fields are those of `InvalidArguments`.
     """
 
-    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
-        self.job = job
-        self.parameter = parameter
-        self.reason = reason
-        super().__init__(
-            f"{_place(job, parameter)}, as stored: {reason}; another version of the function, or "
-            "another client, has pushed it"
-        )
+    _text = (
+        "{place}, as stored: {reason}; another version of the function, or another client, has "
+        "pushed it"
+    )
 
 
-class UnsupportedAnnotation(FdbqueueError, TypeError):
+class UnsupportedAnnotation(_OfParameter, TypeError):
     """An annotation of a job that cannot be evaluated, or whose values cannot be stored.
 
-    Attributes:
-        job: The name of the job.
-        parameter: The parameter, or `"return"` for the result.
-        reason: What is wrong.
+    The fields are those of `InvalidArguments`.
     """
 
-    def __init__(self, job: str, parameter: str, reason: str) -> None:
-        self.job = job
-        self.parameter = parameter
-        self.reason = reason
-        super().__init__(f"{_place(job, parameter)}: the annotation cannot be used: {reason}")
-
-
-def _place(job: str, parameter: str | None) -> str:
-    place = {None: "the arguments", "return": "the result"}.get(parameter, repr(parameter))
-    return f"{place} of the job {job}"
+    _text = "{place}: the annotation cannot be used: {reason}"

@@ -842,8 +842,8 @@ class BaseQueue(ABC, Generic[_T]):
         watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the item
         expires when the lease is over.
 
-        Conflicts only with clients that take, move or end the same item. Cost: one read for a ready
-        item, seven for another.
+        Conflicts only with clients that take, move or end the same item. Cost: that of `remove`;
+        two more reads for a claimed item.
 
         Args:
             tr: A transaction or a database.

@@ -1,4 +1,4 @@
-"""What a handler may know and do while it runs."""
+"""The context of an attempt: facts and calls for a handler that runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ending = Callable[[Transaction], object]
 
 
 class Cancelled:
-    """Whether a job was cancelled: an event that only the worker sets. A coroutine can await it.
+    """An event that tells a job to stop. Only the worker sets it; a coroutine can await it.
 
     >>> cancelled = Cancelled()
     >>> cancelled.is_set(), cancelled.wait(0.001)
@@ -31,11 +31,11 @@ class Cancelled:
         self._waiting: list[Callable[[], object]] = []
 
     def is_set(self) -> bool:
-        """Return whether the job was cancelled."""
+        """Return whether the job should stop."""
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the job is cancelled, or for some seconds; return whether it was."""
+        """Wait until the job should stop, or for some seconds; return whether it should."""
         return self._event.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -73,8 +73,9 @@ class Context:
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
-        cancelled: Whether the job was cancelled: `is_set()`, `wait(seconds)`, or `await` it. The
-            handler should end soon; however it ends, the job does not run again.
+        cancelled: An event that tells the handler to end soon, because the job was cancelled or its
+            time is over: `is_set()`, `wait(seconds)`, or `await` it. A cancelled job does not run
+            again, however the handler ends; one whose time is over is done if it returns.
 
     Example:
         >>> import fdbqueue

@@ -90,7 +90,7 @@ class Handler(ABC):
     @property
     @abstractmethod
     def can_overlap(self) -> bool:
-        """Whether one thread may run several jobs, each while others wait for the database."""
+        """True if one thread may run several jobs, each while others wait for the database."""
 
     @abstractmethod
     def call(self, context: Context) -> Call:
