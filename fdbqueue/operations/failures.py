@@ -33,6 +33,9 @@ MAX_TRACEBACK = 30_000
 
 _MAX_STDERR = 4_096  # bytes
 
+MAX_LOG = 8_000
+"""How many bytes of the log of an attempt are kept."""
+
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
 _NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
@@ -67,14 +70,14 @@ def traceback_text(error: object) -> str | None:
     stderr = getattr(error, "stderr", None)
     if isinstance(stderr, bytes):
         stderr = stderr.decode(errors="replace")
-    errors = f"Standard error:\n{_text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
-    return _text_end(text + errors, MAX_TRACEBACK)
+    errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
+    return text_end(text + errors, MAX_TRACEBACK)
 
 
-def _text_end(text: str, size: int) -> str:
+def text_end(text: str, size: int) -> str:
     """Return the end of a text, up to this many bytes in UTF-8.
 
-    >>> _text_end("Grüße", 4)
+    >>> text_end("Grüße", 4)
     'ße'
     """
     encoded = text.encode("utf-8", "backslashreplace")
@@ -100,6 +103,7 @@ def begin_attempts(
                     stored.client,
                     stored.error,
                     stored.traceback,
+                    stored.log,
                 )
             )
         return attempts
@@ -125,6 +129,7 @@ class FailedItem(NamedTuple):
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
         client: The name of the client that had claimed it.
         started_at: When that client had claimed it, in milliseconds since 1970.
+        log: The lines that the client has logged.
     """
 
     position: bytes
@@ -133,6 +138,7 @@ class FailedItem(NamedTuple):
     due: int | None
     client: str
     started_at: int
+    log: str
 
 
 class Failures:
@@ -161,11 +167,12 @@ class Failures:
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
         kept = options.kept_attempts
         if traceback is not None:
-            traceback = _text_end(traceback, options.traceback_bytes) or None
+            traceback = text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
-        for position, value, attempts, due, client, started_at in failed:
-            attempt = StoredAttempt(now, client, error, traceback, started_at)
+        self._items.history.note_ended(tr, now, [item.started_at for item in failed])
+        for position, value, attempts, due, client, started_at, log in failed:
+            attempt = StoredAttempt(now, client, error, traceback, started_at, log)
             tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
