@@ -22,7 +22,7 @@ from fdbqueue.operations.items import (
     ReturnedItem,
     free_unique,
 )
-from fdbqueue.operations.timers import is_last_attempt
+from fdbqueue.operations.timers import Fate, fate_of_failure
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
 
 MAX_KEPT_ATTEMPTS = 1_000
@@ -156,14 +156,19 @@ class Failures:
         error: str | None,
         traceback: str | None = None,
         dead: bool = False,
-    ) -> None:
+    ) -> list[bytes]:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
         They become dead letters after their last attempt, or at once with `dead`. The last failed
         attempts of an item are kept until it ends, as many as the options say.
+
+        Returns:
+            The positions of the items whose fate is to end, because they have expired. They are
+            returned, too; the sweep then deletes them.
         """
+        expired: list[bytes] = []
         if not failed:
-            return
+            return expired
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
         kept = options.kept_attempts
         if traceback is not None:
@@ -177,17 +182,21 @@ class Failures:
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
                 tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
-            if dead or is_last_attempt(attempts, options):
+            header, payload = header_of(value)
+            fate = fate_of_failure(attempts, header.expires, options, now)
+            if dead or fate == Fate.DIED:
                 free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)
             else:
-                header, payload = header_of(value)
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))
+                if fate == Fate.ENDED:
+                    expired.append(position)
         n, died = len(failed), len(failed) - len(returned)
         counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
         self._items.requeue(tr, now, returned, **counts)
+        return expired
 
     def retry(
         self, tr: Transaction, now: int, dead: LocatedItem, reserve: Callable[[Transaction], None]

@@ -16,7 +16,6 @@ from fdbqueue.layout.values import (
     NO_REPORT,
     ONE,
     ClaimedItem,
-    Lease,
     Report,
     at_time,
     decode_claim,
@@ -32,7 +31,7 @@ from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
 from fdbqueue.operations.slots import Candidate, Limit, Slots
-from fdbqueue.operations.timers import LEASE_OVER, VERSIONS
+from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
@@ -401,8 +400,7 @@ class Leases:
             old_timer = layout.timer_key(layout.leases, item.lease_end, position)
             told = report
             if told is None:
-                before = decode_lease(tr.snapshot[old_timer].value or b"")
-                told = NO_REPORT if before is None else before.report
+                told = lease_of(tr.snapshot[old_timer].value or b"").report
             tr.clear(old_timer)
             claimed = item._replace(lease_end=end)
             expires = header_of(item.value)[0].expires
@@ -470,8 +468,12 @@ class Leases:
                 swept = True
         return swept
 
-    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """End leases that are over by their versions, and renew those not over by the clock."""
+    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
+        """End leases that are over by their versions, and renew those not over by the clock.
+
+        Returns:
+            The positions of the items that became ready and have expired.
+        """
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         # Start all reads before waiting for the first.
@@ -482,7 +484,7 @@ class Leases:
             item = None if claim.value is None else decode_claim(claim.value)
             if item is None or item.lease_end != end:
                 continue
-            lease = decode_lease(timer.value) or Lease(0, 0)
+            lease = lease_of(timer.value)
             left = lease.left(now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
@@ -501,7 +503,7 @@ class Leases:
                         lease.report.log,
                     )
                 )
-        self._failures.return_failed(tr, now, failed, LEASE_OVER)
+        return self._failures.return_failed(tr, now, failed, LEASE_OVER)
 
     def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:
         """Store a claimed item, and the timer of its lease with this value."""
