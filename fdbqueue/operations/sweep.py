@@ -130,7 +130,8 @@ class Sweep:
                 expired += self._make_available(tr, now, dues)
                 self._expire(tr, now, [], expired)
                 if begin is not None:
-                    expiries = list(begin_read(*due[2]))  # for `expired`: not only those behind it
+                    # No item is taken before all that expired are deleted: look from the first on.
+                    expiries = list(begin_read(*due[2]))
             if expiries:
                 self._expire(tr, now, expiries)
             return Swept(
