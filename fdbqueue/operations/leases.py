@@ -13,7 +13,6 @@ from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
-    NO_REPORT,
     ONE,
     ClaimedItem,
     Report,

@@ -43,7 +43,8 @@ def test_a_running_job_shows_its_progress_and_its_log(db: Any, queue: PriorityQu
     wait_until(lambda: info_of(db, queue, item).progress)
     info = info_of(db, queue, item)
     assert (info.progress.fraction, info.progress.message) == (0.5, "page 2")
-    assert info.claimed_at and info.progress.reported_at
+    assert info.claimed_at
+    assert info.progress.reported_at
     assert info.claimed_at <= info.progress.reported_at
     assert lines(info.log) == ["began"]
     assert queue.search(db, state="claimed").items[0].progress == info.progress
