@@ -1,9 +1,10 @@
 """Workers whose processes are killed, stopped and started again: each job ends once.
 
-Other processes push jobs meanwhile, and are killed, too. A handler that takes the transaction adds
-to a counter of its job there; any other handler returns a name of its run. The queue keeps done
-jobs with what their handlers returned. So at the end it is known which run ended each job, and each
-job that ended in a transaction has exactly one effect.
+Other processes push jobs meanwhile, cancel some of them, and are killed, too. A handler that takes
+the transaction adds to a counter of its job there, and so does what a handler gives to `at_end`;
+any other handler returns a name of its run. The queue keeps done jobs with what their handlers
+returned. So at the end it is known which run ended each job, and each job that ended in a
+transaction has exactly one effect.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue.jobs import Context, Dead, Discard, RetryIn, Snooze
+from fdbqueue.types import ItemInfo
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.greenlets import Process
 from tests.simulation.cluster.workloads.shared import (
@@ -45,6 +48,10 @@ _runs: dict[str, list[str]] = {}
 """The runs of each job that a handler has begun."""
 _returned: set[str] = set()
 """The runs outside of transactions that have returned."""
+_discarded: set[str] = set()
+"""The jobs that a handler has discarded, perhaps in vain."""
+_cancelled: set[str] = set()
+"""The jobs that a client has cancelled, perhaps in vain."""
 _reports: Counter[str] = Counter()
 
 
@@ -85,22 +92,28 @@ class Workers:
             if time.monotonic() >= end:
                 break
             values = [f"{name}-{number}.{i}" for i in range(chance.choice([1, 1, 1, 4]))]
-            self._push_all(db, queue, values, delay=chance.choice([0, 0, 0, 2]))
+            items = self._push_all(db, queue, values, delay=chance.choice([0, 0, 0, 2]))
+            if chance.random() < 0.1:
+                _cancelled.add(items[0].value)
+                queue.cancel(db, items[0])
             time.sleep(2 * self._pause * chance.random())
 
     @staticmethod
-    def _push_all(db: Any, queue: fdbqueue.PriorityQueue, values: list[str], **facts: Any) -> None:
+    def _push_all(
+        db: Any, queue: fdbqueue.PriorityQueue, values: list[str], **facts: Any
+    ) -> list[fdbqueue.Item]:
         _pushed.update(dict.fromkeys(values, False))
-        queue.push_many(db, values, **facts)
+        items = queue.push_many(db, values, **facts)
         _pushed.update(dict.fromkeys(values, True))
+        return items
 
     def _work(self, name: str, life: float, db: Any) -> None:
         """Run a worker, and stop it at the end of this process's life."""
         chance = random.Random(f"{self._client.scenario['seed']} {name}")
         handlers = Handlers(name, chance)
-        handler = chance.choice([handlers.in_transaction, handlers.outside])
-        concurrency = chance.choice([1, 3])
-        worker = self._worker(db, handler, concurrency)
+        handler = chance.choice([handlers.in_transaction, handlers.outside, handlers.at_end])
+        options = {"concurrency": chance.choice([1, 3]), "timeout": chance.choice([None, 4])}
+        worker = self._worker(db, handler, grace=1, **options)
         run_threads(
             self._client, lambda each: worker.run() if each.endswith("a") else _stop(worker, life)
         )
@@ -108,10 +121,10 @@ class Workers:
             _reports[outcome] += getattr(worker.report, outcome)
 
     def _worker(
-        self, db: Any, handler: Callable[..., Any], concurrency: int = 1
+        self, db: Any, handler: Callable[..., Any], concurrency: int = 1, **options: Any
     ) -> fdbqueue.Worker:
-        options: dict[str, Any] = {"lease": _LEASE, "store_results": True}
-        return fdbqueue.Worker(db, self._queue(), handler, concurrency=concurrency, **options)
+        options |= {"lease": _LEASE, "store_results": True, "concurrency": concurrency}
+        return fdbqueue.Worker(db, self._queue(), handler, **options)
 
     # The end
 
@@ -228,35 +241,50 @@ class Workers:
         wait_until(self._client, lambda: process.is_killed, 90, "the idle worker does not end")
 
     def _account(self, db: Any, queue: fdbqueue.PriorityQueue) -> None:
-        ended_by = {
-            info.item.value: queue.result(db, info.item) for info in queue.items(db, state="done")
-        }
+        done = {info.item.value: info for info in queue.items(db, state="done")}
         dead = {info.item.value for info in queue.items(db, state="dead")}
         effects = {
             _EFFECTS.unpack(row.key)[0]: int.from_bytes(row.value, "little")
             for row in db.get_range(_EFFECTS.range().start, _EFFECTS.range().stop)
         }
         for value, is_certain in _pushed.items():
-            by, n = ended_by.get(value), effects.get(value, 0)
-            if is_certain and by is None and value not in dead:
+            info, n = done.get(value), effects.get(value, 0)
+            if is_certain and info is None and value not in dead | _cancelled:
                 self._client.problem(f"{value} is lost, after {_runs.get(value)}")
-            if n != (by is not None and by.startswith("in")):
-                self._client.problem(f"{value} has {n} effects, and was ended by {by}")
-            if by is not None and value in dead:
-                self._client.problem(f"{value} is a dead letter, and was ended by {by}")
-            if by is not None and by.startswith("out") and by not in _returned:
+            if info is not None and value in dead:
+                self._client.problem(f"{value} is a dead letter, and {info.outcome}")
+            by = "" if info is None else info.result or ""
+            if n != by.startswith(("in", "at")):
+                self._client.problem(f"{value} has {n} effects, and was ended by {by!r}")
+            if by.startswith("out") and by not in _returned:
                 self._client.problem(f"{value} was ended by {by}, which has not returned")
-        if appeared := {*ended_by, *dead, *effects} - _pushed.keys():
+            if info is not None and not _is_explained(value, info):
+                self._client.problem(f"{value} is {info.outcome}, by {by!r}: nobody has said so")
+        if appeared := {*done, *dead, *effects} - _pushed.keys():
             self._client.problem(f"nobody has pushed {appeared}")
         stats = queue.stats(db)
-        if (stats.total_completed, stats.dead) != (len(ended_by), len(dead)):
-            self._client.problem(f"{len(ended_by)} jobs are done, {len(dead)} dead: {stats}")
-        lines = [f"{value}: {_runs.get(value)}, {ended_by.get(value)}" for value in _pushed]
+        if (stats.total_completed, stats.dead) != (len(done), len(dead)):
+            self._client.problem(f"{len(done)} jobs are done, {len(dead)} dead: {stats}")
+        lines = [
+            f"{value}: {_runs.get(value)}, {done[value].result if value in done else None}"
+            for value in _pushed
+        ]
         self._client.keep_log(lines)
         digest = hashlib.sha256(repr(lines).encode()).hexdigest()
         operations = len(_pushed) + sum(map(len, _runs.values()))
         facts = {"pushed": len(_pushed), "dead": len(dead), **_reports}
         self._client.report(operations=operations, digest=digest, **facts)
+
+
+def _is_explained(value: str, info: ItemInfo) -> bool:
+    """Return whether a job has ended as a handler or a client wanted it."""
+    if info.outcome == "cancelled":
+        return value in _cancelled
+    return value in _discarded if info.outcome == "discarded" else info.result is not None
+
+
+def _count(tr: fdbqueue.Transaction, value: str) -> None:
+    tr.add(_EFFECTS.pack((value,)), (1).to_bytes(8, "little"))
 
 
 def _stop(worker: fdbqueue.Worker, life: float) -> None:
@@ -296,7 +324,7 @@ class Handlers:
     def in_transaction(self, tr: Any, item: fdbqueue.Item) -> str:
         """Add to the counter of the job. A transaction that takes six seconds is too slow."""
         run = self._run("in a transaction", item.value)
-        tr.add(_EFFECTS.pack((item.value,)), (1).to_bytes(8, "little"))
+        _count(tr, item.value)
         self._behave([0, 0, 0, 0, 0.1, 1, 6])
         return run
 
@@ -305,4 +333,21 @@ class Handlers:
         run = self._run("outside", item.value)
         self._behave([0.01, 0.1, 0.1, 1, 3 * _LEASE])
         _returned.add(run)
+        return run
+
+    def at_end(self, context: Context) -> str:
+        """Take up to three leases, report, and count in the transaction that ends the job."""
+        value = context.item.value
+        run = self._run("at end", value)
+        context.progress(0.5, run)
+        context.log(run)
+        context.at_end(_count, value)
+        self._behave([0.01, 0.1, 0.1, 1, 3 * _LEASE])
+        if self._chance.random() < 0.2:
+            outcome = self._chance.choice(
+                [Snooze(1), RetryIn(1), Discard("no such customer"), Dead("no such customer")]
+            )
+            if isinstance(outcome, Discard):
+                _discarded.add(value)
+            raise outcome
         return run
