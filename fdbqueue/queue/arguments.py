@@ -328,17 +328,15 @@ def new_headers(
     """
     expires = expiry_time(ttl)
     plain = NO_HEADER if expires is None else Header(expires=expires)
-    ends = unique_end(until, period)
+    seconds = validate_scope(unique, until, period)
     if unique is None:
-        if until is not None or period is not None:
-            name = "unique_for" if until is None else "unique_until"
-            raise ValueError(f"{name} needs a key: give unique, too")
         return [plain] * n
     if isinstance(unique, str):
         raise TypeError(f"unique is a key for each value, not one for all, {unique!r}")
     keys = [None if key is None else validate_unique(key) for key in unique]
     if len(keys) != n:
         raise ValueError(f"there are {n} values and {len(keys)} unique keys")
+    ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
     is_held, is_ended = ends is None, ends is None and until != "claimed"
     return [
         plain
@@ -353,29 +351,29 @@ def new_headers(
     ]
 
 
-def unique_end(until: object, period: Duration | None) -> int | None:
-    """Return when the period of a unique key ends that begins now, in milliseconds since 1970.
-
-    `None` for a key without a period.
+def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
+    """Return for how many seconds a unique key is not free; `None` for a key without a period.
 
     Raises:
-        ValueError: `until` or the period is not valid, or both are given.
+        ValueError: `until` or the period is not valid, both are given, or one without a key.
 
     Example:
-        >>> unique_end("ended", None) is None
-        True
-        >>> unique_end("claimed", "1h")
+        >>> validate_scope("key", None, "1h")
+        3600.0
+        >>> validate_scope("key", "claimed", "1h")
         Traceback (most recent call last):
         ValueError: give unique_until or unique_for, not both
     """
     if until not in (None, "claimed", "ended"):
         raise ValueError(f"unique_until is 'claimed' or 'ended', not {until!r}")
+    if until is not None and period is not None:
+        raise ValueError("give unique_until or unique_for, not both")
+    if unique is None and (until is not None or period is not None):
+        name = "unique_for" if until is None else "unique_until"
+        raise ValueError(f"{name} needs a key: give unique, too")
     if period is None:
         return None
-    if until is not None:
-        raise ValueError("give unique_until or unique_for, not both")
-    seconds = validate_seconds("unique_for", period, is_over=True, below=_MAX_SECONDS)
-    return milliseconds() + math.ceil(seconds * 1000)
+    return validate_seconds("unique_for", period, is_over=True, below=_MAX_SECONDS)
 
 
 def validate_claim(claim: Claim) -> Claim:
