@@ -121,9 +121,10 @@ def test_a_wrong_scope_is_refused_where_it_is_given(app: App, wrong: Any, error:
         job.using(**wrong)
 
 
-def test_a_key_that_is_none_is_refused(app: App, name: str) -> None:
+def test_what_is_no_key_is_refused(app: App, name: str) -> None:
+    wrong: Any = 7
     with pytest.raises(TypeError, match="unique is a key, True, or a function"):
-        app.job(unique=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        app.job(unique=wrong)
 
     @app.job(queue=name, unique=lambda n: n)
     def job(n: int) -> None: ...
