@@ -34,7 +34,7 @@ from fdbqueue.queue.overview import (
 )
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
-from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State
+from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State, UniqueUntil
 
 __all__ = [
     "PRIORITY",
@@ -81,6 +81,7 @@ __all__ = [
     "states_text",
     "stats_as_json",
     "store_of",
+    "unique_options",
     "unsupported",
     "usage_errors",
     "value_of",
@@ -186,6 +187,31 @@ def command_options(
         db_names: The names of the option for the database.
     """
     return functools.partial(_with_options, creates=creates, db_names=db_names)
+
+
+def unique_options(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options of a unique key to a command that pushes."""
+
+    def add(command: Callable[..., _R]) -> Callable[..., _R]:
+        options = (
+            click.option(
+                "--unique", metavar="KEY", help=f"Push only if no unfinished {what} has this KEY."
+            ),
+            click.option(
+                "--unique-until",
+                type=click.Choice(get_args(UniqueUntil)),
+                help=f"When the KEY is free again: once the {what} is claimed, or has ended.",
+            ),
+            click.option(
+                "--unique-for",
+                metavar="DURATION",
+                type=Duration(0, min_open=True),
+                help="Time for which the KEY is not free, instead of --unique-until.",
+            ),
+        )
+        return functools.reduce(lambda command, option: option(command), options[::-1], command)
+
+    return add
 
 
 def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:

@@ -22,7 +22,7 @@ from fdbqueue import (
     existing_queue,
 )
 from fdbqueue.errors import NoResult, WrongState
-from fdbqueue.types import Database, ItemInfo, PriorityJson, State
+from fdbqueue.types import Database, ItemInfo, PriorityJson, State, UniqueUntil
 
 from .common import (
     PRIORITY,
@@ -56,6 +56,7 @@ from .common import (
     queue_argument,
     read_value,
     states_text,
+    unique_options,
     unsupported,
     usage_errors,
     value_of,
@@ -107,7 +108,7 @@ _count_option = click.option(
     type=Duration(0, min_open=True),
     help="Time after which the item expires unless it was popped or claimed.",
 )
-@click.option("--unique", metavar="KEY", help="Push only if no unfinished item has this KEY.")
+@unique_options("item")
 @command_options(creates=True)
 def push(
     db: Database,
@@ -119,6 +120,8 @@ def push(
     at: datetime | None,
     ttl: float | None,
     unique: str | None,
+    unique_until: UniqueUntil | None,
+    unique_for: float | None,
     as_json: bool,
 ) -> None:
     """Push a JSON VALUE to QUEUE and print the id of the item.
@@ -144,6 +147,7 @@ def push(
     parsed = parse_value(text)
     target = json_queue(db, queue)
     options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl, "unique": unique}
+    options |= {"unique_until": unique_until, "unique_for": unique_for}
     with usage_errors():
         if target.kind == "priority":
             options["priority"] = priority_from_json(target, priority)

@@ -12,7 +12,7 @@ import click
 
 from fdbqueue import Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.types import Database
+from fdbqueue.types import Database, UniqueUntil
 
 from .common import (
     TIME,
@@ -26,6 +26,7 @@ from .common import (
     parse_value,
     queue_argument,
     read_value,
+    unique_options,
     usage_errors,
 )
 from .signals import defer_signals
@@ -116,7 +117,7 @@ def _task_json(task: Task) -> str:
     type=Duration(0, min_open=True),
     help="Time after which the task expires unless it was popped or claimed.",
 )
-@click.option("--unique", metavar="KEY", help="Push only if no unfinished task has this KEY.")
+@unique_options("task")
 @command_options(creates=True)
 def push(
     db: Database,
@@ -131,6 +132,8 @@ def push(
     at: datetime | None,
     ttl: float | None,
     unique: str | None,
+    unique_until: UniqueUntil | None,
+    unique_for: float | None,
     as_json: bool,
 ) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
@@ -158,6 +161,8 @@ def push(
             at=at,
             ttl=ttl,
             unique=unique,
+            unique_until=unique_until,
+            unique_for=unique_for,
         )
     if task_id is None:
         click.echo(f"fdbq task push: {queue} is full; nothing was stored", err=True)

@@ -59,6 +59,7 @@ __all__ = [
     "TaskStats",
     "Transaction",
     "Transactor",
+    "UniqueUntil",
     "Value",
     "ValueLike",
     "create_deadline",
@@ -78,6 +79,9 @@ Duration: TypeAlias = float | timedelta | str
 
 IfFull: TypeAlias = Literal["raise", "drop"]
 """The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
+
+UniqueUntil: TypeAlias = Literal["claimed", "ended"]
+"""When the unique key of an item is free again: once it is claimed, or once it has ended."""
 
 Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
 """How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""

@@ -186,7 +186,7 @@ class Reads(Generic[_T]):
                 outcome=found.outcome if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),
                 error=found.error if state == "done" else error,
-                unique=header.unique,
+                unique=header.unique or header.key,
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
                 failed_attempts=tuple(failed),

@@ -45,7 +45,7 @@ from fdbqueue.operations.items import (
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
 from fdbqueue.operations.options import LIMITING
-from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
+from fdbqueue.operations.push import ITEM_BYTES, Pushed, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
@@ -88,6 +88,10 @@ def _always(_: object) -> bool:
 def _due(now: int, delay: float | None) -> int | None:
     """Return the time after a delay, in milliseconds since 1970; `None` for at once."""
     return now + math.ceil(delay * 1000) if delay else None
+
+
+def _has_unique_key(item: NewItem) -> bool:
+    return item.header.unique is not None or item.header.key is not None
 
 
 def _not_empty(result: object) -> bool:
@@ -173,23 +177,32 @@ class Store(Generic[_T]):
         as_many_as_fit: bool = False,
         raises: bool = False,
     ) -> Steps[list[Any]]:
-        """Append items to their levels; return what `push` returns for each new item.
+        """Append items to their levels; return what `push` returns for each item.
 
-        On a database, the pushes of several threads share a transaction.
+        An item whose unique key another item has is not stored: that one is returned. On a
+        database, the pushes of several threads share a transaction, except those of unique keys.
         """
         if not items:
             return []
         push = PushRequest(items, as_many_as_fit)
-        keys: list[bytes]
-        if not is_database(tr):
-            keys = yield Call(partial(self._push_in, tr, push))
+        pushed: list[Any]
+        is_bounded = self._pusher.options.max_size is not None
+        if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
+            yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
+        if any(map(_has_unique_key, items)):
+            body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
+            pushed = yield Call(partial(self.change, tr, body, _always))
         else:
-            if self._pusher.options.max_size is not None and self.sweeper.sweep_is_due():
-                yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-            keys = yield Submit(self.contention.pushes, tr, push)
-        if raises and len(keys) < len(items):
+            keys: list[bytes]
+            if is_database(tr):
+                keys = yield Submit(self.contention.pushes, tr, push)
+            else:
+                keys = yield Call(partial(self._push_in, tr, push))
+            shown = map(_value_of, items), map(_priority_of, items)
+            pushed = [*map(self.codec.pushed, keys, *shown)]
+        if raises and len(pushed) < len(items):
             self._check_room(push)
-        return [*map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))]
+        return pushed
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
         (keys,) = self._pusher.push(tr, milliseconds(), [push])
@@ -203,26 +216,25 @@ class Store(Generic[_T]):
         if bound is not None:
             raise QueueFull(bound, len(push.items))
 
-    def push_unique(self, tr: Transactor, new: NewItem, raises: bool = False) -> Steps[_T | None]:
-        """Push an item unless an unfinished item has its unique key; return the item with the key.
+    def _push_unique(
+        self, tr: Transaction, now: int, push: PushRequest, in_callers: bool
+    ) -> list[Any]:
+        """Push items unless others have their unique keys; return what `push` returns for all."""
+        return [
+            self._pushed(tr, item, pushed)
+            for item, pushed in zip(push.items, self._pusher.push_unique(tr, now, push, in_callers))
+        ]
 
-        `None` if the queue is full.
-        """
-        is_callers = not is_database(tr)
-
-        def body(tr: Transaction, now: int) -> tuple[_T | None]:
-            found = self._pusher.push_unique(tr, now, new, is_callers)
-            if found is None:
-                return (None,)
-            item = self._decoded(tr, found.item)
-            is_new = self.layout.unpack_item_key(found.key)[-1] == new.random
-            return (item if is_new or isinstance(item, Task) else replace(item, is_new=False),)
-
-        item: _T | None
-        (item,) = yield Call(partial(self.change, tr, body))
-        if item is None and raises:
-            self._check_room(PushRequest([new]))
-        return item
+    def _pushed(self, tr: Transaction, new: NewItem, pushed: Pushed) -> Any:
+        """Return what `push` returns for an item, or for the one that has its unique key."""
+        if pushed.found is None:
+            priority = self.levels.level_of(pushed.key).priority
+            item = self.codec.pushed(pushed.key, new.value, priority)
+        else:
+            item = self._decoded(tr, pushed.found.item)
+        if isinstance(item, Task):
+            return item.id
+        return item if pushed.is_new or isinstance(item, str) else replace(item, is_new=False)
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
         """Return popped items to their positions.
@@ -281,6 +293,8 @@ class Store(Generic[_T]):
         if not is_database(tr):
             items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
             return items
+        if self.sweeper.trim_is_due():
+            yield Call(partial(self.sweeper.trim, tr))
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
             if self.sweeper.sweep_is_due():

@@ -13,6 +13,7 @@ from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.push import drop_ended_periods
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
 from fdbqueue.operations.waking import has_items
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
@@ -20,7 +21,8 @@ from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps
 _TRIM = 1.0  # seconds between trims
-_MAX_TRIMMED = 500  # done items that a transaction deletes
+_DROP = 60.0  # seconds between trims of a queue that keeps no done items
+_MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
 _MAX_RANGE = 16  # batches of due items
 _NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
@@ -47,6 +49,7 @@ class Sweeper:
         self._next_sweep = 0.0
         self._next_catch_up = 0.0
         self._next_trim = 0.0
+        self._next_drop = time.monotonic() + _DROP
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
@@ -110,14 +113,17 @@ class Sweeper:
 
     def trim_is_due(self) -> bool:
         """Return whether it is time to call `trim`. This reads nothing."""
-        return self._options.may_have_done and time.monotonic() >= self._next_trim
+        next_trim = self._next_trim if self._options.may_have_done else self._next_drop
+        return time.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
-        """Delete done items that the queue no longer keeps, at most once a second.
+        """Delete done items that the queue no longer keeps, and unique keys without a period left.
 
-        If another process trims at the same time, leave the work to it.
+        At most once a second, or once a minute if the queue keeps no done items. If another process
+        trims at the same time, leave the work to it.
         """
         self._next_trim = time.monotonic() + _TRIM
+        self._next_drop = time.monotonic() + _DROP
         now = milliseconds()
         tries = 0
 
@@ -127,7 +133,8 @@ class Sweeper:
             options = self._options.read(tr.snapshot)
             if tries > 1 or options is None:
                 return 0
-            return self._done.trim(tr, now, options, _MAX_TRIMMED)
+            dropped = drop_ended_periods(tr, self._layout, now, _MAX_TRIMMED)
+            return max(dropped, self._done.trim(tr, now, options, _MAX_TRIMMED))
 
         for _ in range(_MAX_TRIMS):
             tries = 0

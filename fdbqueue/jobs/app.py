@@ -20,7 +20,7 @@ from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import MAX_INTEGER, validate_range, validate_timeout
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Database, Duration, Keep, Transaction
+from fdbqueue.types import Database, Duration, Keep, Transaction, UniqueUntil
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.group import run_together
 from fdbqueue.worker.worker import Worker, WorkerReport
@@ -185,6 +185,8 @@ class App:
         retry: Retry | Decision | None = None,
         timeout: Duration | None = None,
         unique: Unique | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         version: int = 1,
     ) -> _Decorator:
         """Return a decorator that makes a job of a function or a coroutine function.
@@ -206,18 +208,25 @@ class App:
                 context that returns a delay or an outcome. By default `Retry()`, of 20 attempts.
             timeout: The time after which it is told to stop: a coroutine is cancelled and has
                 failed, a function finds `Context.cancelled` set. See `grace` of `work`.
-            unique: A unique key, or a function of the arguments that returns one: nothing is pushed
-                while an unfinished job has the same key.
+            unique: `True`, a unique key, or a function of the arguments that returns one, or `None`
+                for no key: nothing is pushed while an unfinished job has the same key. `True` makes
+                a key of the name of the job and all arguments.
+            unique_until: `"claimed"` if the key is free once a worker has the job: one job waits
+                while another one runs. By default `"ended"`.
+            unique_for: For how long the key is not free from the push on, whether the job has ended
+                or not, instead of `unique_until`.
             version: The version of the job, from 1. Workers with an older one leave it to others.
 
         Raises:
             DuplicateJob: Another job of this app has the name.
-            ValueError: `version` or `timeout` is out of range.
+            InvalidUniqueKey: `unique` is a text that is not a key.
+            ValueError: `version` or `timeout` is out of range, or `unique_until` and `unique_for`
+                do not fit.
         """
         version = validate_range("version", version, 1, MAX_INTEGER)
         policy = Retry() if retry is None else retry
         seconds = None if timeout is None else validate_timeout(timeout)
-        settings = Settings(queue, priority, policy, seconds, unique)
+        settings = Settings(queue, priority, policy, seconds, unique, unique_until, unique_for)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             full_name = name or f"{_module_of(function)}.{function.__qualname__}"

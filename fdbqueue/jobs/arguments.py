@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import typing
@@ -232,6 +233,21 @@ class Arguments:
         except TypeError as error:
             raise InvalidArguments(self._name, None, str(error)) from None
         return _converted(converters, args, kwargs, _Converter.encode)
+
+    def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return a unique key for the JSON forms of some arguments, however they were passed.
+
+        An argument that was left out differs from one that equals the default.
+
+        >>> def remind(user: int, text: str = "") -> None: ...
+        >>> arguments = Arguments("remind", remind)
+        >>> arguments.key_of([3], {"text": "hi"}) == arguments.key_of([], {"text": "hi", "user": 3})
+        True
+        """
+        given = self._signature.bind(*args, **kwargs).arguments
+        text = json.dumps([self._name, given], sort_keys=True)
+        # The end of the name is for those who look at the key.
+        return f"{self._name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
 
     def decode(
         self, args: list[Any], kwargs: Mapping[str, Any]

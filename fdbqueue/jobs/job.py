@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor
+from fdbqueue.queue.arguments import validate_scope, validate_unique
+from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor, UniqueUntil
 from fdbqueue.worker.handler import first_annotation
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ _Push = ParamSpec("_Push")
 _Returned = TypeVar("_Returned")
 _Result = TypeVar("_Result")
 
-Unique: TypeAlias = str | Callable[..., str]
-"""A unique key, or a function of the arguments that returns one."""
+Unique: TypeAlias = bool | str | Callable[..., str | None]
+"""A unique key, a function of the arguments that returns one, or `True` for all arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,9 @@ class Settings:
         priority: Its priority, the lowest first.
         retry: When to try it again after an error.
         timeout: The seconds after which it is told to stop; `None` for no limit.
-        unique: Its unique key, or a function of its arguments that returns the key.
+        unique: Its unique key, or how the key follows from its arguments.
+        unique_until: When the key is free again.
+        unique_for: For how long the key is not free, instead of `unique_until`.
         delay: The time until it is ready.
         at: The time at which it is ready.
         ttl: The time after which it expires.
@@ -45,9 +48,19 @@ class Settings:
     retry: Retry | Decision
     timeout: float | None
     unique: Unique | None = None
+    unique_until: UniqueUntil | None = None
+    unique_for: Duration | None = None
     delay: Duration | None = None
     at: datetime | None = None
     ttl: Duration | None = None
+
+    def __post_init__(self) -> None:
+        unique = self.unique
+        if isinstance(unique, str):
+            validate_unique(unique)
+        elif not (unique is None or isinstance(unique, bool) or callable(unique)):
+            raise TypeError(f"unique is a key, True, or a function of arguments, not {unique!r}")
+        validate_scope(unique, self.unique_until, self.unique_for)
 
 
 class Stored(NamedTuple):
@@ -166,33 +179,24 @@ class Pusher(Generic[_Push, _Result]):
             InvalidArguments: The function does not take these arguments.
             QueueFull: The queue is full.
         """
-        return self._push(self._job.bind(*args, **kwargs))
-
-    def _push(self, call: Call[_Push, _Result]) -> Handle[_Result]:
-        app, settings = self._job.app, self._settings
-        item = app.queue(settings.queue).push(
-            app.db if self._tr is None else self._tr,
-            call.stored.value,
-            settings.priority,
-            delay=settings.delay,
-            at=settings.at,
-            ttl=settings.ttl,
-            unique=settings.unique if isinstance(settings.unique, str) else call.unique,
-        )
-        return Handle(self._job, settings.queue, item)
+        (handle,) = self.push_many([self._job.bind(*args, **kwargs)])
+        return handle
 
     def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction: all of them or none.
 
-        Several times as fast as single pushes. Jobs with unique keys are pushed one by one.
+        Several times as fast as single pushes. A job whose unique key another one has is not
+        pushed: its handle is that of the other one.
 
         Args:
             calls: What `Job.bind` returned for each of them.
         """
         app, settings = self._job.app, self._settings
         calls = list(calls)
-        if settings.unique is not None or any(call.unique is not None for call in calls):
-            return list(map(self._push, calls))
+        scope: dict[str, Any] = {}
+        if settings.unique not in (None, False):
+            scope["unique"] = map(self._key_of, calls)
+            scope["unique_until"], scope["unique_for"] = settings.unique_until, settings.unique_for
         items = app.queue(settings.queue).push_many(
             app.db if self._tr is None else self._tr,
             [call.stored.value for call in calls],
@@ -200,8 +204,16 @@ class Pusher(Generic[_Push, _Result]):
             delay=settings.delay,
             at=settings.at,
             ttl=settings.ttl,
+            **scope,
         )
         return [Handle(self._job, settings.queue, item) for item in items]
+
+    def _key_of(self, call: Call[_Push, _Result]) -> str | None:
+        """Return the unique key of a call."""
+        unique = self._settings.unique
+        if unique is True:
+            return self._job.arguments.key_of(call.stored.args, call.stored.kwargs)
+        return unique if isinstance(unique, str) else call.unique
 
 
 class Job(Generic[_Call, _Push, _Returned, _Result]):
@@ -252,7 +264,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
     def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
         """Return the job with arguments of its function, for `push_many`."""
         unique = self.settings.unique
-        key = unique(*args, **kwargs) if callable(unique) else unique
+        key = unique(*args, **kwargs) if callable(unique) else None
         stored_args, stored_kwargs = self.arguments.encode(args, kwargs)
         return Call(Stored(self.name, stored_args, stored_kwargs, self.version), key)
 
@@ -281,7 +293,9 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
-        unique: str | None = None,
+        unique: bool | str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
     ) -> Pusher[_Push, _Result]:
         """Return a way to push the job with options, or as part of a transaction.
 
@@ -292,7 +306,14 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             delay: The time until the job is ready.
             at: The time at which it is ready, with a time zone.
             ttl: The time after which it expires, unless a worker has taken it.
-            unique: A unique key: nothing is pushed while an unfinished job has it.
+            unique: A unique key, `True` for one that follows from all arguments, or `False` for
+                none: nothing is pushed while an unfinished job has it.
+            unique_until: `"claimed"` if the key is free once a worker has the job.
+            unique_for: For how long the key is not free, instead of `unique_until`.
+
+        Raises:
+            InvalidUniqueKey: `unique` is not a key.
+            ValueError: `unique_until` and `unique_for` do not fit.
         """
         given = {
             "queue": queue,
@@ -301,6 +322,8 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "at": at,
             "ttl": ttl,
             "unique": unique,
+            "unique_until": unique_until,
+            "unique_for": unique_for,
         }
         chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
         return Pusher(self, tr, replace(self.settings, **chosen))

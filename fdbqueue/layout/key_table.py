@@ -189,7 +189,15 @@ class Space(IntEnum):
         ("(20, ref)", "(attempts, time, error) and the value of a dead letter", "nack, sweep"),
     )
     EXPIRIES = (21, ("(21, time, ref)", "empty: a ready item expires then", "push"))
-    UNIQUE_KEYS = (22, ("(22, key)", "ref of the unfinished item with this unique key", "push"))
+    UNIQUE_KEYS = (
+        22,
+        (
+            "(22, key)",
+            "ref of the item that has this unique key, as a tuple; when its period ends, if it has "
+            "one, as one more element",
+            "push, and every return of an item whose claim has freed its key",
+        ),
+    )
     SLOTS = (
         23,
         ("(23, 0)", "number of claimed items that hold a slot; no key at zero", "claim, ack"),
@@ -231,6 +239,10 @@ class Space(IntEnum):
             "every change of the totals",
         ),
         ("(29, 2)", "the histogram of run times, as that of waiting times", "ack, nack, sweep"),
+    )
+    UNIQUE_ENDS = (
+        30,
+        ("(30, time, key)", "the value of (22, key): the period of the key ends then", "push"),
     )
 
 

@@ -135,6 +135,7 @@ class Layout:
     dead = _Prefix(Space.DEAD)
     expiries = _Prefix(Space.EXPIRIES)
     unique_keys = _Prefix(Space.UNIQUE_KEYS)
+    unique_ends = _Prefix(Space.UNIQUE_ENDS)
     slots = _Prefix(Space.SLOTS)
     agent_slots = _Prefix(Space.SLOTS, 1)
     slot_places = _Prefix(Space.SLOTS, 2)
@@ -186,7 +187,7 @@ class Layout:
         return (
             *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
-            self.moved,
+            *(self.moved, self.unique_ends),
         )
 
     @property
@@ -276,8 +277,8 @@ class Layout:
     def entry_key(index: bytes, name: bytes | str | None) -> bytes:
         """Return the key of the entry of an index for a name.
 
-        The indexes are those of tasks by id, agent or client, the counters of agents, and the
-        waiting clients. The tasks of an agent or client have the entry as their prefix.
+        The indexes are those of tasks by id, agent or client, the counters of agents, unique keys,
+        and the waiting clients. The tasks of an agent or client have the entry as their prefix.
         """
         return index + fdb_tuple.pack((name,))
 
@@ -327,7 +328,7 @@ class Layout:
         return prefix + fdb_tuple.pack((number,))
 
     def unique_key(self, key: str) -> bytes:
-        """Return the key that holds the position of the unfinished item with this unique key."""
+        """Return the key that holds the position of the item that has this unique key."""
         return self.unique_keys + fdb_tuple.pack((key,))
 
     # Timers: when leases end, delayed items are due, and items expire
@@ -439,13 +440,15 @@ class Layout:
         """Return ranges that show whether the queue has changed, and how many rows of each do.
 
         Every change of the queue changes the options, the counters or the leases. If it was emptied
-        and filled again, the first items are others.
+        and filled again, the first items are others. Unique keys are deleted in the order of the
+        ends of their periods.
         """
         whole = [self.counts, self.totals, self.leases]
         return [
             ((self.options, self.options + b"\x00"), 1),
             *((self.range_of(prefix), 0) for prefix in whole),
             *((self.range_of(prefix), 1) for prefix in self.prefix_of.values()),
+            (self.range_of(self.unique_ends), 1),
         ]
 
     def newest_waiter(self, waiters: bytes) -> bytes:
@@ -462,15 +465,16 @@ class Layout:
 
     @staticmethod
     def dated_key(index: bytes, number: int, name: str) -> bytes:
-        """Return the key of a name in an index of hours or weeks since 1970.
+        """Return the key of a name in an index of hours, weeks or milliseconds since 1970.
 
-        The indexes are those of imports by week, and of idempotency keys by hour.
+        The indexes are those of imports by week, of idempotency keys by hour, and of unique keys by
+        the time at which their periods end.
         """
         return index + fdb_tuple.pack((number, name))
 
     @staticmethod
     def dated_before(index: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the keys of earlier hours or weeks."""
+        """Return the range of the keys of earlier hours, weeks or milliseconds."""
         return index + fdb_tuple.pack((0,)), index + fdb_tuple.pack((number,))
 
     @staticmethod

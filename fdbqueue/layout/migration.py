@@ -23,6 +23,7 @@ from fdbqueue.layout.values import (
     decode_claim,
     decode_count,
     decode_expiry,
+    decode_holder,
     decode_lease,
     decode_level,
     decode_metadata,
@@ -150,6 +151,7 @@ class RowCheck:
         self._begins = [begin for begin, _ in self._ranges]
         self._lasting = layout.lasting_ranges()
         timer, position = layout.unpack_timer_key, layout.unpack_attempt_key
+        dated = layout.unpack_dated_key
         self._decoders: list[tuple[bytes, Callable[[bytes, bytes], object]]] = [
             (layout.items, lambda key, value: _check_item(value)),
             (layout.delayed, lambda key, value: _check_parked(value, int)),
@@ -162,7 +164,11 @@ class RowCheck:
             (layout.done_times, lambda key, value: timer(layout.done_times, key)),
             (layout.ids, _check_position),
             (layout.ids_parked, _check_position),
-            (layout.unique_keys, _check_position),
+            (layout.unique_keys, lambda key, value: decode_holder(value)),
+            (
+                layout.unique_ends,
+                lambda key, value: (dated(layout.unique_ends, key), decode_holder(value)),
+            ),
             (layout.moved, _check_position),
             (layout.attempts, lambda key, value: (position(key), decode_attempt(value))),
         ]
@@ -197,7 +203,7 @@ class RowCheck:
 
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
-    optional = [(kind, _NONE) for kind in (int, str, bytes, int, int)]
+    optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int)]
     _check_fields(header_of(value)[0], int, *optional)
 
 

@@ -72,10 +72,14 @@ class Header(NamedTuple):
     Attributes:
         attempts: The number of failed attempts to process the item.
         expires: The time at which it expires, in milliseconds since 1970; `None` for never.
-        unique: Its unique key, or `None`.
+        unique: The unique key that it holds until it ends, or `None`.
         origin: Its first position, if it was moved and its id encodes that position.
         since: When it became ready, in milliseconds since 1970, unless that was at its push.
         cancelled: When it was cancelled, in milliseconds since 1970, if it is claimed since then.
+        key: Its unique key, if a claim frees it or its period ends it. While the item holds a key
+            that a claim frees, `unique` is the same.
+        key_ends: When the period of that key ends, in milliseconds since 1970; `None` if a claim
+            frees it.
     """
 
     attempts: int = 0
@@ -84,6 +88,13 @@ class Header(NamedTuple):
     origin: bytes | None = None
     since: int | None = None
     cancelled: int | None = None
+    key: str | None = None
+    key_ends: int | None = None
+
+    @property
+    def held_while_waiting(self) -> str | None:
+        """The unique key that the item needs in order to wait; `None` for one with a period."""
+        return self.unique or (self.key if self.key_ends is None else None)
 
 
 NO_HEADER = Header()
@@ -109,7 +120,29 @@ def with_header(header: Header, value: bytes) -> bytes:
         return value
     # Few items have been moved or delayed; the others have the three elements of earlier releases.
     size = 6 if header.cancelled else 5 if header.since else 4 if header.origin else 3
+    if header.key:
+        size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
+
+
+def encode_holder(position: bytes, key_ends: int | None) -> bytes:
+    """Return the value of a unique key: the position of its item, and when its period ends.
+
+    >>> position = fdb_tuple.pack((5, 7, b"random"))
+    >>> decode_holder(encode_holder(position, 1000)) == (position, 1000)
+    True
+    >>> decode_holder(encode_holder(position, None)) == (position, None)
+    True
+    """
+    return position if key_ends is None else position + fdb_tuple.pack((key_ends,))
+
+
+def decode_holder(value: bytes) -> tuple[bytes, int | None]:
+    """Return the position of the item of a unique key, and when the period of the key ends."""
+    last = fdb_tuple.unpack(value)[-1]
+    if isinstance(last, int):  # the last element of a position is bytes
+        return value[: -len(fdb_tuple.pack((last,)))], last
+    return value, None
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:

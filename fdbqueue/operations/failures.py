@@ -208,15 +208,16 @@ class Failures:
         layout = self._layout
         position = layout.position(dead.item.key)
         header = dead.item.header
-        if header.unique is not None and tr[layout.unique_key(header.unique)].present():
+        unique = header.held_while_waiting
+        if unique is not None and tr[layout.unique_key(unique)].present():
             return False
         reserve(tr)
-        if header.unique is not None:
-            tr[layout.unique_key(header.unique)] = position
+        if unique is not None:
+            tr[layout.unique_key(unique)] = position
         self._items.unpark(tr, layout.dead, position)
         tr.clear_range(*layout.attempts_range(position))  # their numbers start again
         # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None, since=now)
+        header = header._replace(attempts=0, expires=None, unique=unique, since=now)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self._items.requeue(tr, now, [returned], dead=-1, retried=1)
         return True

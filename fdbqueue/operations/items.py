@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -277,7 +277,7 @@ class Items:
             self.count_returned(tr, now, len(items), delayed=delayed, **changes)
         elif changes:
             self.tally(tr, now, **changes)
-        for position, value, due in items:
+        for position, value, due in with_unique_keys(tr, self.layout, items):
             if due is None:
                 self.insert(tr, now, self.layout.items + position, value)
             else:
@@ -600,10 +600,39 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:
-    """Release the unique key of an item, if it has one, for another item."""
+    """Release the unique key that an item holds, if it holds one, for another item."""
     unique = header_of(value)[0].unique
     if unique is not None:
         tr.clear(layout.unique_key(unique))
+
+
+def claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
+    """Return the value of an item while it is claimed; free its unique key if a claim does so."""
+    header = item.header
+    if header.unique is None or header.key is None:
+        return item.value
+    free_unique(tr, layout, item.value)
+    return with_header(header._replace(unique=None), item.content)
+
+
+def with_unique_keys(
+    tr: Transaction, layout: Layout, items: list[ReturnedItem]
+) -> Iterator[ReturnedItem]:
+    """Let items that return hold the unique keys again that their claims have freed.
+
+    An item whose key another one holds meanwhile waits without it.
+    """
+    headers = [header_of(item.value) for item in items]
+    freed = [None if header.unique else header.held_while_waiting for header, _ in headers]
+    # Start all reads before waiting for the first.
+    reads = {key: tr[layout.unique_key(key)] for key in freed if key is not None}
+    for item, (header, content), key in zip(items, headers, freed):
+        read = reads.pop(key or "", None)  # the first item of a key gets it
+        if read is None or read.present():
+            yield item
+        else:
+            tr[layout.unique_key(key or "")] = item.position
+            yield item._replace(value=with_header(header._replace(unique=key), content))
 
 
 class Filter(NamedTuple):

@@ -28,7 +28,14 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
-from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
+from fdbqueue.operations.items import (
+    Items,
+    LocatedItem,
+    ReturnedItem,
+    claimed_value,
+    clear_owned,
+    read_payload,
+)
 from fdbqueue.operations.slots import Candidate, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, Transaction, Value
@@ -205,7 +212,8 @@ class Leases:
                 continue
             slots = tuple(map(_slot_of, limits))
             held += limits
-            claimed = ClaimedItem(request.token, end, delivery_count, slots, stored.value)
+            value = claimed_value(tr, layout, stored)
+            claimed = ClaimedItem(request.token, end, delivery_count, slots, value)
             lease = encode_lease(request.lease, now, delivery_count, stored.header.expires, client)
             self._store(tr, position, claimed, lease)
             stored_items.append(stored)

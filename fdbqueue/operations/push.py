@@ -10,8 +10,15 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import OptionsMismatch, QueueFull
-from fdbqueue.layout.values import decode_options, encode_count, encode_options
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import (
+    decode_holder,
+    decode_options,
+    encode_count,
+    encode_holder,
+    encode_options,
+)
+from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.slots import Places
 from fdbqueue.operations.sweep import Sweep
@@ -23,6 +30,8 @@ _items_of = attrgetter("items")
 
 ITEM_BYTES = 250
 """The bytes of a transaction that an item takes, in addition to its payload."""
+
+_MAX_DROPPED = 100  # unique keys whose periods are over that a push with a period deletes
 
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue, and may change later."""
@@ -61,6 +70,42 @@ class PushRequest(NamedTuple):
     def size(self) -> int:
         """The bytes that it takes of a shared transaction."""
         return sum(len(item.payload) + ITEM_BYTES for item in self.items)
+
+
+class Pushed(NamedTuple):
+    """What a push has stored, or the item that has its unique key already.
+
+    Attributes:
+        key: The key that the item has, or had, while it is ready.
+        found: The item, if it is not new and has not ended.
+        is_new: Whether the push has stored it.
+    """
+
+    key: bytes
+    found: LocatedItem | None
+    is_new: bool
+
+
+def drop_ended_periods(tr: Transaction, layout: Layout, now: int, limit: int) -> int:
+    """Delete up to `limit` unique keys whose periods are over, without conflicts.
+
+    Args:
+        tr: A transaction.
+        layout: The layout of the queue.
+        now: The time in milliseconds since 1970.
+        limit: The maximum number of keys.
+
+    Returns:
+        The number of keys.
+    """
+    begin, end = layout.dated_before(layout.unique_ends, now + 1)
+    rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
+    for row in rows:
+        name = layout.unpack_dated_key(layout.unique_ends, row.key)
+        # Unless another push has the key meanwhile.
+        tr.compare_and_clear(layout.unique_key(name), row.value)
+        tr.clear(row.key)
+    return len(rows)
 
 
 class Pusher:
@@ -143,32 +188,76 @@ class Pusher:
         return [[*islice(remaining, len(items))] for items in fitting]
 
     def push_unique(
-        self, tr: Transaction, now: int, item: NewItem, relies_on_full: bool
-    ) -> LocatedItem | None:
-        """Push an item unless an unfinished item has its unique key; return the item with the key.
+        self, tr: Transaction, now: int, push: PushRequest, relies_on_full: bool
+    ) -> list[Pushed]:
+        """Push items, except those whose unique keys other items hold; return the items for all.
 
-        An item with the key that has expired makes room first. The result is `None` if the queue is
-        full. The transaction conflicts with every change of the item with the key.
+        An item with the key that has expired makes room first. If the queue has no room, the result
+        is empty, or ends before the first item without room. The transaction conflicts with every
+        change of the items with the keys.
 
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
-            item: The item to push.
+            push: The items to push.
             relies_on_full: Whether the rest of the transaction may depend on the queue being full.
         """
-        key = self.layout.unique_key(str(item.header.unique))
-        found = self._find_unique(tr, now, key)
-        if found is None and self.push(tr, now, [PushRequest([item])])[0]:
-            found = self._find_unique(tr, now, key)
-        if found is None and relies_on_full:
+        layout = self.layout
+        names = [item.header.unique or item.header.key for item in push.items]
+        # Start all reads before waiting for the first.
+        reads = {name: tr[layout.unique_key(name)] for name in names if name is not None}
+        held = {name: self._holder(tr, now, name, read.value) for name, read in reads.items()}
+        free = {name for name, holder in held.items() if holder is None}
+        new: list[NewItem] = []
+        for item, name in zip(push.items, names):
+            if name is None or name in free:
+                new.append(item)
+                free.discard(name or "")  # the first item of a key gets it
+        keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
+        stored = {item.random: key for item, key in zip(new, keys)}
+        if len(stored) < len(new) and relies_on_full:
             self.rely_on_full(tr)
-        return found
+        self._begin_periods(tr, now, new, keys)
+        pushed: list[Pushed] = []
+        for item, name in zip(push.items, names):
+            key = stored.get(item.random)
+            holder = None if key is None else Pushed(key, None, is_new=True)
+            if holder is None and name is not None:
+                row = layout.unique_key(name)
+                holder = held[name] or self._holder(tr, now, name, tr[row].value)
+            if holder is None:  # the queue has no room
+                return pushed if push.as_many_as_fit else []
+            pushed.append(holder)
+        return pushed
 
-    def _find_unique(self, tr: Transaction, now: int, key: bytes) -> LocatedItem | None:
-        position = tr[key].value
-        found = None if position is None else self._sweep.find_at(tr, now, position)
+    def _begin_periods(
+        self, tr: Transaction, now: int, items: list[NewItem], keys: list[bytes]
+    ) -> None:
+        """Store the unique keys with a period of new items; delete some whose periods are over."""
+        layout = self.layout
+        has_period = False
+        for (*_, header, _), key in zip(items, keys):
+            if header.key is not None and header.key_ends is not None:
+                has_period = True
+                holder = encode_holder(layout.position(key), header.key_ends)
+                tr[layout.unique_key(header.key)] = holder
+                tr[layout.dated_key(layout.unique_ends, header.key_ends, header.key)] = holder
+        if has_period:
+            drop_ended_periods(tr, layout, now, _MAX_DROPPED)
+
+    def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
+        """Return the item that has a unique key of this value; `None` if the key is free."""
+        if value is None:
+            return None
+        position, ends = decode_holder(value)
+        if ends is not None and ends <= now:
+            tr.clear(self.layout.dated_key(self.layout.unique_ends, ends, name))
+            return None
+        found = self._sweep.find_at(tr, now, position)
         # The sweep of the item may have made it a dead letter, which has given up its key.
-        return None if found is None or found.state == "dead" else found
+        if ends is None and (found is None or found.state == "dead"):
+            return None
+        return Pushed(self.layout.items + position, found, is_new=False)
 
     def reserve(self, tr: Transaction) -> None:
         """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""

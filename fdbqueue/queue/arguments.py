@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,7 +18,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
+from fdbqueue.layout.values import LAST_MILLISECOND, NO_HEADER, Header, Report, utc_time
 from fdbqueue.operations.failures import MAX_LOG, text_end
 from fdbqueue.operations.items import Filter
 from fdbqueue.types import Claim, Duration, Keep, Progress, State, TaskPriority, Transactor
@@ -330,6 +331,83 @@ def validate_unique(key: object) -> str:
     if _is_text(key):
         return key
     raise InvalidUniqueKey(key, MAX_TEXT)
+
+
+def new_headers(
+    n: int,
+    ttl: Duration | None,
+    unique: Iterable[object] | None,
+    until: object,
+    period: Duration | None,
+) -> list[Header]:
+    """Return the header of each of `n` new items.
+
+    Args:
+        n: The number of items.
+        ttl: The time after which they expire, or `None`.
+        unique: The unique key of each of them, or `None`; or `None` for no keys.
+        until: When a key is free again: `"claimed"` or `"ended"`.
+        period: For how long a key is not free, instead of `until`.
+
+    Raises:
+        InvalidUniqueKey: A key is not text of 1 to 255 bytes.
+        ValueError: The keys are not `n`, or one of the other arguments does not fit.
+
+    Example:
+        >>> new_headers(2, None, ["a", None], "claimed", None)[0].key
+        'a'
+        >>> new_headers(1, None, None, "claimed", None)
+        Traceback (most recent call last):
+        ValueError: unique_until needs a key: give unique, too
+    """
+    expires = expiry_time(ttl)
+    plain = NO_HEADER if expires is None else Header(expires=expires)
+    seconds = validate_scope(unique, until, period)
+    if unique is None:
+        return [plain] * n
+    if isinstance(unique, str):
+        raise TypeError(f"unique is a key for each value, not one for all, {unique!r}")
+    keys = [None if key is None else validate_unique(key) for key in unique]
+    if len(keys) != n:
+        raise ValueError(f"there are {n} values and {len(keys)} unique keys")
+    ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
+    is_held, is_ended = ends is None, ends is None and until != "claimed"
+    return [
+        plain
+        if key is None
+        else Header(
+            expires=expires,
+            unique=key if is_held else None,
+            key=None if is_ended else key,
+            key_ends=ends,
+        )
+        for key in keys
+    ]
+
+
+def validate_scope(unique: object, until: object, period: Duration | None) -> float | None:
+    """Return for how many seconds a unique key is not free; `None` for a key without a period.
+
+    Raises:
+        ValueError: `until` or the period is not valid, both are given, or one without a key.
+
+    Example:
+        >>> validate_scope("key", None, "1h")
+        3600.0
+        >>> validate_scope("key", "claimed", "1h")
+        Traceback (most recent call last):
+        ValueError: give unique_until or unique_for, not both
+    """
+    if until not in (None, "claimed", "ended"):
+        raise ValueError(f"unique_until is 'claimed' or 'ended', not {until!r}")
+    if until is not None and period is not None:
+        raise ValueError("give unique_until or unique_for, not both")
+    if unique is None and (until is not None or period is not None):
+        name = "unique_for" if until is None else "unique_until"
+        raise ValueError(f"{name} needs a key: give unique, too")
+    if period is None:
+        return None
+    return validate_seconds("unique_for", period, is_over=True, below=_MAX_SECONDS)
 
 
 def validate_claim(claim: Claim) -> Claim:

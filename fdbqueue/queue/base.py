@@ -28,7 +28,6 @@ from fdbqueue.errors import (
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     MAX_PAYLOAD,
-    NO_HEADER,
     Header,
     decode_claim_text,
     decode_options,
@@ -41,7 +40,6 @@ from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.queue.arguments import (
     due_time,
-    expiry_time,
     validate_bound,
     validate_claim,
     validate_client_name,
@@ -1107,18 +1105,14 @@ def new_items(
     priorities: Sequence[Priority | None],
     delay: Duration | None,
     at: datetime | None,
-    ttl: Duration | None,
-    unique: str | None = None,
+    headers: list[Header],
 ) -> list[NewItem]:
     """Return what a push of these arguments stores."""
-    header = NO_HEADER
-    if ttl is not None or unique is not None:
-        header = Header(expires=expiry_time(ttl), unique=unique)
     due = None if delay is None and at is None else due_time(delay, at)
     levels = list(map(store.levels.level, priorities))
     payloads = map(store.codec.encode, values)
     randoms = uuids(len(values))
-    return [*map(NewItem, levels, payloads, randoms, repeat(due), repeat(header), values)]
+    return [*map(NewItem, levels, payloads, randoms, repeat(due), headers, values)]
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:

@@ -19,6 +19,7 @@ from fdbqueue.layout.values import (
     PIECES,
     ZERO,
     decode_count,
+    decode_holder,
     decode_level,
     decode_metadata,
     decode_options,
@@ -182,6 +183,7 @@ class _Check:
         self._scan_items()
         self._scan_results()
         self._scan_elsewhere()
+        self._scan_unique_keys()
         self._compare_counts()
         self._compare_indexes()
         self._compare_total()
@@ -245,6 +247,16 @@ class _Check:
                     self._counters.update(map(layout.slot_counter, slots))
                 elif state == "done":
                     self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
+
+    def _scan_unique_keys(self) -> None:
+        """Note the unique keys with a period, which outlive their items, and the ends of it."""
+        layout = self._layout
+        for row in self._rows(layout.unique_keys):
+            ends = decode_holder(row.value)[1]
+            if ends is not None and row.key not in self._indexed:
+                name = layout.unpack_entry_key(layout.unique_keys, row.key)
+                self._indexed[row.key] = row.value
+                self._indexed[layout.dated_key(layout.unique_ends, ends, name)] = row.value
 
     def _note_item(self, state: State, position: bytes, value: bytes) -> None:
         """Count an item; note the pieces of its payload, and the ways by its unique key and id."""

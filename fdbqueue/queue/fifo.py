@@ -17,10 +17,10 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.operations.items import Items
 from fdbqueue.queue.arguments import (
     kept_options,
+    new_headers,
     validate_if_full,
     validate_number,
     validate_state,
-    validate_unique,
     validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
@@ -36,6 +36,7 @@ from fdbqueue.types import (
     ReadTransactor,
     State,
     Transactor,
+    UniqueUntil,
     V,
 )
 
@@ -184,6 +185,8 @@ class Queue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: Literal["raise"] = "raise",
     ) -> Item[V]: ...
 
@@ -197,6 +200,8 @@ class Queue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: IfFull,
     ) -> Item[V] | None: ...
 
@@ -210,6 +215,8 @@ class Queue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: IfFull = "raise",
     ) -> Steps[Item[V] | None]:
         """Put a value at the end of the queue. `enqueue` is another name for this.
@@ -226,6 +233,8 @@ class Queue(BaseQueue[Item[V]]):
             at: As for `PriorityQueue.push`.
             ttl: As for `PriorityQueue.push`.
             unique: As for `PriorityQueue.push`.
+            unique_until: As for `PriorityQueue.push`.
+            unique_for: As for `PriorityQueue.push`.
             if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
                 nothing and returns `None`.
 
@@ -242,11 +251,9 @@ class Queue(BaseQueue[Item[V]]):
             ['any', 'JSON']
         """
         raises = validate_if_full(if_full)
-        if unique is not None:
-            unique = validate_unique(unique)
-        new = new_items(self._store, (value,), (None,), delay, at, ttl, unique)
-        if unique is not None:
-            return (yield from self._store.push_unique(tr, new[0], raises))
+        keys = None if unique is None else (unique,)
+        headers = new_headers(1, ttl, keys, unique_until, unique_for)
+        new = new_items(self._store, (value,), (None,), delay, at, headers)
         return next(iter((yield from self._store.push(tr, new, False, raises))), None)
 
     enqueue = push
@@ -260,6 +267,9 @@ class Queue(BaseQueue[Item[V]]):
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
+        unique: Iterable[str | None] | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
     ) -> Steps[list[Item[V]]]:
@@ -271,6 +281,9 @@ class Queue(BaseQueue[Item[V]]):
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
+            unique: As for `PriorityQueue.push_many`.
+            unique_until: As for `push`, for all keys.
+            unique_for: As for `push`, for all keys.
             as_many_as_fit: As for `PriorityQueue.push_many`.
             if_full: As for `PriorityQueue.push_many`.
 
@@ -283,7 +296,8 @@ class Queue(BaseQueue[Item[V]]):
         """
         values = list(values)
         raises = validate_if_full(if_full) and not as_many_as_fit
-        new = new_items(self._store, values, [None] * len(values), delay, at, ttl)
+        headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
+        new = new_items(self._store, values, [None] * len(values), delay, at, headers)
         return (yield from self._store.push(tr, new, as_many_as_fit, raises))
 
     enqueue_many = push_many

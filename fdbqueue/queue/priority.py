@@ -17,10 +17,10 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.operations.items import Items, Moved, Tail
 from fdbqueue.queue.arguments import (
     kept_options,
+    new_headers,
     validate_if_full,
     validate_number,
     validate_state,
-    validate_unique,
     validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
@@ -39,6 +39,7 @@ from fdbqueue.types import (
     State,
     Transaction,
     Transactor,
+    UniqueUntil,
     V,
 )
 
@@ -232,6 +233,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: Literal["raise"] = "raise",
     ) -> Item[V]: ...
 
@@ -246,6 +249,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: IfFull,
     ) -> Item[V] | None: ...
 
@@ -260,6 +265,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: IfFull = "raise",
     ) -> Steps[Item[V] | None]:
         """Put a value behind the last item of its priority.
@@ -287,6 +294,12 @@ class PriorityQueue(BaseQueue[Item[V]]):
             unique: A key of 1 to 255 bytes of text. If an unfinished item (ready, delayed or
                 claimed) has this key, nothing is stored, and the call returns that item, with
                 `is_new` false.
+            unique_until: `"claimed"`: the key is free once a client has claimed or popped the item,
+                so that one item waits while another is being processed. By default `"ended"`.
+            unique_for: Seconds during which the key is not free, from the push that stored the item
+                on, by the clocks of clients, whether the item has ended or not; instead of
+                `unique_until`. If it has ended and is not kept, the value of the returned item is
+                the one given.
             if_full: What to do if the queue is full: `"raise"` raises `QueueFull`, `"drop"` stores
                 nothing and returns `None`.
 
@@ -304,14 +317,12 @@ class PriorityQueue(BaseQueue[Item[V]]):
             >>> jobs.push(db, {"to": "ada@example.com"}, priority=2).priority
             2
         """
-        if unique is not None:
-            unique = validate_unique(unique)
         raises = if_full == "raise" or validate_if_full(if_full)
-        new = new_items(self._store, (value,), (priority,), delay, at, ttl, unique)
-        if unique is not None:
-            return (yield from self._store.push_unique(tr, new[0], raises))
+        keys = None if unique is None else (unique,)
+        headers = new_headers(1, ttl, keys, unique_until, unique_for)
+        new = new_items(self._store, (value,), (priority,), delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
-        yield from self._store.log(tr, items)
+        yield from self._store.log(tr, [item for item in items if item.is_new])
         return items[0] if items else None
 
     @driven
@@ -325,6 +336,9 @@ class PriorityQueue(BaseQueue[Item[V]]):
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
+        unique: Iterable[str | None] | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
     ) -> Steps[list[Item[V]]]:
@@ -342,16 +356,20 @@ class PriorityQueue(BaseQueue[Item[V]]):
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
+            unique: A unique key, or `None`, for each value.
+            unique_until: As for `push`, for all keys.
+            unique_for: As for `push`, for all keys.
             as_many_as_fit: If the queue has no room for all values, push the first ones that fit,
                 or none.
             if_full: What to do if the queue has no room for all values, unless `as_many_as_fit`:
                 `"raise"` raises `QueueFull`, `"drop"` stores nothing.
 
         Returns:
-            The items that were pushed.
+            The items that were pushed, or that have the unique keys of the values.
 
         Raises:
-            ValueError: The numbers of values and priorities differ, or one of the errors of `push`.
+            ValueError: The numbers of values, priorities and keys differ, or one of the errors of
+                `push`.
 
         Example:
             >>> import fdbqueue
@@ -365,10 +383,11 @@ class PriorityQueue(BaseQueue[Item[V]]):
         given = [priority] * len(values) if priorities is None else list(priorities)
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-        new = new_items(self._store, values, given, delay, at, ttl)
+        headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
+        new = new_items(self._store, values, given, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
-        yield from self._store.log(tr, items)
+        yield from self._store.log(tr, [item for item in items if item.is_new])
         return items
 
     # Pop and peek

@@ -21,13 +21,12 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
-from fdbqueue.layout.values import Header
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
-    expiry_time,
     kept_options,
+    new_headers,
     validate_agent,
     validate_client,
     validate_client_name,
@@ -37,7 +36,6 @@ from fdbqueue.queue.arguments import (
     validate_priority,
     validate_state,
     validate_task,
-    validate_unique,
     validate_wait,
     whole_seconds,
 )
@@ -57,6 +55,7 @@ from fdbqueue.types import (
     TaskStats,
     Transaction,
     Transactor,
+    UniqueUntil,
     V,
 )
 
@@ -244,6 +243,8 @@ class TaskQueue(BaseQueue[Task[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         if_full: IfFull = "drop",
     ) -> Steps[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
@@ -265,6 +266,8 @@ class TaskQueue(BaseQueue[Task[V]]):
             ttl: As for `PriorityQueue.push`.
             unique: As for `PriorityQueue.push`; the call returns the id of the task that has the
                 key.
+            unique_until: As for `PriorityQueue.push`.
+            unique_for: As for `PriorityQueue.push`.
             if_full: What to do if the queue is full: `"drop"` stores nothing and returns `None`,
                 `"raise"` raises `QueueFull`.
 
@@ -294,11 +297,10 @@ class TaskQueue(BaseQueue[Task[V]]):
             "delay": delay,
             "at": at,
             "ttl": ttl,
+            "unique": unique,
+            "unique_until": unique_until,
+            "unique_for": unique_for,
         }
-        if unique is not None:
-            item = self._new_item(time.time(), *uuids(1), **task, unique=validate_unique(unique))
-            found = yield from self._store.push_unique(tr, item, raises)
-            return None if found is None else found.id
         return next(iter((yield from self._push(tr, [task], False, raises))), None)
 
     @driven
@@ -314,7 +316,7 @@ class TaskQueue(BaseQueue[Task[V]]):
 
         Args:
             tr: A transaction or a database.
-            tasks: The arguments of `push` by name, except for `unique`, for each task.
+            tasks: The arguments of `push` by name for each task.
             as_many_as_fit: If the queue has no room for all tasks, push the first ones that fit.
             if_full: As for `push`, unless `as_many_as_fit`.
 
@@ -335,8 +337,6 @@ class TaskQueue(BaseQueue[Task[V]]):
         self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool, raises: bool
     ) -> Steps[list[str]]:
         now = time.time()
-        if any(task.get("unique") is not None for task in given):
-            raise TypeError("unique tasks are pushed one by one, with `push`")
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
         return (yield from self._store.push(tr, items, as_many_as_fit, raises))
 
@@ -349,10 +349,13 @@ class TaskQueue(BaseQueue[Task[V]]):
         at: datetime | None = None,
         ttl: Duration | None = None,
         unique: str | None = None,
+        unique_until: UniqueUntil | None = None,
+        unique_for: Duration | None = None,
         **task: Any,
     ) -> NewItem:
         record, rank = validate_task(self._ageing, now, **task)
-        header = Header(expires=expiry_time(ttl), unique=unique)
+        keys = None if unique is None else (unique,)
+        (header,) = new_headers(1, ttl, keys, unique_until, unique_for)
         payload = self._store.codec.encode(record)
         return NewItem(
             self._store.levels.level_of_valid(rank), payload, uuid, due_time(delay, at), header

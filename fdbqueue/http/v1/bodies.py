@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
-from fdbqueue.queue.arguments import validate_client_name, validate_time
+from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
 from fdbqueue.queue.settings import LIMITS
-from fdbqueue.types import State
+from fdbqueue.types import State, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,6 +102,12 @@ class Push(_Request):
     at: DueTime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
     ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
     unique: Text | None = Field(None, description="Push only if no unfinished item has this key.")
+    unique_until: UniqueUntil | None = Field(
+        None, description="When the key is free again: once the item is claimed, or has ended."
+    )
+    unique_for: PositiveSeconds | None = Field(
+        None, description="Seconds for which the key is not free, instead of `unique_until`."
+    )
     deadline: Time | None = Field(None, description="For a task: when it is due.")
     cost: float = Field(0, ge=0, description="For a task: the cheapest of equal ones is first.")
     agent_name: Text | None = Field(None, description="For a task: the agent that it is for.")
@@ -111,6 +117,7 @@ class Push(_Request):
     def _has_one_time(self) -> Self:
         if self.delay is not None and self.at is not None:
             raise ValueError("give a delay or a time, not both")
+        validate_scope(self.unique, self.unique_until, self.unique_for)
         return self
 
 
@@ -255,14 +262,14 @@ class Check(_Request):
 
 
 class Pushed(BaseModel):
-    """The stored item; `is_new` is false if an unfinished item had its unique key."""
+    """The stored item, or with `is_new` false the one that has its unique key."""
 
     id: str
     is_new: bool
 
 
 class BatchPushed(BaseModel):
-    """The stored items, in the order of the request."""
+    """The stored items, or those that have their unique keys, in the order of the request."""
 
     ids: list[str]
 

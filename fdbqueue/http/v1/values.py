@@ -21,7 +21,8 @@ _JSON = frozenset({"json", "task"})
 """The codecs whose values are JSON."""
 
 _TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
-_SCHEDULE = ("delay", "at", "ttl", "unique")
+_UNIQUE = ("unique_until", "unique_for")
+_SCHEDULE = ("delay", "at", "ttl", "unique", *_UNIQUE)
 
 _FIFO_FIELDS = frozenset({"item", "queue", *_SCHEDULE})
 _PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
@@ -129,23 +130,19 @@ def push_all(
 def _together(call: _Arguments) -> object:
     """Return a key that items have in common if one call can push them."""
     options = call[1]
-    if "unique" in options:
-        return object()  # an item of its own
-    return tuple(str(options.get(name)) for name in ("delay", "at", "ttl"))
+    return tuple(str(options.get(name)) for name in ("delay", "at", "ttl", *_UNIQUE))
 
 
 def _push_group(
     tr: Transaction, queue: Any, calls: list[_Arguments], as_many_as_fit: bool
 ) -> list[Any]:
     kind = options_of(queue).kind
-    args, options = calls[0]
-    if "unique" in options:
-        item = queue.push(tr, *args, **options)
-        return [] if item is None else [item]
+    options = calls[0][1]
     push_many = partial(queue.push_many, tr, as_many_as_fit=as_many_as_fit)
     if kind == "task":
         return list(push_many([kwargs for _, kwargs in calls]))
-    shared = {name: value for name, value in options.items() if name != "priority"}
+    shared = {name: options.get(name) for name in ("delay", "at", "ttl", *_UNIQUE)}
+    shared["unique"] = [kwargs.get("unique") for _, kwargs in calls]
     if kind == "priority":
         shared["priorities"] = [kwargs.get("priority", 0) for _, kwargs in calls]
     return list(push_many([args[0] for args, _ in calls], **shared))
