@@ -64,6 +64,7 @@ from fdbqueue.types import (
     Transactor,
 )
 from fdbqueue.worker import worker
+from fdbqueue.worker.endings import WorkerReport, no_progress
 from fdbqueue.worker.handler import FunctionHandler
 
 __all__ = [
@@ -483,8 +484,8 @@ class Worker:
         self,
         *,
         drain: bool = False,
-        progress: Callable[[worker.WorkerReport], object] = worker.no_progress,
-    ) -> worker.WorkerReport:
+        progress: Callable[[WorkerReport], object] = no_progress,
+    ) -> WorkerReport:
         """Do jobs until `stop` is called or this call is cancelled.
 
         Args:
@@ -496,7 +497,7 @@ class Worker:
         """
         loop = self._handler.loop = asyncio.get_running_loop()
 
-        def forward(report: worker.WorkerReport) -> None:
+        def forward(report: WorkerReport) -> None:
             loop.call_soon_threadsafe(progress, report)
 
         def stop_with_loop() -> None:
