@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Generator
@@ -46,6 +47,7 @@ __all__ = [
     "OutputError",
     "ParamType",
     "PrintError",
+    "Size",
     "Stop",
     "age_text",
     "any_queue",
@@ -130,6 +132,22 @@ class Duration(click.FloatRange):
     def _bounds(self) -> str:
         lowest = f"{'more than' if self.min_open else 'at least'} {self.min:,}"
         return lowest if self.max is None else f"{lowest} and at most {self.max:,}"
+
+
+class Size(ParamType):
+    """A number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
+
+    name = "size"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the bytes; fail for text that is no size."""
+        found = re.fullmatch(r"(\d+)([KMGT]?)", str(value).upper())
+        if found is None or int(found[1]) == 0:
+            self.fail(f"{value!r} is not a number of bytes, such as 500M or 2G", param, ctx)
+        bytes_of_unit: int = 1024 ** " KMGT".index(found[2] or " ")
+        return int(found[1]) * bytes_of_unit
 
 
 class _Priority(ParamType):

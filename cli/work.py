@@ -15,19 +15,24 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs import App, Context
+from fdbqueue.jobs.app import queues_of
 from fdbqueue.types import Database
+from fdbqueue.worker.group import exit_after_work, run_together, summary_of
+from fdbqueue.worker.supervisor import LONGEST, Supervisor, parent, stop_after_changes
 
 from .common import (
     AnyQueue,
     Duration,
+    Size,
     Stop,
     chosen_database,
     command_options,
@@ -40,13 +45,18 @@ from .common import (
     value_of,
     wait_for_queue,
 )
-from .signals import stop_on_signal
+from .signals import exit_on, stop_on_signal
 from .terminal import progress_bar
 
-_LOOK = 0.5  # seconds between looks at the standard error of a command
+_LOOK = 0.2  # seconds between looks at the standard error of a command, and at its job
 _PART = 65_536  # bytes
+_LAST = 0.5  # seconds from SIGTERM to SIGKILL for a command that outlasts a shutdown
 _KILLED = 5.0  # seconds in which a command that gets SIGKILL ends
 _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
+
+_RELOADED = 0.5  # seconds from the failure of a changed program to its next start
+
+_log = logging.getLogger("fdbqueue.worker")
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
@@ -85,20 +95,53 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     if url is not None or cluster_file is not None or not app.is_bound:
         app.bind(open_database(url, cluster_file, create=True))
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
+
+    def run() -> WorkerReport:
+        with usage_errors():
+            return app.work(
+                *names,
+                concurrency=given["concurrency"],
+                lease=given["lease"],
+                name=given["name"],
+                grace=given["grace"],
+                drain=given["drain"],
+                max_jobs=given["max_jobs"],
+                max_memory=given["max_memory"],
+            )
+
+    _work(run, partial(summary_of, app.db, queues_of(app, names), sorted(app.jobs)))
+
+
+def _work(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> NoReturn:
+    """Run workers in this process, or supervise others that do, and exit."""
+    with stop_on_signal(_stop, max_signals=2):
+        report = _report(run, summary)
+    given = click.get_current_context().params
+    if parent is None:
+        _echo_report(report, given["as_json"])
+    exit_after_work(1 if given["drain"] and report.failed else 0)
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    """Stop the workers on signals such as SIGHUP, as SIGTERM does while they run."""
+    if number in (signal.SIGTERM, signal.SIGINT):
+        exit_on(number)  # no worker runs yet, or none does any more
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> WorkerReport:
+    given = click.get_current_context().params
+    processes = given["processes"] or (1 if given["reload"] else None)
+    if parent is None and processes is not None:
+        _log.info(summary(processes))
+        command = [sys.executable, *sys.orig_argv[1:]]
+        longest = _RELOADED if given["reload"] else LONGEST
+        return Supervisor(command, processes, given["grace"], longest).run()
     if given["metrics_port"] is not None:
-        _serve_metrics(given["metrics_port"])
-    with usage_errors():
-        report = app.work(
-            *names,
-            concurrency=given["concurrency"],
-            lease=given["lease"],
-            name=given["name"],
-            grace=given["grace"],
-            drain=given["drain"],
-        )
-    _echo_report(report, given["as_json"])
-    if given["drain"] and report.failed:
-        sys.exit(1)
+        _serve_metrics(given["metrics_port"] + (parent.number - 1 if parent else 0))
+    if given["reload"]:
+        stop_after_changes()
+    return run()
 
 
 @click.command()
@@ -152,12 +195,33 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     help="Exit when no item can be claimed, without waiting for delayed items and retries.",
 )
 @click.option(
+    "--processes",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    help="Run jobs in N processes; those that end are replaced.",
+)
+@click.option(
+    "--max-jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="End the process after N jobs, when those that run have ended.",
+)
+@click.option(
+    "--max-memory",
+    metavar="SIZE",
+    type=Size(),
+    help="End it so when its resident memory exceeds SIZE bytes; 500M and 2G are sizes, too.",
+)
+@click.option(
+    "--reload", is_flag=True, help="For development: start again when a module's file changes."
+)
+@click.option(
     "--metrics-port",
     metavar="PORT",
     type=click.IntRange(1, 65535),
     help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="With --app: no line for each job that ends.")
+@click.option("-q", "--quiet", is_flag=True, help="No line for each job that ends.")
 @_with_app
 @command_options(creates=True)
 def work(
@@ -173,9 +237,11 @@ def work(
     job_timeout: float | None,
     grace: float,
     drain: bool,
-    metrics_port: int | None,
+    max_jobs: int | None,
+    max_memory: int | None,
     quiet: bool,
     as_json: bool,
+    **_of_processes: object,
 ) -> None:
     """Run a Python function or a command on each item of QUEUE, or the jobs of an app.
 
@@ -194,7 +260,12 @@ def work(
     With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
     limits them to these queues. --db gives the app another database than its own.
 
-    Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once.
+    After Ctrl-C or SIGTERM no job begins, and running ones have the --grace period to end. Those
+    that take longer, and commands that do not end by SIGTERM then, return to the queue without
+    counting an attempt. A second signal ends the worker at once.
+
+    With --processes, a process that dies is replaced after a delay that doubles from a second to a
+    minute. --metrics-port is then the port of the first process, and the next ones follow.
 
     With --drain, exits with code 1 if a job failed or the queue does not exist.
 
@@ -218,8 +289,6 @@ def work(
         return
     if agent is not None and target.kind != "task":
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
-    if metrics_port is not None:
-        _serve_metrics(metrics_port)
     with usage_errors():
         worker = Worker(
             db,
@@ -234,18 +303,26 @@ def work(
             grace=grace if command is None else grace + _KILLED,
         )
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        worker.stop()
+    has_bar = drain and parent is None and sys.stderr.isatty()
+    if not quiet and not has_bar:
+        _log.setLevel(logging.INFO)
 
-    with progress_bar(shown=drain) as progress, stop_on_signal(stop, max_signals=2):
-        task = progress.add_task("work", total=target.size(db))
-        report = worker.run(
-            drain=drain,
-            progress=lambda report: progress.update(task, completed=report.done + report.failed),
-        )
-    _echo_report(report, as_json)
-    if drain and report.failed:
-        sys.exit(1)
+    summary = partial(summary_of, db, [queue], [command or str(handler)])
+
+    def run() -> WorkerReport:
+        if parent is None:
+            _log.info(summary(1))
+        with progress_bar(shown=has_bar) as progress:
+            task = progress.add_task("work", total=target.size(db) if has_bar else None)
+            return run_together(
+                [worker],
+                drain=drain,
+                progress=lambda done: progress.update(task, completed=done.done + done.failed),
+                max_jobs=max_jobs,
+                max_memory=max_memory,
+            )
+
+    _work(run, summary)
 
 
 def _serve_metrics(port: int) -> None:
@@ -364,7 +441,8 @@ def _wait(
     """Wait for a command, and meanwhile print what it writes to its standard error.
 
     If the job is told to stop, the command and its children get SIGTERM. What is left of them after
-    the grace period, or after the end of the command, gets SIGKILL.
+    the grace period, or after the end of the command, gets SIGKILL. In a shutdown they first have
+    the grace period, because few commands do anything about SIGTERM but die.
     """
     printed = 0
     told_at: float | None = None
@@ -377,9 +455,13 @@ def _wait(
             is_over, given = False, None
         if context.cancelled.is_set():
             told_at = told_at or time.monotonic()
-            is_late = is_over or time.monotonic() - told_at >= grace
-            with suppress(ProcessLookupError):  # the command has no children
-                os.killpg(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
+            over = time.monotonic() - told_at
+            is_shutdown = context.cancelled.reason == "shutdown"
+            term, kill = (grace, grace + _LAST) if is_shutdown else (0.0, grace)
+            if over >= term:
+                with suppress(ProcessLookupError):  # the command has no children
+                    is_late = is_over or over >= kill
+                    os.killpg(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
         # The command shares the position in the file, so this must not move it.
         while part := os.pread(errors, _PART, printed):
             printed += len(part)

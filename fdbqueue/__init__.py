@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from fdbqueue import types as types
     from fdbqueue.database.directory import DirectoryLayer, directory
     from fdbqueue.jobs import App
-    from fdbqueue.worker.worker import Worker, WorkerReport
+    from fdbqueue.worker.endings import WorkerReport
+    from fdbqueue.worker.worker import Worker
 
     __version__: str
 
@@ -90,7 +91,7 @@ _ON_DEMAND = {
     "App": "fdbqueue.jobs",
     "DirectoryLayer": "fdbqueue.database.directory",
     "Worker": "fdbqueue.worker.worker",
-    "WorkerReport": "fdbqueue.worker.worker",
+    "WorkerReport": "fdbqueue.worker.endings",
     "directory": "fdbqueue.database.directory",
 }
 

@@ -65,6 +65,7 @@ from fdbqueue.types import (
     V,
 )
 from fdbqueue.worker import worker
+from fdbqueue.worker.endings import WorkerReport, no_progress
 from fdbqueue.worker.handler import FunctionHandler
 
 __all__ = [
@@ -485,8 +486,8 @@ class Worker:
         self,
         *,
         drain: bool = False,
-        progress: Callable[[worker.WorkerReport], object] = worker.no_progress,
-    ) -> worker.WorkerReport:
+        progress: Callable[[WorkerReport], object] = no_progress,
+    ) -> WorkerReport:
         """Do jobs until `stop` is called or this call is cancelled.
 
         Args:
@@ -498,7 +499,7 @@ class Worker:
         """
         loop = self._handler.loop = asyncio.get_running_loop()
 
-        def forward(report: worker.WorkerReport) -> None:
+        def forward(report: WorkerReport) -> None:
             loop.call_soon_threadsafe(progress, report)
 
         def stop_with_loop() -> None:

@@ -20,7 +20,7 @@ LIBRARY = ROOT / "fdbqueue"
 # The rooms that each room may import from. Every room may import `errors` and `types`. The rooms
 # within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
-    "cli": {"admin", "aio", "embedded", "http", "jobs", "queue", "queue.transfer"},
+    "cli": {"admin", "aio", "embedded", "http", "jobs", "queue", "queue.transfer", "worker"},
     "http": {"aio", "http.v1", "queue", "queue.transfer"},
     "http.v1": {"aio", "queue", "queue.transfer", "worker"},
     "aio": {"admin", "queue", "worker"},

@@ -91,6 +91,19 @@ def database_identity(db: Database) -> str | None:
     return getattr(db, "identity", None)
 
 
+def database_name(db: Database) -> str:
+    """Return the name with which `fdbqueue.open` opens a database, if it has one.
+
+    >>> import fdbqueue
+    >>> database_name(fdbqueue.open("memory:"))
+    'memory:'
+    """
+    binding = sys.modules.get("fdb.impl")
+    if binding is not None and isinstance(db, binding.Database):
+        return (db[b"\xff\xff/cluster_file_path"] or b"").decode()
+    return str(getattr(db, "url", db))
+
+
 def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
     """Return whether the argument is a database; false for a transaction.
 

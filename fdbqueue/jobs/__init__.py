@@ -17,6 +17,7 @@ A job is an item of an ordinary priority queue, with the value
 from fdbqueue.jobs.app import App
 from fdbqueue.jobs.errors import (
     AppNotBound,
+    AppNotFound,
     DuplicateJob,
     InvalidArguments,
     UndecodableArguments,
@@ -30,6 +31,7 @@ from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 __all__ = [
     "App",
     "AppNotBound",
+    "AppNotFound",
     "Context",
     "Dead",
     "Discard",

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from fdbqueue.database.binding import is_database
+from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
+from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
+from fdbqueue.jobs.processes import command_of, importable
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.queue.arguments import MAX_INTEGER, validate_range, validate_timeout
+from fdbqueue.queue.arguments import (
+    MAX_INTEGER,
+    validate_number,
+    validate_range,
+    validate_seconds,
+    validate_timeout,
+)
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Duration, Keep, Transaction, UniqueUntil
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.group import run_together
-from fdbqueue.worker.worker import Worker, WorkerReport
+from fdbqueue.worker.endings import WorkerReport
+from fdbqueue.worker.group import run_together, summary_of
+from fdbqueue.worker.supervisor import Supervisor, parent
+from fdbqueue.worker.worker import Worker
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -31,18 +38,6 @@ _R = TypeVar("_R")
 _DAY = timedelta(days=1)
 
 _log = logging.getLogger("fdbqueue.jobs")
-
-
-def _module_of(function: Callable[..., Any]) -> str:
-    """Return the name under which other programs import the module of a function."""
-    if function.__module__ != "__main__":
-        return function.__module__
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)  # of `python -m MODULE`
-    file = getattr(main, "__file__", None)
-    if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
-    return "__main__" if file is None else Path(file).stem
 
 
 class _Unannotated:
@@ -119,7 +114,7 @@ class App:
 
     def _where(self) -> str:
         if self._db is not None:
-            return str(getattr(self._db, "url", "a cluster"))
+            return database_name(self._db)
         return "no database" if self._named is None else self._named
 
     def bind(self, database: str | Database) -> None:
@@ -229,7 +224,8 @@ class App:
         settings = Settings(queue, priority, policy, seconds, unique, unique_until, unique_for)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
-            full_name = name or f"{_module_of(function)}.{function.__qualname__}"
+            module = importable(function.__module__).removesuffix(".__main__")
+            full_name = name or f"{module}.{function.__qualname__}"
             job = Job[Any, Any, Any, Any](self, full_name, function, version, settings)
             if full_name in self._jobs:
                 raise DuplicateJob(full_name)
@@ -247,8 +243,15 @@ class App:
         name: str | None = None,
         grace: Duration = 10,
         drain: bool = False,
+        processes: int | None = None,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
     ) -> WorkerReport:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
+
+        With `processes`, this process does not run jobs itself, but starts that many others, which
+        import the module of the app. It replaces those that end, at once or, if they died, after a
+        delay that doubles from a second to a minute.
 
         Args:
             queues: The names of the queues; by default those of all jobs.
@@ -256,18 +259,38 @@ class App:
             lease: The time until other workers may take over the jobs of a worker that died.
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop, and goes on, has failed:
-                another thread does the next job.
+                another thread does the next job. After SIGTERM or SIGINT, the time that running
+                jobs have to end; those that take longer return without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
+            processes: The number of processes that run jobs, from 1; `None` for this one alone.
+            max_jobs: The number of jobs after which a process ends, when those that run have ended.
+            max_memory: The bytes of resident memory after which it does so; only on Linux.
+
+        Raises:
+            AppNotFound: Other processes cannot import the app, or not use its database.
         """
-        names = queues or tuple(dict.fromkeys(job.settings.queue for job in self._jobs.values()))
+        names = queues_of(self, queues)
         if not names:
             raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
-        _log.info(
-            "working on %s: queues %s; jobs %s",
-            self._where(),
-            ", ".join(names),
-            ", ".join(sorted(self._jobs)),
-        )
+        limits = {"max_jobs": max_jobs, "max_memory": max_memory}
+        for option, number in {**limits, "processes": processes}.items():
+            if number is not None:
+                validate_number(number, option, 1, "bytes" if option == "max_memory" else option)
+        if parent is None:  # otherwise the parent has said it
+            _log.info(summary_of(self.db, names, sorted(self._jobs), processes or 1))
+        if processes is not None:
+            if parent is not None:
+                raise AppNotFound("this process is one of several already")
+            options = {
+                "concurrency": concurrency,
+                "lease": validate_seconds("lease", lease),
+                "name": name,
+                "grace": validate_seconds("grace", grace),
+                "drain": drain,
+                **limits,
+            }
+            command = command_of(self, names, options)
+            return Supervisor(command, processes, validate_seconds("grace", grace)).run()
         workers = [
             Worker(
                 self.db,
@@ -281,4 +304,9 @@ class App:
             )
             for queue in map(self.queue, names)
         ]
-        return run_together(workers, drain=drain)
+        return run_together(workers, drain=drain, max_jobs=max_jobs, max_memory=max_memory)
+
+
+def queues_of(app: App, names: Sequence[str]) -> Sequence[str]:
+    """Return these names of queues, or those of the queues of all jobs."""
+    return names or list(dict.fromkeys(job.settings.queue for job in app.jobs.values()))

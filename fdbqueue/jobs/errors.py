@@ -6,6 +6,7 @@ from fdbqueue.errors import FdbqueueError
 
 __all__ = [
     "AppNotBound",
+    "AppNotFound",
     "DuplicateJob",
     "InvalidArguments",
     "UndecodableArguments",
@@ -20,6 +21,22 @@ class AppNotBound(FdbqueueError):
         super().__init__(
             'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
             "the first push"
+        )
+
+
+class AppNotFound(FdbqueueError):
+    """An app that other processes cannot find, import or use.
+
+    Attributes:
+        reason: Why.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"{reason}; other processes work for an app that is a variable of a module, on a "
+            "database on disk or a cluster, and `app.work(processes=...)` stands below "
+            "`if __name__ == '__main__':`"
         )
 
 

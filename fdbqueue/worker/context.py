@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report
@@ -16,12 +16,18 @@ from fdbqueue.types import Claim, Progress, Transaction
 
 _P = ParamSpec("_P")
 
+Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
+"""Why a job should stop: it was cancelled, its time is over, or its worker shuts down."""
+
 Ending = Callable[[Transaction], object]
 """A function that runs in the transaction that ends a job."""
 
 
 class Cancelled:
     """An event that tells a job to stop. Only the worker sets it; a coroutine can await it.
+
+    Attributes:
+        reason: Why: `"cancelled"`, `"timeout"` or `"shutdown"`; `None` until it is set.
 
     >>> cancelled = Cancelled()
     >>> cancelled.is_set(), cancelled.wait(0.001)
@@ -32,6 +38,7 @@ class Cancelled:
         self._event = threading.Event()
         self._guard = threading.Lock()
         self._waiting: list[Callable[[], object]] = []
+        self.reason: Reason | None = None
 
     def is_set(self) -> bool:
         """Return whether the job should stop."""
@@ -59,9 +66,11 @@ class Cancelled:
             wake()
         yield from future.__await__()
 
-    def set(self) -> None:
-        """Wake all that wait."""
+    def set(self, reason: Reason) -> None:
+        """Wake all that wait. A shutdown is no new reason for a job that should stop already."""
         with self._guard:
+            if self.reason is None or reason != "shutdown":
+                self.reason = reason
             self._event.set()
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
@@ -76,9 +85,11 @@ class Context:
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
-        cancelled: An event that tells the handler to end soon, because the job was cancelled or its
-            time is over: `is_set()`, `wait(seconds)`, or `await` it. A cancelled job does not run
-            again, however the handler ends; one whose time is over is done if it returns.
+        cancelled: An event that tells the handler to end soon, because the job was cancelled, its
+            time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
+            `reason` says which of these. A cancelled job does not run again, however the handler
+            ends. In the other two cases it is done if the handler returns; after a shutdown, any
+            error gives it back without counting the attempt.
 
     Example:
         >>> import fdbqueue

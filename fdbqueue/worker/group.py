@@ -1,50 +1,146 @@
-"""Several workers of one process, which run together."""
+"""Several workers of one process, which run together and end together."""
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
 
+from fdbqueue.database.binding import database_name
+from fdbqueue.types import Database
+from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
 from fdbqueue.worker.signals import stopping_on_signals
-from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs
+from fdbqueue.worker.supervisor import parent
+from fdbqueue.worker.worker import Worker, finish, held_jobs, hung_jobs
+
+_log = logging.getLogger("fdbqueue.worker")
+
+_STATM = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_has_hung = False  # whether threads may be left that Python cannot end
+_MEMORY = 1.0  # seconds between looks at the memory of the process
 
 
-def run_together(workers: Sequence[Worker], *, drain: bool = False) -> WorkerReport:
+def run_together(
+    workers: Sequence[Worker],
+    *,
+    drain: bool = False,
+    progress: Callable[[WorkerReport], object] = no_progress,
+    max_jobs: int | None = None,
+    max_memory: int | None = None,
+) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
-    In the main thread, SIGTERM and SIGINT stop all of them.
+    In the main thread, SIGTERM and SIGINT stop all of them. If this process is supervised, its
+    parent does so too, and gets the report.
 
     Args:
         workers: The workers.
         drain: Whether each of them stops once no job can be claimed from its queue.
+        progress: Called with the work of all of them after each job.
+        max_jobs: The number of ended jobs after which no others begin.
+        max_memory: The bytes of resident memory after which no others begin.
 
     Returns:
         The work of all of them.
     """
+    global _has_hung
     errors: list[BaseException] = []
+    limits = _Limits(workers, max_jobs, max_memory)
 
     def stop() -> None:
+        limits.is_over = True
         for worker in workers:
             worker.stop()
 
+    def note(_: WorkerReport) -> None:
+        report = sum_of(worker.report for worker in workers)
+        progress(report)
+        limits.check(report)
+
     def run(worker: Worker) -> None:
         try:
-            worker.run(drain=drain)
+            worker.run(drain=drain, progress=note)
         except BaseException as error:
             errors.append(error)
             stop()
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
-    with stopping_on_signals(stop, lambda: sum(map(held_jobs, workers))):
+    with stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))):
+        if parent is not None:
+            parent.stop_with(stop)
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+    _has_hung = any(map(hung_jobs, workers))
     if errors:
         raise errors[0]
-    total = WorkerReport()
-    for worker in workers:
-        total.done += worker.report.done
-        total.failed += worker.report.failed
-        total.lost += worker.report.lost
-    return total
+    report = sum_of(worker.report for worker in workers)
+    if parent is not None:
+        parent.report(report, is_drained=drain and not limits.is_over)
+    return report
+
+
+def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
+    """Return a line for the log: on what workers work, and how to choose another database.
+
+    >>> import fdbqueue
+    >>> summary_of(fdbqueue.open("memory:"), ["mail"], ["shop.send"], 2)
+    'working on memory: (--db, $FDBQ_DB or App.bind choose another database): queues mail; ...'
+    """
+    return (
+        f"working on {database_name(db)} (--db, $FDBQ_DB or App.bind choose another database): "
+        f"queues {', '.join(queues)}; jobs {', '.join(jobs)}; processes {processes}"
+    )
+
+
+def exit_after_work(code: int) -> NoReturn:
+    """Exit from this process, although threads may hang that Python would wait for."""
+    if _has_hung:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+class _Limits:
+    """When the workers of a process finish by themselves, so that another process takes over."""
+
+    def __init__(
+        self, workers: Sequence[Worker], max_jobs: int | None, max_memory: int | None
+    ) -> None:
+        self._workers = workers
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._looked_at = 0.0
+        self.is_over = False
+
+    def check(self, report: WorkerReport) -> None:
+        """Let the workers finish if a limit is reached, and say which one."""
+        if self.is_over:
+            return
+        if reason := self._reason(report):
+            self.is_over = True
+            _log.warning("ending after the running jobs: %s", reason)
+            for worker in self._workers:
+                finish(worker)
+
+    def _reason(self, report: WorkerReport) -> str | None:
+        jobs = report.done + report.failed + report.lost
+        if self._max_jobs is not None and jobs >= self._max_jobs:
+            return f"{jobs:,} jobs have ended, of at most {self._max_jobs:,}"
+        if parent is not None and any(map(hung_jobs, self._workers)):
+            return "a job hangs, whose thread only the end of the process ends"
+        now = time.monotonic()
+        if self._max_memory is not None and now - self._looked_at >= _MEMORY:
+            self._looked_at = now
+            memory = int(_STATM.read_text().split()[1]) * _PAGE
+            if memory > self._max_memory:
+                return f"its memory has grown to {memory:,} bytes, of at most {self._max_memory:,}"
+        return None

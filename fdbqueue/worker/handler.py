@@ -9,19 +9,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent import futures
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from fdbqueue.types import Transaction
+from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome
 
 _T = TypeVar("_T")
+_Item_co = TypeVar("_Item_co", covariant=True)
 
 AnyHandler: TypeAlias = (
     Callable[[_T], object] | Callable[[Context], object] | Callable[[Transaction, _T], object]
 )
 """A function that a worker calls with the item, with the context, or in a transaction."""
 
+
+class Claimable(Protocol[_Item_co]):
+    """A queue of items of one type."""
+
+    def claim(self, tr: Transactor, /) -> Claim[_Item_co] | None:
+        """Claim the first item."""
+
+
+_CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 
 
@@ -216,10 +226,15 @@ class _EventLoop:
     def _run(self) -> None:
         while not self._is_closed.is_set():  # a handler may have stopped the loop
             self.loop.run_forever()
+        if tasks := asyncio.all_tasks(self.loop):  # of jobs that the worker has given up
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL))
 
     def close(self) -> None:
-        """Stop the loop and its thread."""
+        """Stop the loop and its thread, and cancel what still runs; leave a loop that hangs."""
         self._is_closed.set()
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        self._thread.join(2 * _CANCEL)
+        if not self._thread.is_alive():
+            self.loop.close()

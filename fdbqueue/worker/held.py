@@ -53,9 +53,16 @@ class HeldJob:
         if self.told_after is not None or self.context is None:
             return
         self.told_after = seconds
-        self.context.cancelled.set()
+        self.context.cancelled.set("timeout")
         if self.future is not None:
             self.future.cancel()
+
+    def tell_shutdown(self) -> bool:
+        """Tell the job that its worker shuts down; return false if it has not begun."""
+        if self.context is None:
+            return False
+        self.context.cancelled.set("shutdown")
+        return True
 
     @property
     def report(self) -> Report:

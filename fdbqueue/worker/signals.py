@@ -13,32 +13,40 @@ _log = logging.getLogger("fdbqueue.worker")
 
 
 @contextmanager
-def stopping_on_signals(stop: Callable[[], object], jobs: Callable[[], int]) -> Generator[None]:
+def stopping_on_signals(
+    stop: Callable[[], object],
+    noun: str,
+    number: Callable[[], int],
+    kill: Callable[[], object] = lambda: None,
+) -> Generator[None]:
     """Call `stop` on SIGTERM and SIGINT; the second signal ends the process.
 
     Only the main thread can handle signals: in another one, this does nothing.
 
     Args:
         stop: Lets running jobs finish and starts no others. It interrupts the main thread anywhere.
-        jobs: Returns the number of jobs that are claimed.
+        noun: What the log counts then.
+        number: Returns its number.
+        kill: Called before the second signal ends the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     has_stopped = False
 
-    def handle(number: int, _: object) -> None:
+    def handle(received: int, _: object) -> None:
         nonlocal has_stopped
         if has_stopped:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            kill()
+            signal.signal(received, signal.SIG_DFL)
+            os.kill(os.getpid(), received)
         has_stopped = True
         stop()
-        _log.warning("stopping after the running jobs; claimed jobs: %d", jobs())
+        _log.warning("stopping after the running jobs; %s: %d", noun, number())
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -24,7 +24,7 @@ Pausing: TypeAlias = Generator[None, None, None]
 _QUICK = 0.0002  # seconds that a quick handler takes at most, on average
 _UNKNOWN = 1.0  # seconds assumed for a handler at first
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
-_LOOK = 1.0  # seconds from one look at whether the threads have ended to the next
+_LOOK = 0.1  # seconds from one look at whether the threads have ended to the next
 _PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
 
 
@@ -122,12 +122,25 @@ class Threads(Generic[_Job]):
             ident: The identifier of the thread. It ends as soon as its job returns.
         """
         with self._lock:
+            if ident not in self._threads:
+                return  # all were abandoned
             is_first = next(iter(self._threads)) == ident
             del self._threads[ident]
             self._under_way -= 1
             others, self._threads = self._threads, {}
             self._start(is_first)
             self._threads = {**self._threads, **others} if is_first else {**others, **self._threads}
+
+    def withdraw(self) -> list[_Job]:
+        """Return the jobs that have not begun, and begin none of them."""
+        with self._lock:
+            jobs, self._ready = list(self._ready), deque()
+        return jobs
+
+    def abandon(self) -> None:
+        """Wait for no thread any more: each ends as soon as its job returns."""
+        with self._lock:
+            self._threads = {}
 
     def __exit__(self, *_: object) -> None:
         self._close()

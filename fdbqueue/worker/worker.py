@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
@@ -32,25 +31,42 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
     validate_timeout,
 )
-from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
-from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
-from fdbqueue.worker.context import Context, Ending
-from fdbqueue.worker.handler import AnyHandler, Call, FunctionHandler, Handler, outcome_of
+from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
+from fdbqueue.types import Claim, Database, Duration, Future, Transaction
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.endings import (
+    LEVELS,
+    NO_RESULTS,
+    WorkerReport,
+    advice_about,
+    end_together,
+    give_back,
+    no_progress,
+    release_all,
+)
+from fdbqueue.worker.handler import (
+    AnyHandler,
+    Call,
+    Claimable,
+    FunctionHandler,
+    Handler,
+    outcome_of,
+)
 from fdbqueue.worker.held import HeldJob
-from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
+from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
 
 _T = TypeVar("_T")
-_Item_co = TypeVar("_Item_co", covariant=True)
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_FULL = 1.0  # seconds that a worker without room waits before the handlers of signals run
+_FULL = 0.2  # seconds that a worker without room waits before the handlers of signals run
 _LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
 _PAUSE = 1.0  # seconds after an error of the database
+_AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
 _TRANSACTION = 5.0  # seconds that a transaction lives
 _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 
@@ -60,35 +76,12 @@ _MAX_AHEAD = 100
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations
 
 
-@dataclass(slots=True)
-class WorkerReport:
-    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
-
-    done: int = 0
-    failed: int = 0
-    lost: int = 0
-
-
-def no_progress(report: WorkerReport) -> None:
-    """Do nothing after a job."""
-
-
 class _Stopped(Exception):
     """The worker was stopped and does not retry its transaction."""
 
 
 class _GivenUp(Exception):
     """The worker has ended the attempt without its handler, which returned too late."""
-
-
-_LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
-
-
-class Claimable(Protocol[_Item_co]):
-    """A queue of items of one type."""
-
-    def claim(self, tr: Transactor, /) -> Claim[_Item_co] | None:
-        """Claim the first item."""
 
 
 class Worker:
@@ -110,10 +103,11 @@ class Worker:
     unique key. One thread runs all these handlers while they take less than 0.2 milliseconds: while
     the database commits one job, it continues with others.
 
-    `stop`, SIGTERM or SIGINT let running jobs finish and return the jobs that have not started. A
-    second signal ends the process immediately. A worker's death costs every job it held one
-    attempt, started or not. So jobs that were returned before, or have a single attempt, are not
-    claimed ahead.
+    `stop`, SIGTERM or SIGINT shut the worker down: jobs that have not started return at once, and
+    running ones find `Context.cancelled` set. Those that raise an error from then on, or still run
+    after `grace`, return without counting an attempt. A second signal ends the process immediately.
+    A worker's death costs every job it held one attempt, started or not. So jobs that were returned
+    before, or have a single attempt, are not claimed ahead.
 
     Args:
         db: A database.
@@ -133,7 +127,7 @@ class Worker:
             seconds.
         grace: The time after which a job that was told to stop, and goes on, has failed: the
             attempt keeps its stack, and another thread does the next job. Python cannot end the
-            thread that hangs.
+            thread that hangs. After `stop`, the time that running jobs have to end.
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
@@ -198,6 +192,8 @@ class Worker:
         self._woken = threading.Event()  # wakes the thread that extends leases
         self._late_in = math.inf  # seconds until the time of a job is over
         self._watch: Future | None = None  # fires when a job is cancelled
+        self._stopped_at = math.inf  # the time of `stop`
+        self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
         self._progress: Callable[[WorkerReport], object] = no_progress
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
@@ -205,7 +201,7 @@ class Worker:
         self.report = WorkerReport()
 
     def stop(self) -> None:
-        """Let running jobs finish and start no others.
+        """Start no other jobs, and give the running ones the grace period to end.
 
         >>> import fdbqueue
         >>> db = fdbqueue.open("memory:")
@@ -214,6 +210,7 @@ class Worker:
         >>> worker.run()
         WorkerReport(done=0, failed=0, lost=0)
         """
+        self._stopped_at = min(self._stopped_at, time.monotonic())
         self._stop.set()
 
     def run(
@@ -239,7 +236,7 @@ class Worker:
         self._threads.errors.clear()
         with (
             closing(self._handler),
-            stopping_on_signals(self.stop, lambda: len(self._held)),
+            stopping_on_signals(self.stop, "claimed jobs", lambda: len(self._held)),
             self._extending(),
             self._background,
         ):
@@ -250,6 +247,9 @@ class Worker:
                     except BaseException:
                         self.stop()
                         raise
+                    finally:
+                        self._woken.set()
+                        self._release(self._threads.withdraw())
             finally:
                 with self._ended:
                     self._ended.wait_for(lambda: not self._held)
@@ -288,7 +288,7 @@ class Worker:
                 # before that.
                 self._release(back)
                 if keeps_no_results:
-                    self._warn_about_results()
+                    _log.warning(NO_RESULTS, self._name)
             elif drain and was_idle:
                 return
             elif drain:
@@ -320,14 +320,6 @@ class Worker:
             self._held.update(dict.fromkeys(jobs))
         return [job for job in jobs if job not in back], back
 
-    def _warn_about_results(self) -> None:
-        _log.warning(
-            "%s keeps no done items, so the results of jobs cannot be stored; use "
-            "configure(db, keep=...), or "
-            "`fdbq limit --keep-last`, and start the worker again",
-            self._name,
-        )
-
     def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""
         try:
@@ -358,9 +350,10 @@ class Worker:
                     with in_span():
                         returned = self._encoded(call, self._run_handler(job, call))
                     if context.endings:
-                        self._end_in_transaction(job, returned, context.endings)
+                        end_together(self._queue, self._db, job, returned)
         except LeaseLost:
-            self._end(job, "lost")
+            if not job.is_given_up:
+                self._end(job, "lost")
         except _Stopped:
             self._release([job])
         except _GivenUp:
@@ -407,14 +400,42 @@ class Worker:
                 self._give_up(job, timeout)
             else:
                 left = min(left, -over if over < 0 else self._grace - over)
-        return left
+        return min(left, self._shut_down())
+
+    def _shut_down(self) -> float:
+        """Tell the running jobs that the worker shuts down; in the end give them back.
+
+        Returns:
+            The seconds until the next look.
+        """
+        left = self._stopped_at + self._grace - time.monotonic()
+        if self._stopped_at == math.inf:
+            return left
+        with self._guard:
+            begun = [job for job in self._held if job.tell_shutdown()]
+        if left > 0:
+            return left
+        if late := [job for job in begun if self._takes_from_handler(job)]:
+            for job in late:
+                _log.warning("%s %s goes back: it still runs", self._name, job.name)
+            self._release(late)
+            self._threads.abandon()
+        return _AGAIN
+
+    def _takes_from_handler(self, job: HeldJob) -> bool:
+        """Give up on the handler of a job; return false if it has just returned."""
+        with self._guard:
+            job.is_given_up = not job.is_ending
+        if job.is_given_up:
+            self._n_hung += 1
+            if job.future is not None:
+                job.future.cancel()
+        return job.is_given_up
 
     def _give_up(self, job: HeldJob, timeout: float) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""
-        with self._guard:
-            if job.is_ending:
-                return
-            job.is_given_up = True
+        if not self._takes_from_handler(job):
+            return
         failure = TimedOut(timeout).with_traceback(stack_of(job.thread))
         self._threads.replace(job.thread)
         self._fail_attempt(job, failure)
@@ -431,20 +452,6 @@ class Worker:
         began = time.monotonic()
         self._store.extend(self._db, (job.claim, job.report), self._lease)
         job.lease_end = began + self._lease
-
-    def _end_in_transaction(
-        self, job: HeldJob, returned: bytes | None, endings: list[Ending]
-    ) -> None:
-        """Acknowledge a job in one transaction with what its handler gave to `at_end`."""
-
-        def body(tr: Transaction) -> None:
-            self._store.begin_ack(tr, job.claim, job.report.log)()
-            for ending in endings:
-                ending(tr)
-            if returned is not None:
-                self._store.store_returned(tr, job.claim, returned)
-
-        change_once(self._queue, self._db, body)
 
     def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:
         """Report the end of a job whose acknowledgement is over."""
@@ -501,7 +508,7 @@ class Worker:
             self._let_go(job)
         self._telemetry.count(outcome, seconds)
         _log.log(
-            _LEVELS[outcome],
+            LEVELS[outcome],
             "%s %s %s, attempt %d, %.1f ms%s",
             self._name,
             job.name,
@@ -511,38 +518,28 @@ class Worker:
             "" if error is None else f": {error_text(error)}",
             exc_info=error,
         )
-        if advice := self._advice(job, outcome):
+        max_attempts = self._store.options.max_attempts
+        if advice := advice_about(outcome, job.claim.attempt, max_attempts, self._lease):
             _log.warning("%s %s: %s", self._name, job.name, advice)
         try:
             self._progress(self.report)
         except Exception:
             _log.exception("%s: the progress callback failed", self._name)
 
-    def _advice(self, job: HeldJob, outcome: str) -> str | None:
-        """Return what to do about a job that will not run again, or that was lost."""
-        max_attempts = self._store.options.max_attempts
-        if outcome == "failed" and max_attempts is not None and job.claim.attempt >= max_attempts:
-            return (
-                "this was the last attempt, and makes it a dead letter: `fdbq show` has the "
-                "errors, `fdbq retry` makes it ready again"
-            )
-        if outcome == "lost":
-            return (
-                f"its lease of {self._lease:g} seconds ran out, or was taken away, before the job "
-                "ended; it runs again elsewhere, so use a longer lease if the process was stopped "
-                "or the database did not answer for that long"
-            )
-        return None
-
     def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
+        is_late = job.told_after is not None
+        if self._stopped_at < math.inf and not is_late and not isinstance(failure, Outcome):
+            _log.warning("%s %s goes back: %s", self._name, job.name, error_text(failure))
+            self._release([job])
+            return
         began = time.monotonic()
         decide = outcome_of if job.call is None else job.call.outcome
         outcome = decide(failure) if isinstance(failure, Exception) else None
         if isinstance(failure, Outcome) and failure.__cause__ is not None:
             failure = failure.__cause__
         try:
-            self._return(job, outcome, failure)
+            give_back(self._queue, self._db, job, outcome, failure)
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
@@ -556,32 +553,17 @@ class Worker:
         else:
             self._end(job, "failed", failure)
 
-    def _return(self, job: HeldJob, outcome: Outcome | None, failure: BaseException) -> None:
-        """Give a claim back, in the way that its outcome says."""
-        queue, db, claim, log = self._queue, self._db, job.claim, job.report.log
-        if isinstance(outcome, Snooze):
-            queue.release(db, claim, delay=outcome.after)
-        elif isinstance(outcome, Discard):
-            queue.ack(db, claim, discarded=str(outcome), log=log)
-        elif isinstance(outcome, Dead):
-            queue.nack(db, claim, error=failure, dead=True, log=log)
-        elif isinstance(outcome, RetryIn):
-            queue.nack(db, claim, error=failure, delay=outcome.after, log=log)
-        else:
-            queue.nack(db, claim, error=failure, log=log)
-
     def _release(self, jobs: list[HeldJob]) -> None:
-        """Release jobs that have not started."""
-        failed: list[tuple[str, Exception]] = []
-        for job in jobs:
-            try:
-                self._queue.release(self._db, job.claim)
-            except Exception as error:
-                failed.append((job.claim.item.id, error))
-            with self._ended:
+        """Release jobs whose attempt does not count."""
+        if not jobs:
+            return
+        errors = release_all(self._queue, self._db, [job.claim for job in jobs])
+        with self._ended:
+            for job in jobs:
                 self._let_go(job)
-        for id, reason in failed:
-            _log.error("%s %s: cannot be returned: %s", self._name, id, reason)
+        for job, error in zip(jobs, errors):
+            if error is not None:
+                _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
 
     def _let_go(self, job: HeldJob) -> None:
         """Hold a job no longer. The caller has the lock."""
@@ -636,7 +618,7 @@ class Worker:
         self._watch.on_ready(lambda _: self._woken.set())
         for job, is_cancelled in zip(running, cancelled):
             if is_cancelled and job.context is not None:
-                job.context.cancelled.set()
+                job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
         """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
@@ -679,3 +661,13 @@ class Worker:
 def held_jobs(worker: Worker) -> int:
     """Return the number of jobs that a worker has claimed."""
     return len(worker._held)
+
+
+def hung_jobs(worker: Worker) -> int:
+    """Return the number of jobs that hung, and perhaps still keep a thread busy."""
+    return worker._n_hung
+
+
+def finish(worker: Worker) -> None:
+    """Let the running jobs of a worker end, however long that takes, and start no others."""
+    worker._stop.set()

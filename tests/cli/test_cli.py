@@ -79,7 +79,8 @@ def test_a_named_fifo_queue_works_like_other_queues(db: Any, fdbq: Shell, name: 
     assert [json.loads(line)["value"] for line in exported] == ["first", "second", 4]
     assert fdbq.output("pop", name) == '"first"\n'
     assert (
-        fdbq.output("work", name, "--exec", "cat", "--drain") == '"second"4' + "2 done, 0 failed\n"
+        fdbq.output("work", name, "--exec", "cat", "--drain", "-q")
+        == '"second"4' + "2 done, 0 failed\n"
     )
     assert fdbq("pop", name).returncode == 1
 
@@ -596,7 +597,7 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1")
     assert fdbq.output("pause", name) == f"paused {name}\n"
     assert fdbq("pop", name).returncode == 1
-    assert fdbq.output("work", name, "--exec", "false", "--drain") == "0 done, 0 failed\n"
+    assert fdbq.output("work", name, "--exec", "false", "--drain", "-q") == "0 done, 0 failed\n"
     assert json.loads(fdbq.output("limit", name, "--concurrency", "3", "--json")) == {
         "queue": name,
         "max_size": None,
@@ -941,7 +942,7 @@ def test_show_prints_the_standard_error_of_a_command_that_failed(fdbq: Shell, na
 
 def test_a_command_prints_its_standard_error_while_it_runs(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1")
-    process = fdbq.start("work", name, "--exec", "echo begun >&2; sleep 60")
+    process = fdbq.start("work", name, "--exec", "echo begun >&2; sleep 60", "-q")
     assert process.stderr is not None
     try:
         assert process.stderr.readline() == "begun\n"

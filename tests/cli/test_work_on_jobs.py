@@ -49,7 +49,7 @@ def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
     fdbq.output("push", queue, value)
     done = fdbq("work", "--app", "shop:app", "--drain")
     assert done.stdout == "0 done, 0 failed\n"
-    assert f"working on embedded:{fdbq.path / 'its own'}: " in done.stderr
+    assert f"working on embedded:{fdbq.path / 'its own'} (--db, " in done.stderr
     url = fdbq.environment["FDBQ_DB"]
     if not url.startswith("memory:"):
         chosen = fdbq("work", "--app", "shop:app", "--drain", "--quiet", "--db", url)

@@ -12,6 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.errors import LeaseLost
 
 JOBS = 8
 
@@ -131,13 +132,13 @@ def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(
     queue.push_many(db, range(JOBS))
     release, ids = PriorityQueue.release, list[str]()
 
-    def release_after_an_error(queue: Any, db: Any, claim: Any) -> None:
+    def release_all_but_one(queue: Any, tr: Any, claim: Any) -> None:
         ids.append(claim.item.id)
-        if len(ids) == 1:
-            raise fdbqueue.FDBError(1031)
-        release(queue, db, claim)
+        if claim.item.id == ids[0]:
+            raise LeaseLost(claim.item.id)
+        release(queue, tr, claim)
 
-    monkeypatch.setattr(PriorityQueue, "release", release_after_an_error)
+    monkeypatch.setattr(PriorityQueue, "release", release_all_but_one)
     worker = Worker(db, queue, succeed, concurrency=2, lease=600)
     worker._seconds = 1e-6  # as if jobs were quick: the first claim is of many
     with logging_that_raises(logging.ERROR):

@@ -572,10 +572,10 @@ def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: 
         "def note(tr, item):\n    pass\n"
     )
     fdbq.output("import", name, stdin='{"to": "ada"}\n{"to": "bob"}\n')
-    done = fdbq.output("work", name, "mailer:send", "--drain")
+    done = fdbq.output("work", name, "mailer:send", "--drain", "--quiet")
     assert done == "sent ada\nsent bob\n2 done, 0 failed\n"
     fdbq.output("push", name, '{"to": "eve"}')
-    assert fdbq.output("work", name, "mailer:note", "--drain") == "1 done, 0 failed\n"
+    assert fdbq.output("work", name, "mailer:note", "--drain", "--quiet") == "1 done, 0 failed\n"
     fdbq.output("import", name, stdin="1\n2\n3\n")
     line = 'read n; echo "$n $FDBQ_ID" >> done; test $n != 2'
     result = fdbq("work", name, "--exec", line, "--drain", "--json")
@@ -602,7 +602,8 @@ def test_several_work_commands_run_each_job_once_in_a_used_directory(
     fdbq.output("import", "jobs", stdin="\n".join(jobs))
     (tmp_path / "jobs.py").write_text("import time\ndef run(item):\n    print(item.value)\n")
     workers = [
-        Forked(tmp_path, fdbq.environment, "work", "jobs", "jobs:run", "--drain") for _ in range(4)
+        Forked(tmp_path, fdbq.environment, "work", "jobs", "jobs:run", "--drain", "-q")
+        for _ in "1234"
     ]
     outputs, errors = zip(*(worker.communicate(b"") for worker in workers))
     assert [worker.wait() for worker in workers] == [0] * 4, errors

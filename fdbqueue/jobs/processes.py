@@ -1,0 +1,81 @@
+"""How the processes of an app find it: by the names of its module and variable, never by pickle."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.database.binding import database_name
+from fdbqueue.jobs.errors import AppNotFound
+from fdbqueue.worker.group import exit_after_work
+
+if TYPE_CHECKING:
+    from fdbqueue.jobs.app import App
+
+
+def importable(module: str) -> str:
+    """Return the name under which other programs import a module.
+
+    >>> importable("shop.jobs")
+    'shop.jobs'
+    """
+    if module != "__main__":
+        return module
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)  # of `python -m MODULE`
+    file = getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return module if file is None else Path(file).stem
+
+
+def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> list[str]:
+    """Return the command of a process that works for an app.
+
+    Args:
+        app: The app.
+        queues: The names of the queues.
+        options: The other arguments of its `work`.
+
+    Raises:
+        AppNotFound: Another process could not import the app, or not use its database.
+    """
+    database = database_name(app.db)
+    if database == "memory:":
+        raise AppNotFound("a database in memory belongs to one process")
+    module, variable = _place_of(app)
+    given = {
+        "path": sys.path,
+        "modules": [importable(job.function.__module__) for job in app.jobs.values()],
+        "app": [module, variable],
+        "database": database,
+        "queues": queues,
+        "options": options,
+    }
+    return [sys.executable, "-c", f"from {__name__} import work; work()", json.dumps(given)]
+
+
+def _place_of(app: App) -> tuple[str, str]:
+    """Return the names of a module that can be imported, and of its variable that is the app."""
+    for name, module in list(sys.modules.items()):
+        for variable, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app and importable(name) != "__main__":
+                return importable(name), variable
+    raise AppNotFound("the app is not a variable of a module that can be imported")
+
+
+def work() -> None:
+    """Work for the app that the first argument of this process names."""
+    given = json.loads(sys.argv[1])
+    sys.path[:] = given["path"]
+    for module in given["modules"]:
+        import_module(module)
+    module, variable = given["app"]
+    app: App = getattr(import_module(module), variable)
+    app.bind(given["database"])
+    app.work(*given["queues"], **given["options"])
+    exit_after_work(0)

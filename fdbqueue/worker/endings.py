@@ -1,0 +1,122 @@
+"""The ends of jobs: how they are counted and logged, and how what was not done goes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.errors import LeaseLost
+from fdbqueue.queue.base import BaseQueue, change_once, store_of
+from fdbqueue.types import Claim, Database, Transaction
+from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
+
+LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
+"""The levels at which the ends of jobs are logged."""
+
+
+NO_RESULTS = (
+    "%s keeps no done items, so the results of jobs cannot be stored; use "
+    "configure(db, keep=...), or `fdbq limit --keep-last`, and start the worker again"
+)
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
+
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
+    """Return the work of several workers.
+
+    >>> sum_of([WorkerReport(done=1), WorkerReport(done=2, lost=1)])
+    WorkerReport(done=3, failed=0, lost=1)
+    """
+    total = WorkerReport()
+    for each in reports:
+        total.done += each.done
+        total.failed += each.failed
+        total.lost += each.lost
+    return total
+
+
+def no_progress(report: WorkerReport) -> None:
+    """Do nothing after a job."""
+
+
+def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: bytes | None) -> None:
+    """Acknowledge a job in one transaction with what its handler gave to `at_end`."""
+    store = store_of(queue)
+    endings = [] if job.context is None else job.context.endings
+
+    def body(tr: Transaction) -> None:
+        store.begin_ack(tr, job.claim, job.report.log)()
+        for ending in endings:
+            ending(tr)
+        if returned is not None:
+            store.store_returned(tr, job.claim, returned)
+
+    change_once(queue, db, body)
+
+
+def give_back(
+    queue: BaseQueue[Any], db: Database, job: HeldJob, outcome: Outcome | None, error: BaseException
+) -> None:
+    """Give back a job whose attempt failed, in the way that its outcome says."""
+    claim, log = job.claim, job.report.log
+    if isinstance(outcome, Snooze):
+        queue.release(db, claim, delay=outcome.after)
+    elif isinstance(outcome, Discard):
+        queue.ack(db, claim, discarded=str(outcome), log=log)
+    elif isinstance(outcome, Dead):
+        queue.nack(db, claim, error=error, dead=True, log=log)
+    elif isinstance(outcome, RetryIn):
+        queue.nack(db, claim, error=error, delay=outcome.after, log=log)
+    else:
+        queue.nack(db, claim, error=error, log=log)
+
+
+def release_all(
+    queue: BaseQueue[Any], db: Database, claims: Sequence[Claim]
+) -> list[Exception | None]:
+    """Release claims as if they had never been: in one transaction, or each if one is over.
+
+    Returns:
+        For each claim `None`, or the error with which it could not be released.
+    """
+
+    def body(tr: Transaction) -> None:
+        for claim in claims:
+            queue.release(tr, claim)
+
+    try:
+        change_once(queue, db, body)
+    except LeaseLost as error:
+        if len(claims) == 1:
+            return [error]
+        return [release_all(queue, db, [claim])[0] for claim in claims]
+    except Exception as error:
+        return [error] * len(claims)
+    return [None] * len(claims)
+
+
+def advice_about(outcome: str, attempt: int, max_attempts: int | None, lease: float) -> str | None:
+    """Return what to do about a job that will not run again, or that was lost."""
+    if outcome == "failed" and max_attempts is not None and attempt >= max_attempts:
+        return (
+            "this was the last attempt, and makes it a dead letter: `fdbq show` has the "
+            "errors, `fdbq retry` makes it ready again"
+        )
+    if outcome == "lost":
+        return (
+            f"its lease of {lease:g} seconds ran out, or was taken away, before the job "
+            "ended; it runs again elsewhere, so use a longer lease if the process was stopped "
+            "or the database did not answer for that long"
+        )
+    return None

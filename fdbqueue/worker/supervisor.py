@@ -1,0 +1,203 @@
+"""Worker processes: a parent starts them, replaces those that end, and stops them together.
+
+A child has a socket to its parent. Its end tells the child to stop, also if the parent was killed.
+The child's last message tells the parent what it has done, so a child that ends without one died.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.signals import stopping_on_signals
+
+_log = logging.getLogger("fdbqueue.worker")
+
+_VARIABLE = "FDBQUEUE_SUPERVISOR"
+_LOOK = 0.1  # seconds between looks at the processes
+_FIRST = 1.0  # seconds from the death of a process to the start of another one, at first
+LONGEST = 60.0
+"""Seconds from the death of a process to the start of another one, at most."""
+_HEALTHY = 60.0  # seconds after whose life a death is the first one again
+_PATIENCE = 5.0  # seconds beyond the grace period after which a process is killed
+_CHANGES = 0.5  # seconds between looks at the files of modules
+
+# Taken at once, so that no program that this one runs takes itself for a child.
+_given = os.environ.pop(_VARIABLE, None)
+
+
+class Parent:
+    """The parent of this process, which supervises it.
+
+    Attributes:
+        number: The number of this process among its siblings, from 1.
+    """
+
+    def __init__(self, descriptor: int, number: int) -> None:
+        self.number = number
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+
+    def stop_with(self, stop: Callable[[], object]) -> None:
+        """Call `stop` when the parent wants so, or has died."""
+
+        def wait() -> None:
+            self._socket.recv(1)
+            stop()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def report(self, report: WorkerReport, *, is_drained: bool) -> None:
+        """Tell the parent what was done, and whether nothing is left to do."""
+        message = {"is_drained": is_drained, "report": asdict(report)}
+        with suppress(OSError):  # the parent has died
+            self._socket.sendall(json.dumps(message).encode())
+
+
+parent = None if _given is None else Parent(*map(int, _given.split(":")))
+"""The parent of this process; `None` if it is not supervised."""
+
+
+@dataclass
+class _Slot:
+    """One of the processes, and after it its successors."""
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    socket: socket.socket | None = None
+    began: float = 0.0
+    due: float = 0.0
+    deaths: int = 0
+    is_over: bool = False
+
+
+class Supervisor:
+    """Processes that run the same command, whose workers end by `run_together`.
+
+    Args:
+        command: The command, whose process is `supervised`.
+        n: The number of processes.
+        grace: The seconds that running jobs have to end after `stop`.
+        longest: The seconds from the death of a process to the start of another one, at most.
+    """
+
+    def __init__(
+        self, command: Sequence[str], n: int, grace: float, longest: float = LONGEST
+    ) -> None:
+        self._command = command
+        self._grace = grace
+        self._longest = longest
+        self._slots = [_Slot(number) for number in range(1, n + 1)]
+        self._reports: list[WorkerReport] = []
+        self._stopped_at: float | None = None
+
+    def stop(self) -> None:
+        """Stop all processes, as SIGTERM stops a worker."""
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+
+    def kill(self) -> None:
+        """Kill all processes; the jobs that they run come back after their leases."""
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+
+    def run(self) -> WorkerReport:
+        """Run the processes until `stop`, or until each of them has found nothing more to do.
+
+        In the main thread, SIGTERM and SIGINT stop them, and a second signal kills them.
+
+        Returns:
+            What all processes have done that did not die.
+        """
+        try:
+            with stopping_on_signals(self.stop, "processes", lambda: len(self._slots), self.kill):
+                while not all(slot.is_over for slot in self._slots):
+                    for slot in self._slots:
+                        self._look_after(slot)
+                    time.sleep(_LOOK)
+        finally:
+            self.kill()  # after an error of the program's logging
+        return sum_of(self._reports)
+
+    def _look_after(self, slot: _Slot) -> None:
+        now = time.monotonic()
+        if slot.process is None:
+            slot.is_over = slot.is_over or self._stopped_at is not None
+            if not slot.is_over and now >= slot.due:
+                self._start(slot)
+        elif (code := slot.process.poll()) is not None:
+            self._note_end(slot, slot.process.pid, code)
+        elif self._stopped_at is not None and slot.socket is not None:
+            slot.socket.shutdown(socket.SHUT_WR)
+            if now > self._stopped_at + self._grace + _PATIENCE:
+                _log.error("process %d hangs, and is killed", slot.process.pid)
+                slot.process.kill()
+
+    def _start(self, slot: _Slot) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            slot.process = subprocess.Popen(
+                self._command,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, _VARIABLE: f"{theirs.fileno()}:{slot.number}"},
+            )
+        slot.socket, slot.began = ours, time.monotonic()
+        _log.info("process %d of %d: pid %d", slot.number, len(self._slots), slot.process.pid)
+
+    def _note_end(self, slot: _Slot, pid: int, code: int) -> None:
+        """Note what a process has done that ended, and when to start another one."""
+        assert slot.socket is not None
+        with slot.socket as link:
+            link.setblocking(False)
+            try:
+                text = link.recv(1000)
+            except (BlockingIOError, ConnectionResetError):
+                text = b""
+        slot.process = slot.socket = None
+        if text:
+            message = json.loads(text)
+            self._reports.append(WorkerReport(**message["report"]))
+            slot.is_over = message["is_drained"]
+            slot.due, slot.deaths = slot.began + _FIRST, 0
+            return
+        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        if self._stopped_at is not None:
+            _log.error("process %d died: %s", pid, how)
+            return
+        now = time.monotonic()
+        if now - slot.began >= _HEALTHY:
+            slot.deaths = 0
+        delay = min(self._longest, _FIRST * 2**slot.deaths)
+        slot.due, slot.deaths = now + delay, slot.deaths + 1
+        _log.error("process %d died: %s; another one starts in %g s", pid, how, delay)
+
+
+def stop_after_changes() -> None:
+    """Stop this process by SIGTERM once the file of a module that it has loaded changes."""
+    threading.Thread(target=_watch_files, daemon=True).start()
+
+
+def _watch_files() -> None:
+    before: dict[str, int] = {}
+    while True:
+        for module in list(sys.modules.values()):
+            file = str(getattr(module, "__file__", ""))
+            with suppress(OSError):  # it has no file, or an editor replaces it at this moment
+                now = os.stat(file).st_mtime_ns
+                if before.setdefault(file, now) != now:
+                    _log.warning("%s has changed", file)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+        time.sleep(_CHANGES)
