@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Call
+from fdbqueue.worker.handler import Call, Observer
 
 
 @dataclass(slots=True, eq=False)
-class HeldJob:
+class HeldJob(Observer):
     """A claimed item.
 
     Attributes:
         claim: Its claim.
         lease_end: The latest end of its lease, by this process's monotonic clock.
-        began: When it began to run, by the performance counter.
+        began: When it began to run, by the performance counter; infinite for a coroutine that has
+            not begun.
         call: The call of its handler; `None` before it is known.
         context: What the handler knows; `None` before the job begins.
         thread: The identifier of the thread that runs it.
+        loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         told_after: The seconds after which it was told that its time is over; `None` if it was not.
         is_ending: Whether its handler has returned.
@@ -34,10 +39,20 @@ class HeldJob:
     call: Call | None = None
     context: Context | None = None
     thread: int = 0
+    loop_thread: int = 0
     future: futures.Future[Any] | None = None
     told_after: float | None = None
     is_ending: bool = False
     is_given_up: bool = False
+
+    def wait_for_loop(self) -> None:
+        """Note that an event loop will begin it; its time does not run until then."""
+        self.began = math.inf
+
+    def begin(self) -> None:
+        """Note that it begins, in this thread."""
+        self.loop_thread = threading.get_ident()
+        self.began = time.perf_counter()
 
     def note(self, future: futures.Future[Any]) -> None:
         """Note its coroutine; cancel it if its time is over."""

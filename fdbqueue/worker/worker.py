@@ -380,7 +380,7 @@ class Worker:
     def _run_handler(self, job: HeldJob, call: Call) -> Any:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
         try:
-            return self._handler.run(call, began=job.note)
+            return self._handler.run(call, observer=job)
         except futures.CancelledError:
             if job.told_after is None:
                 raise
@@ -415,7 +415,7 @@ class Worker:
             if job.is_ending:
                 return
             job.is_given_up = True
-        failure = TimedOut(timeout).with_traceback(stack_of(job.thread))
+        failure = TimedOut(timeout).with_traceback(stack_of(job.loop_thread or job.thread))
         self._threads.replace(job.thread)
         self._fail_attempt(job, failure)
 

@@ -107,6 +107,43 @@ def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
     assert handle.state() == "dead"
 
 
+def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
+    db: Any, name: str
+) -> None:
+    """Those that have not begun lose no attempt by it, although their time is short, too."""
+    app = App(db)
+    go = threading.Event()
+    blocks = threading.Event()
+
+    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
+    async def block() -> None:
+        blocks.set()
+        assert go.wait(MAX_WAIT)
+
+    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
+    async def other() -> None:
+        pass
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    async def bystander() -> None:
+        block.push()
+        for _ in range(5):
+            other.push()
+        while not blocks.is_set():
+            await asyncio.sleep(0.001)
+
+    bystander.push()
+    try:
+        report = app.work(drain=True, concurrency=3, grace=0.05)
+    finally:
+        go.set()
+    assert report == WorkerReport(done=5, failed=2)
+    first, second = app.queue(name).items(db, state="dead")
+    assert first.error == "RuntimeError: another job blocks the event loop in which this one ran"
+    assert second.error == "TimedOut: the job ran for more than 0.05 seconds"
+    assert "in block\n    assert go.wait(MAX_WAIT)" in str(second.failed_attempts[0].traceback)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True])
 def test_a_wrong_timeout_is_refused(db: Any, queue: PriorityQueue, timeout: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
