@@ -29,6 +29,7 @@ class HeldJob(Observer):
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         told_after: The seconds after which it was told that its time is over; `None` if it was not.
+        told_at: When it was told, by the performance counter.
         is_ending: Whether its handler has returned.
         is_given_up: Whether the worker has ended the attempt without it.
     """
@@ -42,6 +43,7 @@ class HeldJob(Observer):
     loop_thread: int = 0
     future: futures.Future[Any] | None = None
     told_after: float | None = None
+    told_at: float = 0.0
     is_ending: bool = False
     is_given_up: bool = False
 
@@ -60,14 +62,19 @@ class HeldJob(Observer):
         if self.told_after is not None:
             future.cancel()
 
-    def tell(self, seconds: float) -> None:
-        """Tell the job that its time is over, which was so many seconds; cancel its coroutine."""
-        if self.told_after is not None or self.context is None:
-            return
-        self.told_after = seconds
-        self.context.cancelled.set()
-        if self.future is not None:
-            self.future.cancel()
+    def tell(self, seconds: float) -> float:
+        """Tell the job that its time is over, which was so many seconds; cancel its coroutine.
+
+        Returns:
+            The seconds since it was told.
+        """
+        now = time.perf_counter()
+        if self.told_after is None and self.context is not None:
+            self.told_after, self.told_at = seconds, now
+            self.context.cancelled.set()
+            if self.future is not None:
+                self.future.cancel()
+        return now - self.told_at
 
     @property
     def name(self) -> str:

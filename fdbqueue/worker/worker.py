@@ -402,7 +402,7 @@ class Worker:
                 continue
             over = time.perf_counter() - job.began - timeout
             if over >= 0:
-                job.tell(timeout)
+                over = job.tell(timeout)  # perhaps late: this process may have been stopped
             if over >= self._grace:
                 self._give_up(job, timeout)
             else:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.worker.held import HeldJob
 from tests.support.waiting import MAX_WAIT
 
 
@@ -88,6 +91,17 @@ def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) ->
     assert attempts == [1, 2]
     assert queue.result(db, item) == "in time"
     assert not returned.is_set()
+
+
+def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueue) -> None:
+    """A process that was stopped, or a database that hangs, delays that."""
+    queue.push(db, "job")
+    claim = queue.claim(db)
+    job = HeldJob(claim, math.inf, began=time.perf_counter() - 1_000)
+    job.context = Context(claim, None, lambda: 1.0, lambda: None)
+    assert job.tell(1.0) == 0
+    assert job.context.cancelled.is_set()
+    assert 0 < job.tell(1.0) < 999
 
 
 def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
