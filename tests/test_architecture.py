@@ -313,7 +313,9 @@ def test_a_push_imports_only_the_modules_it_needs(tmp_path: Path) -> None:
     program = (
         "import sys, fdbqueue; from fdbq.main import cli;"
         f"cli(['push', 'jobs', '1', '--db', {str(tmp_path / 'db')!r}], standalone_mode=False);"
-        "assert not {'asyncio', 'rich', 'http', 'prometheus_client'} & {*sys.modules};"
+        "assert not {'asyncio', 'rich', 'http', 'prometheus_client', 'msgspec'} & {*sys.modules};"
+        "rooms = ('fdbqueue.jobs', 'fdbqueue.worker');"
+        "assert not [name for name in sys.modules if name.startswith(rooms)];"
         "assert fdbqueue.aio.PriorityQueue is sys.modules['fdbqueue.aio'].PriorityQueue;"
         "assert fdbqueue.Worker.__module__ in sys.modules"
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent import futures
@@ -33,6 +35,7 @@ class Claimable(Protocol[_Item_co]):
 
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
+_BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 
 def first_annotation(function: Callable[..., Any]) -> str:
@@ -84,11 +87,27 @@ class Call(NamedTuple):
     timeout: float | None = None
 
 
+class Observer:
+    """Learns how the coroutine of a job fares, in this order."""
+
+    def wait_for_loop(self) -> None:
+        """Note that an event loop will begin it."""
+
+    def begin(self) -> None:
+        """Note that it begins."""
+
+    def note(self, future: futures.Future[Any]) -> None:
+        """Note its future, which can be cancelled; perhaps it has not begun."""
+
+
+_UNOBSERVED = Observer()
+
+
 class Handler(ABC):
     """The functions that the threads of a worker call, one for each job.
 
     Coroutines of all jobs run in `loop`, or else in one event loop of the handler, which lives
-    until `close`.
+    until `close`. If a coroutine whose time is over blocks this loop, another one takes its place.
     """
 
     def __init__(self) -> None:
@@ -110,12 +129,9 @@ class Handler(ABC):
         self,
         call: Call,
         *arguments: Any,
-        began: Callable[[futures.Future[Any]], object] = _as_it_is,
+        observer: Observer = _UNOBSERVED,
     ) -> Any:
-        """Call the function, await its result if necessary, and return it; raise its exception.
-
-        `began(future)` is called if it is a coroutine. The future can be cancelled.
-        """
+        """Call the function, await its result if necessary, and return it; raise its exception."""
         result = call.function(*arguments)
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError("the handler returned a generator, whose code has not run")
@@ -125,24 +141,39 @@ class Handler(ABC):
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError("a handler that takes a transaction must be a plain function")
-        return self._awaited(result, began)
+        return self._awaited(result, observer)
 
-    def _awaited(
-        self, awaitable: Awaitable[Any], began: Callable[[futures.Future[Any]], object]
-    ) -> Any:
+    def _awaited(self, awaitable: Awaitable[Any], observer: Observer) -> Any:
+        is_claimed = threading.Lock()  # by the loop in which it begins
+
         async def settled() -> tuple[Any, BaseException | None]:
+            if not is_claimed.acquire(blocking=False):
+                return None, None  # another loop has begun it
+            observer.begin()
             # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
                 return await awaitable, None
             except (SystemExit, KeyboardInterrupt) as error:
                 return None, error
 
-        loop = self.loop or self._begin_loop()
+        loop, own = self.loop, None
+        if loop is None:
+            own = self._begin_loop()
+            loop = own.loop
+            observer.wait_for_loop()
         future = asyncio.run_coroutine_threadsafe(settled(), loop)
-        began(future)
+        observer.note(future)
         while not futures.wait([future], _LOOK).done:
             if self.is_orphan:
                 raise RuntimeError("the event loop was closed while a handler was awaited in it")
+            if own is None:
+                continue
+            if future.cancelled():
+                own.ask()  # the coroutine has not ended
+            elif own.is_blocked:
+                if is_claimed.acquire(blocking=False):
+                    return self._awaited(awaitable, observer)
+                raise RuntimeError("another job blocks the event loop in which this one ran")
         result, error = future.result()
         if error is not None:
             raise error
@@ -153,11 +184,11 @@ class Handler(ABC):
         """Tell whether the program's event loop, which awaited the worker, is closed."""
         return self.loop is not None and self.loop.is_closed()
 
-    def _begin_loop(self) -> asyncio.AbstractEventLoop:
+    def _begin_loop(self) -> _EventLoop:
         with self._guard:
-            if self._own_loop is None:
+            if self._own_loop is None or self._own_loop.is_blocked:
                 self._own_loop = _EventLoop()
-            return self._own_loop.loop
+            return self._own_loop
 
     def close(self) -> None:
         """Stop the event loop, if there is one. The next call may start another one."""
@@ -220,6 +251,7 @@ class _EventLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._is_closed = threading.Event()
+        self._asked_at = math.inf
         self._thread = threading.Thread(target=self._run, name="fdbqueue-handlers", daemon=True)
         self._thread.start()
 
@@ -230,6 +262,20 @@ class _EventLoop:
             for task in tasks:
                 task.cancel()
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL))
+
+    def ask(self) -> None:
+        """Find out whether a coroutine blocks the loop, which `is_blocked` tells a second later."""
+        if self._asked_at == math.inf:
+            self._asked_at = time.monotonic()
+            self.loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = math.inf
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the loop was asked, and has not answered for a second."""
+        return time.monotonic() - self._asked_at > _BLOCKED
 
     def close(self) -> None:
         """Stop the loop and its thread, and cancel what still runs; leave a loop that hangs."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
@@ -9,23 +12,26 @@ from typing import Any
 from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Call
+from fdbqueue.worker.handler import Call, Observer
 
 
 @dataclass(slots=True, eq=False)
-class HeldJob:
+class HeldJob(Observer):
     """A claimed item.
 
     Attributes:
         claim: Its claim.
         lease_end: The latest end of its lease, by this process's monotonic clock.
-        began: When it began to run, by the performance counter.
+        began: When it began to run, by the performance counter; infinite for a coroutine that has
+            not begun.
         call: The call of its handler; `None` before it is known.
         context: What the handler knows; `None` before the job begins.
         thread: The identifier of the thread that runs it.
         reported: What its handler had said of its work when that was last stored.
+        loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         told_after: The seconds after which it was told that its time is over; `None` if it was not.
+        told_at: When it was told, by the performance counter.
         is_ending: Whether its handler has returned.
         is_given_up: Whether the worker has ended the attempt without it.
     """
@@ -37,10 +43,21 @@ class HeldJob:
     context: Context | None = None
     thread: int = 0
     reported: Report = NO_REPORT
+    loop_thread: int = 0
     future: futures.Future[Any] | None = None
     told_after: float | None = None
+    told_at: float = 0.0
     is_ending: bool = False
     is_given_up: bool = False
+
+    def wait_for_loop(self) -> None:
+        """Note that an event loop will begin it; its time does not run until then."""
+        self.began = math.inf
+
+    def begin(self) -> None:
+        """Note that it begins, in this thread."""
+        self.loop_thread = threading.get_ident()
+        self.began = time.perf_counter()
 
     def note(self, future: futures.Future[Any]) -> None:
         """Note its coroutine; cancel it if its time is over."""
@@ -48,14 +65,19 @@ class HeldJob:
         if self.told_after is not None:
             future.cancel()
 
-    def tell(self, seconds: float) -> None:
-        """Tell the job that its time is over, which was so many seconds; cancel its coroutine."""
-        if self.told_after is not None or self.context is None:
-            return
-        self.told_after = seconds
-        self.context.cancelled.set("timeout")
-        if self.future is not None:
-            self.future.cancel()
+    def tell(self, seconds: float) -> float:
+        """Tell the job that its time is over, which was so many seconds; cancel its coroutine.
+
+        Returns:
+            The seconds since it was told.
+        """
+        now = time.perf_counter()
+        if self.told_after is None and self.context is not None:
+            self.told_after, self.told_at = seconds, now
+            self.context.cancelled.set("timeout")
+            if self.future is not None:
+                self.future.cancel()
+        return now - self.told_at
 
     def tell_shutdown(self) -> bool:
         """Tell the job that its worker shuts down; return false if it has not begun."""

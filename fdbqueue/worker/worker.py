@@ -373,7 +373,7 @@ class Worker:
     def _run_handler(self, job: HeldJob, call: Call) -> Any:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
         try:
-            return self._handler.run(call, began=job.note)
+            return self._handler.run(call, observer=job)
         except futures.CancelledError:
             if job.told_after is None:
                 raise
@@ -395,7 +395,7 @@ class Worker:
                 continue
             over = time.perf_counter() - job.began - timeout
             if over >= 0:
-                job.tell(timeout)
+                over = job.tell(timeout)  # perhaps late: this process may have been stopped
             if over >= self._grace:
                 self._give_up(job, timeout)
             else:
@@ -436,7 +436,7 @@ class Worker:
         """End an attempt without its handler, which hangs, and go on without its thread."""
         if not self._takes_from_handler(job):
             return
-        failure = TimedOut(timeout).with_traceback(stack_of(job.thread))
+        failure = TimedOut(timeout).with_traceback(stack_of(job.loop_thread or job.thread))
         self._threads.replace(job.thread)
         self._fail_attempt(job, failure)
 

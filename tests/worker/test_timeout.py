@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.worker.held import HeldJob
 from tests.support.waiting import MAX_WAIT
 
 
@@ -90,6 +93,17 @@ def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) ->
     assert not returned.is_set()
 
 
+def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueue) -> None:
+    """A process that was stopped, or a database that hangs, delays that."""
+    queue.push(db, "job")
+    claim = queue.claim(db)
+    job = HeldJob(claim, math.inf, began=time.perf_counter() - 1_000)
+    job.context = Context(claim, None, lambda: 1.0, lambda: None)
+    assert job.tell(1.0) == 0
+    assert job.context.cancelled.is_set()
+    assert 0 < job.tell(1.0) < 999
+
+
 def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
     app = App(db)
 
@@ -105,6 +119,43 @@ def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:
     unlimited.push()
     assert app.work(drain=True) == WorkerReport(done=1, failed=1)
     assert handle.state() == "dead"
+
+
+def test_a_coroutine_that_blocks_its_event_loop_keeps_no_others_from_running(
+    db: Any, name: str
+) -> None:
+    """Those that have not begun lose no attempt by it, although their time is short, too."""
+    app = App(db)
+    go = threading.Event()
+    blocks = threading.Event()
+
+    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
+    async def block() -> None:
+        blocks.set()
+        assert go.wait(MAX_WAIT)
+
+    @app.job(queue=name, timeout="50ms", retry=Retry(attempts=1))
+    async def other() -> None:
+        pass
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    async def bystander() -> None:
+        block.push()
+        for _ in range(5):
+            other.push()
+        while not blocks.is_set():
+            await asyncio.sleep(0.001)
+
+    bystander.push()
+    try:
+        report = app.work(drain=True, concurrency=3, grace=0.05)
+    finally:
+        go.set()
+    assert report == WorkerReport(done=5, failed=2)
+    first, second = app.queue(name).items(db, state="dead")
+    assert first.error == "RuntimeError: another job blocks the event loop in which this one ran"
+    assert second.error == "TimedOut: the job ran for more than 0.05 seconds"
+    assert "in block\n    assert go.wait(MAX_WAIT)" in str(second.failed_attempts[0].traceback)
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True])
