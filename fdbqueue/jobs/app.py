@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +17,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
-from fdbqueue.jobs.handler import JobHandler
+from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import MAX_INTEGER, validate_range, validate_timeout
@@ -27,6 +29,7 @@ from fdbqueue.worker.worker import Worker, WorkerReport
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
 
 _DAY = timedelta(days=1)
 
@@ -108,6 +111,7 @@ class App:
         self._keep = keep
         self._guard = threading.Lock()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
+        self._middleware: list[Around] = []
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
@@ -230,6 +234,45 @@ class App:
         decorator: Any = declare
         return decorator  # type: ignore[no-any-return]
 
+    def middleware(self, function: _Middleware, /) -> _Middleware:
+        """Run a generator function around the call of each job: a decorator.
+
+        The function is called with the context of the attempt. What precedes its `yield` runs
+        before the call, and what follows runs after it. If the call raises an exception, so does
+        the `yield`; raise it again, or else the job is done and returns `None`. All of it runs in
+        the thread of the job, which waits there if the job is a coroutine. Around the body of a
+        transaction it runs as often as the body does.
+
+        Functions are entered in the order of their declarations.
+
+        Args:
+            function: A generator function with one `yield`.
+
+        Raises:
+            TypeError: It is not a generator function.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.middleware
+            ... def trace(context):
+            ...     print("begin", context.job, context.attempt)
+            ...     yield
+            ...     print("end")
+            >>> @app.job(name="greet")
+            ... def greet(name):
+            ...     print("hello", name)
+            >>> _ = greet.push("Ada")
+            >>> _ = app.work(drain=True)
+            begin greet 1
+            hello Ada
+            end
+        """
+        generator: Any = function
+        if not inspect.isgeneratorfunction(generator):
+            raise TypeError(f"a middleware is a generator function, with a `yield`, not {function}")
+        self._middleware.append(contextmanager(generator))
+        return function
+
     def work(
         self,
         *queues: str,
@@ -263,7 +306,7 @@ class App:
             Worker(
                 self.db,
                 queue,
-                JobHandler(self._jobs),
+                JobHandler(self._jobs, self._middleware),
                 concurrency=concurrency,
                 lease=lease,
                 store_results=bool(queue.options(self.db).keeps_done),

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -64,6 +65,7 @@ class Call(NamedTuple):
             queue try it again.
         encode: Returns the JSON form of what it returned, if that is stored.
         timeout: The seconds after which it is told to stop; `None` for those of the worker.
+        around: Returns what to enter around the call.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Call(NamedTuple):
     outcome: Callable[[Exception], Outcome | None] = outcome_of
     encode: Callable[[Any], Any] = _as_it_is
     timeout: float | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 class Handler(ABC):

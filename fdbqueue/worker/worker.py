@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
@@ -21,7 +20,6 @@ from fdbqueue.errors import (
     LeaseLost,
     TimedOut,
     error_classes,
-    error_text,
 )
 from fdbqueue.queue.arguments import (
     validate_agent,
@@ -35,6 +33,9 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
+from fdbqueue.worker.ends import Ends
+from fdbqueue.worker.ends import WorkerReport as WorkerReport
+from fdbqueue.worker.ends import no_progress as no_progress
 from fdbqueue.worker.handler import AnyHandler, Call, FunctionHandler, Handler, outcome_of
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
@@ -45,6 +46,8 @@ from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)
+
+_InSpan: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -60,28 +63,12 @@ _MAX_AHEAD = 100
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations
 
 
-@dataclass(slots=True)
-class WorkerReport:
-    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
-
-    done: int = 0
-    failed: int = 0
-    lost: int = 0
-
-
-def no_progress(report: WorkerReport) -> None:
-    """Do nothing after a job."""
-
-
 class _Stopped(Exception):
     """The worker was stopped and does not retry its transaction."""
 
 
 class _GivenUp(Exception):
     """The worker has ended the attempt without its handler, which returned too late."""
-
-
-_LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
 
 
 class Claimable(Protocol[_Item_co]):
@@ -186,6 +173,7 @@ class Worker:
             self._options["agent"] = validate_agent(agent)
         self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
+        self._ends = Ends(self._name, self._lease, self._telemetry)
         self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
@@ -199,10 +187,9 @@ class Worker:
         self._late_in = math.inf  # seconds until the time of a job is over
         self._watch: Future | None = None  # fires when a job is cancelled
         self._seconds = 1.0  # moving average of the duration of a job
-        self._progress: Callable[[WorkerReport], object] = no_progress
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
-        self.report = WorkerReport()
+        self.report = self._ends.report
 
     def stop(self) -> None:
         """Let running jobs finish and start no others.
@@ -235,7 +222,7 @@ class Worker:
             BaseException: The logging of the program, or `progress`, has raised it. The worker has
                 ended as after `stop`.
         """
-        self._progress = progress
+        self._ends.progress = progress
         self._threads.errors.clear()
         with (
             closing(self._handler),
@@ -355,8 +342,7 @@ class Worker:
                     returned = None
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
-                    with in_span():
-                        returned = self._encoded(call, self._run_handler(job, call))
+                    returned = self._run_handler(job, call, in_span)
                     if context.endings:
                         self._end_in_transaction(claim, returned, context.endings)
         except LeaseLost:
@@ -377,19 +363,23 @@ class Worker:
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _run_handler(self, job: HeldJob, call: Call) -> Any:
+    def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan) -> bytes | None:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
+        returned = None
         try:
-            return self._handler.run(call, began=job.note)
-        except futures.CancelledError:
-            if job.told_after is None:
-                raise
-            raise TimedOut(job.told_after) from None
+            with in_span(), call.around():
+                try:
+                    returned = self._encoded(call, self._handler.run(call, began=job.note))
+                except futures.CancelledError:
+                    if job.told_after is None:
+                        raise
+                    raise TimedOut(job.told_after) from None
         finally:
             with self._guard:
                 job.is_ending = True
             if job.is_given_up:
                 raise _GivenUp
+        return returned
 
     def _end_late(self) -> float:
         """Stop the jobs whose time is over; return the seconds until that of the next one."""
@@ -461,9 +451,7 @@ class Worker:
     def _encoded(self, call: Call, returned: object) -> bytes | None:
         return validate_result(call.encode(returned)) if self._stores_results else None
 
-    def _run_in_transaction(
-        self, call: Call, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
-    ) -> Pausing:
+    def _run_in_transaction(self, call: Call, claim: Claim, in_span: _InSpan) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
         note = self._threads.note
         tries = 0
@@ -482,8 +470,9 @@ class Worker:
             yield
             ack()
             began = time.monotonic()
+            returned = None
             try:
-                with in_span():
+                with in_span(), call.around():
                     returned = self._encoded(call, self._handler.run(call, tr))
             finally:
                 seconds = time.monotonic() - began
@@ -493,46 +482,15 @@ class Worker:
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
-    def _end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
+    def _end(
+        self, job: HeldJob, outcome: str, error: BaseException | None = None, text: str = ""
+    ) -> None:
         """Count and log a job that ended, and tell the caller of `run`."""
-        seconds = time.perf_counter() - job.began
         with self._ended:
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
             self._let_go(job)
-        self._telemetry.count(outcome, seconds)
-        _log.log(
-            _LEVELS[outcome],
-            "%s %s %s, attempt %d, %.1f ms%s",
-            self._name,
-            job.name,
-            outcome,
-            job.claim.attempt,
-            1000 * seconds,
-            "" if error is None else f": {error_text(error)}",
-            exc_info=error,
-        )
-        if advice := self._advice(job, outcome):
-            _log.warning("%s %s: %s", self._name, job.name, advice)
-        try:
-            self._progress(self.report)
-        except Exception:
-            _log.exception("%s: the progress callback failed", self._name)
-
-    def _advice(self, job: HeldJob, outcome: str) -> str | None:
-        """Return what to do about a job that will not run again, or that was lost."""
         max_attempts = self._store.options.max_attempts
-        if outcome == "failed" and max_attempts is not None and job.claim.attempt >= max_attempts:
-            return (
-                "this was the last attempt, and makes it a dead letter: `fdbq show` has the "
-                "errors, `fdbq retry` makes it ready again"
-            )
-        if outcome == "lost":
-            return (
-                f"its lease of {self._lease:g} seconds ran out, or was taken away, before the job "
-                "ended; it runs again elsewhere, so use a longer lease if the process was stopped "
-                "or the database did not answer for that long"
-            )
-        return None
+        self._ends.note(job, outcome, error, max_attempts, text or outcome)
 
     def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
@@ -552,7 +510,7 @@ class Worker:
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):
-            self._end(job, "done")
+            self._end(job, "done", text="discarded")
         else:
             self._end(job, "failed", failure)
 

@@ -1,0 +1,102 @@
+"""The ends of jobs: counted, logged, and told to the caller of `run`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fdbqueue.errors import error_text
+from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.telemetry import Telemetry
+
+_log = logging.getLogger("fdbqueue.worker")
+
+_LEVELS = {"lost": logging.WARNING, "failed": logging.ERROR}  # INFO for all others
+
+_LAST = (
+    "this was the last attempt, and makes it a dead letter: `fdbq show` has the errors, "
+    "`fdbq retry` makes it ready again"
+)
+_LOST = (
+    "its lease of {lease:g} seconds ran out, or was taken away, before the job ended; it runs "
+    "again elsewhere, so use a longer lease if the process was stopped or the database did not "
+    "answer for that long"
+)
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """The work of a worker: number of jobs that succeeded, failed, or lost their lease."""
+
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
+
+
+def no_progress(report: WorkerReport) -> None:
+    """Do nothing after a job."""
+
+
+class Ends:
+    """The ends of the jobs of one worker.
+
+    Args:
+        queue: The name of the queue.
+        lease: The length of a lease in seconds.
+        telemetry: Counts the ends, too.
+
+    Attributes:
+        report: Their numbers.
+        progress: Called with the report after each job.
+    """
+
+    def __init__(self, queue: str, lease: float, telemetry: Telemetry) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._telemetry = telemetry
+        self.report = WorkerReport()
+        self.progress: Callable[[WorkerReport], object] = no_progress
+
+    def note(
+        self,
+        job: HeldJob,
+        outcome: str,
+        error: BaseException | None,
+        max_attempts: int | None,
+        text: str,
+    ) -> None:
+        """Log a job that ended, and tell the caller of `run`.
+
+        Args:
+            job: The job.
+            outcome: `"done"`, `"failed"` or `"lost"`.
+            error: Why it failed, if it did.
+            max_attempts: The attempts that a job of the queue has; `None` for any number.
+            text: The outcome in the log.
+        """
+        seconds = time.perf_counter() - job.began
+        attempt = job.claim.attempt
+        self._telemetry.count(outcome, seconds)
+        fields = {"queue": self._queue, "job": job.call and job.call.name, "id": job.claim.item.id}
+        _log.log(
+            _LEVELS.get(outcome, logging.INFO),
+            "%s %s %s, attempt %d, %.1f ms%s",
+            self._queue,
+            job.name,
+            text,
+            attempt,
+            1000 * seconds,
+            "" if error is None else f": {error_text(error)}",
+            exc_info=error,
+            extra=fields | {"attempt": attempt, "outcome": text, "seconds": seconds},
+        )
+        is_last = outcome == "failed" and max_attempts is not None and attempt >= max_attempts
+        if is_last or outcome == "lost":
+            advice = _LAST if is_last else _LOST.format(lease=self._lease)
+            _log.warning("%s %s: %s", self._queue, job.name, advice)
+        try:
+            self.progress(self.report)
+        except Exception:
+            _log.exception("%s: the progress callback failed", self._queue)
