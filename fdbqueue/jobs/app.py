@@ -20,6 +20,7 @@ from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.jobs.shares import shares_of
 from fdbqueue.queue.arguments import MAX_INTEGER, validate_range, validate_timeout
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Duration, Keep, Transaction
@@ -277,6 +278,8 @@ class App:
         self,
         *queues: str,
         concurrency: int = 10,
+        at_most: Mapping[str, int] | None = None,
+        weights: Mapping[str, float] | None = None,
         lease: Duration = 30,
         name: str | None = None,
         grace: Duration = 10,
@@ -285,21 +288,33 @@ class App:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
 
         Args:
-            queues: The names of the queues; by default those of all jobs.
-            concurrency: The number of jobs of each queue that run at a time.
+            queues: The names of the queues, in their order: a job begins only if those before it
+                have none that is ready. By default the queues of all jobs, which take turns.
+            concurrency: The number of jobs that run at a time, of all queues.
+            at_most: The most jobs of a queue that run at a time, by its name.
+            weights: The weights of queues, over 0, by their names; 1 for those that it leaves out.
+                Then queues get their share instead of an order: with 3 and 1, three of four jobs
+                that begin are of the first queue, while both have some that are ready.
             lease: The time until other workers may take over the jobs of a worker that died.
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop, and goes on, has failed:
                 another thread does the next job.
             drain: Whether to stop once no job can be claimed and none is running.
+
+        Raises:
+            ValueError: The app has no jobs, and no queue is named; a number is out of range; or
+                `at_most` or `weights` names another queue.
         """
-        names = queues or tuple(dict.fromkeys(job.settings.queue for job in self._jobs.values()))
+        declared = (job.settings.queue for job in self._jobs.values())
+        names = list(dict.fromkeys(queues or declared))
         if not names:
             raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
+        shares = shares_of(names, concurrency, at_most, weights)
+        shown = [f"{each.queue}={each.weight:g}" for each in shares] if weights else names
         _log.info(
             "working on %s: queues %s; jobs %s",
             self._where(),
-            ", ".join(names),
+            ", ".join(shown),
             ", ".join(sorted(self._jobs)),
         )
         workers = [
@@ -307,12 +322,18 @@ class App:
                 self.db,
                 queue,
                 JobHandler(self._jobs, self._middleware),
-                concurrency=concurrency,
+                concurrency=share.most,
                 lease=lease,
                 store_results=bool(queue.options(self.db).keeps_done),
                 name=name,
                 grace=grace,
             )
-            for queue in map(self.queue, names)
+            for share, queue in zip(shares, map(self.queue, names))
         ]
-        return run_together(workers, drain=drain)
+        in_order = bool(queues) and weights is None
+        return run_together(
+            workers,
+            concurrency=concurrency,
+            weights=None if in_order else [share.weight for share in shares],
+            drain=drain,
+        )

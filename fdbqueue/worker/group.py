@@ -6,22 +6,35 @@ import threading
 from collections.abc import Sequence
 
 from fdbqueue.worker.signals import stopping_on_signals
-from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs
+from fdbqueue.worker.slots import Slots
+from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs, share_slots
 
 
-def run_together(workers: Sequence[Worker], *, drain: bool = False) -> WorkerReport:
+def run_together(
+    workers: Sequence[Worker],
+    *,
+    concurrency: int,
+    weights: Sequence[float] | None = None,
+    drain: bool = False,
+) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
     In the main thread, SIGTERM and SIGINT stop all of them.
 
     Args:
-        workers: The workers.
-        drain: Whether each of them stops once no job can be claimed from its queue.
+        workers: The workers. A free slot goes to the first of them whose queue has jobs.
+        concurrency: The number of jobs of all of them that run at a time.
+        weights: The weight of each of them, by which they get slots instead of in their order.
+        drain: Whether they stop once no job can be claimed and none is running.
 
     Returns:
         The work of all of them.
     """
     errors: list[BaseException] = []
+    if len(workers) > 1:  # a single one claims ahead
+        slots = Slots(concurrency, by_weight=weights is not None, drain=drain)
+        for worker, weight in zip(workers, weights or [1.0] * len(workers)):
+            share_slots(worker, slots, weight)
 
     def stop() -> None:
         for worker in workers:

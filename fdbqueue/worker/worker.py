@@ -30,7 +30,14 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
     validate_timeout,
 )
-from fdbqueue.queue.base import BaseQueue, Stop, change_once, claim_until, store_of
+from fdbqueue.queue.base import (
+    BaseQueue,
+    Stop,
+    change_once,
+    claim_until,
+    store_of,
+    wait_to_claim,
+)
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction, Transactor
 from fdbqueue.worker.context import Context, Ending
 from fdbqueue.worker.ends import Ends
@@ -41,6 +48,7 @@ from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.signals import stopping_on_signals
+from fdbqueue.worker.slots import Share, Slots
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
 
@@ -178,6 +186,7 @@ class Worker:
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
+        self._share: Share | None = None
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
@@ -202,6 +211,8 @@ class Worker:
         WorkerReport(done=0, failed=0, lost=0)
         """
         self._stop.set()
+        if self._share is not None:
+            self._share.wake()
 
     def run(
         self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
@@ -252,35 +263,49 @@ class Worker:
     def _feed(self, drain: bool) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-        options = {"lease": self._lease, "wait": 0 if drain else math.inf, **self._options}
-        while not self._stop.is_set:
-            n = self._room()
-            if n == 0:
-                with self._ended:
-                    self._ended.wait_for(self._room, _FULL)
-                continue
-            was_idle = not self._held  # otherwise a running job may push others
+        sleep = partial(wait_to_claim, self._queue, self._db)
+        claim = partial(self._claim, 0)
+        goes_on = True
+        while goes_on and not self._stop.is_set:
             try:
-                claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
+                if self._share is None:
+                    goes_on = self._feed_alone(drain)
+                else:
+                    goes_on = self._share.feed(self._stop, claim, sleep)
             except errors as error:
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
                 self._stop.wait(_PAUSE)
-                continue
-            if claim is not None:
-                keeps_no_results = self._stores_results and not self._store.options.keeps_done
-                self._stores_results = self._stores_results and not keeps_no_results
-                kept, back = self._divided(claim)
-                self._threads.put(kept)
-                # These calls log, and logging may raise an error. So the threads have their jobs
-                # before that.
-                self._release(back)
-                if keeps_no_results:
-                    self._warn_about_results()
-            elif drain and was_idle:
-                return
-            elif drain:
-                with self._ended:
-                    self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
+
+    def _feed_alone(self, drain: bool) -> bool:
+        """Claim jobs once there is room; return false if nothing is left to do."""
+        n = self._room()
+        if n == 0:
+            with self._ended:
+                self._ended.wait_for(self._room, _FULL)
+            return True
+        was_idle = not self._held  # otherwise a running job may push others
+        if not self._claim(0 if drain else math.inf, n) and drain:
+            if was_idle:
+                return False
+            with self._ended:
+                self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
+        return True
+
+    def _claim(self, wait: float, n: int) -> int:
+        """Claim up to `n` jobs, begin them, and return their number."""
+        options = {"lease": self._lease, "wait": wait, **self._options}
+        claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
+        if claim is None:
+            return 0
+        keeps_no_results = self._stores_results and not self._store.options.keeps_done
+        self._stores_results = self._stores_results and not keeps_no_results
+        kept, back = self._divided(claim)
+        self._threads.put(kept)
+        # These calls log, and logging may raise an error. So the threads have their jobs before.
+        self._release(back)
+        if keeps_no_results:
+            self._warn_about_results()
+        return len(kept)
 
     def _room(self) -> int:
         """Return how many jobs to claim now; none while more than half that many are held ahead."""
@@ -546,6 +571,8 @@ class Worker:
         self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
+        if self._share is not None:
+            self._share.freed()
 
     @contextmanager
     def _extending(self) -> Generator[None]:
@@ -632,3 +659,9 @@ class Worker:
 def held_jobs(worker: Worker) -> int:
     """Return the number of jobs that a worker has claimed."""
     return len(worker._held)
+
+
+def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
+    """Let a worker, which does not run yet, share slots with others."""
+    most = worker._concurrency
+    worker._share = Share(slots, lambda: held_jobs(worker), most, weight)
