@@ -42,6 +42,13 @@ from .common import (
 )
 from .signals import stop_on_signal
 from .terminal import progress_bar
+from .work_options import (
+    at_most_option,
+    health_option,
+    log_format_option,
+    queues_and_weights,
+    set_log_format,
+)
 
 _LOOK = 0.5  # seconds between looks at the standard error of a command
 _PART = 65_536  # bytes
@@ -61,6 +68,8 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
             return
         if not 1 <= len(queues) <= 2:
             raise click.UsageError("give QUEUE and MODULE:FUNCTION, or --app MODULE:APP")
+        if given.pop("at_most"):
+            raise click.UsageError("--at-most is for the queues of --app")
         queue, handler = (*queues, None)[:2]
         command(queue=queue, handler=handler, **given)
 
@@ -79,6 +88,8 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     if not isinstance(app, App):
         raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
     log_to_stderr(logging.WARNING if given["quiet"] else logging.INFO)
+    set_log_format(given["log_format"])
+    queues, weights = queues_and_weights(names)
     url, cluster_file = chosen_database(
         click.get_current_context(), given["url"], given["cluster_file"]
     )
@@ -89,12 +100,15 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
         _serve_metrics(given["metrics_port"])
     with usage_errors():
         report = app.work(
-            *names,
+            *queues,
             concurrency=given["concurrency"],
+            at_most=dict(given["at_most"]),
+            weights=weights,
             lease=given["lease"],
             name=given["name"],
             grace=given["grace"],
             drain=given["drain"],
+            health=given["health"],
         )
     _echo_report(report, given["as_json"])
     if given["drain"] and report.failed:
@@ -157,6 +171,9 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     type=click.IntRange(1, 65535),
     help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
 )
+@at_most_option
+@health_option
+@log_format_option
 @click.option("-q", "--quiet", is_flag=True, help="With --app: no line for each job that ends.")
 @_with_app
 @command_options(creates=True)
@@ -174,6 +191,8 @@ def work(
     grace: float,
     drain: bool,
     metrics_port: int | None,
+    health: str | None,
+    log_format: str,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -192,7 +211,9 @@ def work(
     If its job is cancelled, or takes too long, the command and its children get SIGTERM.
 
     With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
-    limits them to these queues. --db gives the app another database than its own.
+    limits them to these queues, in this order: a job begins only if the queues before its own have
+    none that is ready. With QUEUE=WEIGHT, the queues get slots by their weights instead. --db gives
+    the app another database than its own.
 
     Ctrl-C or SIGTERM lets running jobs finish; a second one ends the worker at once.
 
@@ -202,8 +223,10 @@ def work(
     Example:
       fdbq work mails mailer:send --concurrency 4
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
-      fdbq work --app shop:app
+      fdbq work --app shop:app --concurrency 10
+      fdbq work --app shop:app mail=3 images=1 --at-most images=2
     """
+    set_log_format(log_format)
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     if results and command is not None:
@@ -241,6 +264,7 @@ def work(
         task = progress.add_task("work", total=target.size(db))
         report = worker.run(
             drain=drain,
+            health=health,
             progress=lambda report: progress.update(task, completed=report.done + report.failed),
         )
     _echo_report(report, as_json)

@@ -284,6 +284,7 @@ class App:
         name: str | None = None,
         grace: Duration = 10,
         drain: bool = False,
+        health: int | str | None = None,
     ) -> WorkerReport:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
 
@@ -300,10 +301,13 @@ class App:
             grace: The time after which a job that was told to stop, and goes on, has failed:
                 another thread does the next job.
             drain: Whether to stop once no job can be claimed and none is running.
+            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
+                answer `/live` and, while jobs are claimed and the database answers, `/ready`.
 
         Raises:
             ValueError: The app has no jobs, and no queue is named; a number is out of range; or
                 `at_most` or `weights` names another queue.
+            OSError: The process cannot listen on the address of `health`.
         """
         declared = (job.settings.queue for job in self._jobs.values())
         names = list(dict.fromkeys(queues or declared))
@@ -336,4 +340,5 @@ class App:
             concurrency=concurrency,
             weights=None if in_order else [share.weight for share in shares],
             drain=drain,
+            health=health,
         )

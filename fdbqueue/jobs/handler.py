@@ -72,7 +72,8 @@ class JobHandler(Handler):
         in_transaction = job.takes == "Transaction"
         encode, timeout = job.arguments.encode_result, job.settings.timeout
         around = partial(self._entered, context)
-        return Call(job.name, function, in_transaction, decide, encode, timeout, around)
+        pushed = context.item.value
+        return Call(job.name, function, in_transaction, decide, encode, timeout, around, pushed)
 
     @contextmanager
     def _entered(self, context: Context) -> Generator[None]:

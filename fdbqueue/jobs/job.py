@@ -12,6 +12,7 @@ from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor
 from fdbqueue.worker.handler import first_annotation
+from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
@@ -67,9 +68,12 @@ class Stored(NamedTuple):
 
     @property
     def value(self) -> dict[str, Any]:
-        """The value of the item."""
-        value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
-        return value if self.version == 1 else {**value, "version": self.version}
+        """The value of an item that is pushed now, with the current span of OpenTelemetry."""
+        value: dict[str, Any] = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
+        if self.version != 1:
+            value["version"] = self.version
+        inject(value)
+        return value
 
 
 def stored_job(value: object) -> Stored | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from fdbqueue.worker.health import serving_health
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Slots
-from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs, share_slots
+from fdbqueue.worker.worker import Worker, WorkerReport, held_jobs, share_slots, trouble_of
 
 
 def run_together(
@@ -16,6 +17,7 @@ def run_together(
     concurrency: int,
     weights: Sequence[float] | None = None,
     drain: bool = False,
+    health: int | str | None = None,
 ) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
@@ -26,6 +28,7 @@ def run_together(
         concurrency: The number of jobs of all of them that run at a time.
         weights: The weight of each of them, by which they get slots instead of in their order.
         drain: Whether they stop once no job can be claimed and none is running.
+        health: Where to answer health checks, as for `Worker.run`.
 
     Returns:
         The work of all of them.
@@ -47,8 +50,14 @@ def run_together(
             errors.append(error)
             stop()
 
+    def trouble() -> str | None:
+        return next(filter(None, map(trouble_of, workers)), None)
+
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
-    with stopping_on_signals(stop, lambda: sum(map(held_jobs, workers))):
+    with (
+        serving_health(health, trouble),
+        stopping_on_signals(stop, lambda: sum(map(held_jobs, workers))),
+    ):
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent import futures
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -66,6 +66,7 @@ class Call(NamedTuple):
         encode: Returns the JSON form of what it returned, if that is stored.
         timeout: The seconds after which it is told to stop; `None` for those of the worker.
         around: Returns what to enter around the call.
+        pushed: The value of the job, which may name the span that has pushed it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Call(NamedTuple):
     encode: Callable[[Any], Any] = _as_it_is
     timeout: float | None = None
     around: Callable[[], AbstractContextManager[object]] = nullcontext
+    pushed: Mapping[str, Any] | None = None
 
 
 class Handler(ABC):

@@ -95,7 +95,7 @@ class Share:
         return self._most - self.held()
 
     def wake(self) -> None:
-        """End the sleep of the worker, if it sleeps. A signal handler may call this."""
+        """End the sleep of the worker, if it sleeps."""
         if (sleep := self._sleep) is not None:
             sleep.set()
 
@@ -167,10 +167,12 @@ class Share:
             if stop.is_set or self.wants or slots.drain:
                 return self.wants
             pause = self._sleep = Stop()
-        if not stop.is_set:
+        try:
+            stop.add(pause)
             sleep(pause)
-        with slots.changed:
-            self.wants, self._sleep = True, None
+        finally:
+            stop.discard(pause)
+            self._sleep = None
         return True
 
     @property

@@ -44,6 +44,7 @@ from fdbqueue.worker.ends import Ends
 from fdbqueue.worker.ends import WorkerReport as WorkerReport
 from fdbqueue.worker.ends import no_progress as no_progress
 from fdbqueue.worker.handler import AnyHandler, Call, FunctionHandler, Handler, outcome_of
+from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
@@ -187,6 +188,7 @@ class Worker:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
         self._share: Share | None = None
+        self._is_claiming = False
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
@@ -211,11 +213,13 @@ class Worker:
         WorkerReport(done=0, failed=0, lost=0)
         """
         self._stop.set()
-        if self._share is not None:
-            self._share.wake()
 
     def run(
-        self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
+        self,
+        *,
+        drain: bool = False,
+        progress: Callable[[WorkerReport], object] = no_progress,
+        health: int | str | None = None,
     ) -> WorkerReport:
         """Run jobs until `stop` is called.
 
@@ -225,6 +229,8 @@ class Worker:
             drain: Whether to stop also once no job can be claimed and none is running.
             progress: Called with the report after each job. Its `Exception` is logged; any other
                 error stops the worker.
+            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
+                answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
 
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
@@ -232,10 +238,12 @@ class Worker:
         Raises:
             BaseException: The logging of the program, or `progress`, has raised it. The worker has
                 ended as after `stop`.
+            OSError: The process cannot listen on the address of `health`.
         """
         self._ends.progress = progress
         self._threads.errors.clear()
         with (
+            serving_health(health, partial(trouble_of, self)),
             closing(self._handler),
             stopping_on_signals(self.stop, lambda: len(self._held)),
             self._extending(),
@@ -267,14 +275,17 @@ class Worker:
         claim = partial(self._claim, 0)
         goes_on = True
         while goes_on and not self._stop.is_set:
+            self._is_claiming = True
             try:
                 if self._share is None:
                     goes_on = self._feed_alone(drain)
                 else:
                     goes_on = self._share.feed(self._stop, claim, sleep)
             except errors as error:
+                self._is_claiming = False
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
                 self._stop.wait(_PAUSE)
+        self._is_claiming = False
 
     def _feed_alone(self, drain: bool) -> bool:
         """Claim jobs once there is room; return false if nothing is left to do."""
@@ -362,7 +373,8 @@ class Worker:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._extend(job)
             call = job.call = self._handler.call(context)
-            with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
+            item = claim.item
+            with self._telemetry.span(item.id, claim.attempt, call.name, call.pushed) as in_span:
                 if call.in_transaction:
                     returned = None
                     yield from self._run_in_transaction(call, claim, in_span)
@@ -665,3 +677,12 @@ def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
     """Let a worker, which does not run yet, share slots with others."""
     most = worker._concurrency
     worker._share = Share(slots, lambda: held_jobs(worker), most, weight)
+
+
+def trouble_of(worker: Worker) -> str | None:
+    """Return why a worker cannot claim jobs; `None` if it can."""
+    if worker._stop.is_set:
+        return "the worker is about to stop"
+    if not worker._is_claiming:
+        return f"the worker cannot claim jobs from {worker._name}, or does not yet"
+    return trouble_of_database(worker._db)
