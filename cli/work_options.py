@@ -41,6 +41,8 @@ class QueueNumber(ParamType):
     ) -> tuple[str, float]:
         """Return the name and the number; fail if there is none."""
         queue, _, number = value.rpartition("=")
+        if not queue:
+            self.fail(f"{value!r} does not name a queue, as in images=2", param, ctx)
         try:
             return queue, int(number) if number.isdigit() else float(number)
         except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from fdbqueue.types import Database, Transaction
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
+
+_log = logging.getLogger("fdbqueue.worker")
 
 _LOOPBACK = "127.0.0.1"
 _DATABASE = 2_000  # milliseconds in which the database has to answer
@@ -71,6 +74,8 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
         raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
     thread = threading.Thread(target=server.serve_forever, name="fdbqueue-health", daemon=True)
     thread.start()
+    shown = f"[{host}]" if ":" in host else host
+    _log.info("answering /live and /ready on http://%s:%d", shown, server.server_port)
     try:
         yield server.server_port
     finally:
