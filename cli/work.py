@@ -47,6 +47,13 @@ from .common import (
 )
 from .signals import exit_on, stop_on_signal
 from .terminal import progress_bar
+from .work_options import (
+    at_most_option,
+    health_option,
+    log_format_option,
+    queues_and_weights,
+    set_log_format,
+)
 
 _LOOK = 0.2  # seconds between looks at the standard error of a command, and at its job
 _PART = 65_536  # bytes
@@ -71,6 +78,8 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
             return
         if not 1 <= len(queues) <= 2:
             raise click.UsageError("give QUEUE and MODULE:FUNCTION, or --app MODULE:APP")
+        if given.pop("at_most"):
+            raise click.UsageError("--at-most is for the queues of --app")
         queue, handler = (*queues, None)[:2]
         command(queue=queue, handler=handler, **given)
 
@@ -89,6 +98,8 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     if not isinstance(app, App):
         raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
     log_to_stderr(logging.WARNING if given["quiet"] else logging.INFO)
+    set_log_format(given["log_format"])
+    queues, weights = queues_and_weights(names)
     url, cluster_file = chosen_database(
         click.get_current_context(), given["url"], given["cluster_file"]
     )
@@ -99,14 +110,17 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     def run() -> WorkerReport:
         with usage_errors():
             return app.work(
-                *names,
+                *queues,
                 concurrency=given["concurrency"],
+                at_most=dict(given["at_most"]),
+                weights=weights,
                 lease=given["lease"],
                 name=given["name"],
                 grace=given["grace"],
                 drain=given["drain"],
                 max_jobs=given["max_jobs"],
                 max_memory=given["max_memory"],
+                health=given["health"],
             )
 
     _work(run, partial(summary_of, app.db, queues_of(app, names), sorted(app.jobs)))
@@ -221,6 +235,9 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
     type=click.IntRange(1, 65535),
     help="Serve Prometheus metrics of jobs on http://127.0.0.1:PORT/metrics.",
 )
+@at_most_option
+@health_option
+@log_format_option
 @click.option("-q", "--quiet", is_flag=True, help="No line for each job that ends.")
 @_with_app
 @command_options(creates=True)
@@ -239,6 +256,8 @@ def work(
     drain: bool,
     max_jobs: int | None,
     max_memory: int | None,
+    health: str | None,
+    log_format: str,
     quiet: bool,
     as_json: bool,
     **_of_processes: object,
@@ -258,7 +277,9 @@ def work(
     If its job is cancelled, or takes too long, the command and its children get SIGTERM.
 
     With --app, the functions that the app declares as jobs are called with their arguments. QUEUE
-    limits them to these queues. --db gives the app another database than its own.
+    limits them to these queues, in this order: a job begins only if the queues before its own have
+    none that is ready. With QUEUE=WEIGHT, the queues get slots by their weights instead. --db gives
+    the app another database than its own.
 
     After Ctrl-C or SIGTERM no job begins, and running ones have the --grace period to end. Those
     that take longer, and commands that do not end by SIGTERM then, return to the queue without
@@ -273,8 +294,10 @@ def work(
     Example:
       fdbq work mails mailer:send --concurrency 4
       fdbq work mails --exec 'jq -r .to >> sent.txt' --drain
-      fdbq work --app shop:app
+      fdbq work --app shop:app --concurrency 10
+      fdbq work --app shop:app mail=3 images=1 --at-most images=2
     """
+    set_log_format(log_format)
     if (handler is None) == (command is None):
         raise click.UsageError("give either MODULE:FUNCTION or --exec")
     if results and command is not None:
@@ -316,10 +339,12 @@ def work(
             task = progress.add_task("work", total=target.size(db) if has_bar else None)
             return run_together(
                 [worker],
+                concurrency=concurrency,
                 drain=drain,
                 progress=lambda done: progress.update(task, completed=done.done + done.failed),
                 max_jobs=max_jobs,
                 max_memory=max_memory,
+                health=health if parent is None or parent.number == 1 else None,
             )
 
     _work(run, summary)

@@ -487,12 +487,14 @@ class Worker:
         *,
         drain: bool = False,
         progress: Callable[[WorkerReport], object] = no_progress,
+        health: int | str | None = None,
     ) -> WorkerReport:
         """Do jobs until `stop` is called or this call is cancelled.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
             progress: Called by the event loop with the report after each job.
+            health: Where to answer health checks, as for `fdbqueue.Worker.run`.
 
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
@@ -509,7 +511,7 @@ class Worker:
                     self.stop()
 
         threads = futures.ThreadPoolExecutor(2, thread_name_prefix="fdbqueue.aio.worker")
-        work = threads.submit(self._worker.run, drain=drain, progress=forward)
+        work = threads.submit(self._worker.run, drain=drain, progress=forward, health=health)
         threads.submit(stop_with_loop)
         threads.shutdown(wait=False)
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.types import Database, Future
@@ -99,6 +99,10 @@ class Sleep:
             self.ended_by.wait()
 
 
+class _Sleeper(Protocol):
+    def put(self, _: None, /) -> None: ...
+
+
 class Stop:
     """A request to end sleeps, for good.
 
@@ -113,7 +117,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._sleepers: dict[SimpleQueue[Future | None], None] = {}  # woken in this order
+        self._sleepers: dict[_Sleeper, None] = {}  # woken in this order
 
     def set(self) -> None:
         """End the sleeps that have begun, and all later ones at once."""
@@ -125,15 +129,19 @@ class Stop:
         """Sleep until this is set or the time is over."""
         sleep_on([], seconds, self)
 
-    def add(self, sleeper: SimpleQueue[Future | None]) -> None:
-        """Put `None` into a queue once this is set."""
+    def put(self, _: None) -> None:
+        """Set this because another request, to which it was added, is set."""
+        self.set()
+
+    def add(self, sleeper: _Sleeper) -> None:
+        """Put `None` into a queue, or set another request, once this is set."""
         # `set` sets the flag and then reads the sleepers; this adds one and then reads the flag. So
         # at least one of them sees both.
         self._sleepers[sleeper] = None
         if self.is_set:
             sleeper.put(None)
 
-    def discard(self, sleeper: SimpleQueue[Future | None]) -> None:
+    def discard(self, sleeper: _Sleeper) -> None:
         """Put nothing more into a queue."""
         self._sleepers.pop(sleeper, None)
 

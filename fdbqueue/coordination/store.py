@@ -405,10 +405,25 @@ class Store(Generic[_T]):
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         look = partial(self._claim_now, tr, request, first)
+        return until_found(self._lines, tr, wait, look, self._wanted_to_claim(first))
+
+    def _wanted_to_claim(self, first: First | None) -> Wanted:
         keys = partial(self.keys_to_watch_claims, first=first)
         waiters = self._waiting_claims if first is None else None
-        wanted = Wanted(("claim", first), keys, self.sweeper.seconds_left, waiters)
-        return until_found(self._lines, tr, wait, look, wanted)
+        return Wanted(("claim", first), keys, self.sweeper.seconds_left, waiters)
+
+    def wait_to_claim(self, db: Database) -> Steps[bool]:
+        """Sleep as `claim` does, until it is worth claiming items, without claiming them."""
+        wanted = self._wanted_to_claim(None)
+
+        def may_find(tr: Transaction) -> bool:
+            return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
+
+        def look() -> Steps[bool]:
+            found: bool = yield Call(partial(run, db, may_find))
+            return found
+
+        return until_found(self._lines, db, math.inf, look, wanted)
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -13,10 +15,11 @@ from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
-from fdbqueue.jobs.handler import JobHandler
+from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.processes import command_of, importable
 from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.jobs.shares import shares_of
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     validate_number,
@@ -34,6 +37,7 @@ from fdbqueue.worker.worker import Worker
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
 
 _DAY = timedelta(days=1)
 
@@ -103,6 +107,7 @@ class App:
         self._keep = keep
         self._guard = threading.Lock()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
+        self._middleware: list[Around] = []
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
@@ -235,10 +240,51 @@ class App:
         decorator: Any = declare
         return decorator  # type: ignore[no-any-return]
 
+    def middleware(self, function: _Middleware, /) -> _Middleware:
+        """Run a generator function around the call of each job: a decorator.
+
+        The function is called with the context of the attempt. What precedes its `yield` runs
+        before the call, and what follows runs after it. If the call raises an exception, so does
+        the `yield`; raise it again, or else the job is done and returns `None`. All of it runs in
+        the thread of the job, which waits there if the job is a coroutine. Around the body of a
+        transaction it runs as often as the body does.
+
+        Functions are entered in the order of their declarations.
+
+        Args:
+            function: A generator function with one `yield`.
+
+        Raises:
+            TypeError: It is not a generator function.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.middleware
+            ... def trace(context):
+            ...     print("begin", context.job, context.attempt)
+            ...     yield
+            ...     print("end")
+            >>> @app.job(name="greet")
+            ... def greet(name):
+            ...     print("hello", name)
+            >>> _ = greet.push("Ada")
+            >>> _ = app.work(drain=True)
+            begin greet 1
+            hello Ada
+            end
+        """
+        generator: Any = function
+        if not inspect.isgeneratorfunction(generator):
+            raise TypeError(f"a middleware is a generator function, with a `yield`, not {function}")
+        self._middleware.append(contextmanager(generator))
+        return function
+
     def work(
         self,
         *queues: str,
         concurrency: int = 10,
+        at_most: Mapping[str, int] | None = None,
+        weights: Mapping[str, float] | None = None,
         lease: Duration = 30,
         name: str | None = None,
         grace: Duration = 10,
@@ -246,6 +292,7 @@ class App:
         processes: int | None = None,
         max_jobs: int | None = None,
         max_memory: int | None = None,
+        health: int | str | None = None,
     ) -> WorkerReport:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
 
@@ -254,8 +301,13 @@ class App:
         delay that doubles from a second to a minute.
 
         Args:
-            queues: The names of the queues; by default those of all jobs.
-            concurrency: The number of jobs of each queue that run at a time.
+            queues: The names of the queues, in their order: a job begins only if those before it
+                have none that is ready. By default the queues of all jobs, which take turns.
+            concurrency: The number of jobs that run at a time, of all queues.
+            at_most: The most jobs of a queue that run at a time, by its name.
+            weights: The weights of queues, over 0, by their names; 1 for those that it leaves out.
+                Then queues get their share instead of an order: with 3 and 1, three of four jobs
+                that begin are of the first queue, while both have some that are ready.
             lease: The time until other workers may take over the jobs of a worker that died.
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop, and goes on, has failed:
@@ -265,48 +317,69 @@ class App:
             processes: The number of processes that run jobs, from 1; `None` for this one alone.
             max_jobs: The number of jobs after which a process ends, when those that run have ended.
             max_memory: The bytes of resident memory after which it does so; only on Linux.
+            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
+                answer `/live` and, while jobs are claimed and the database answers, `/ready`. Of
+                several processes, the first one does.
 
         Raises:
             AppNotFound: Other processes cannot import the app, or not use its database.
+            ValueError: The app has no jobs, and no queue is named; a number is out of range; or
+                `at_most` or `weights` names another queue.
+            OSError: The process cannot listen on the address of `health`.
         """
         names = queues_of(self, queues)
         if not names:
             raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
+        shares = shares_of(names, concurrency, at_most, weights)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
         for option, number in {**limits, "processes": processes}.items():
             if number is not None:
                 validate_number(number, option, 1, "bytes" if option == "max_memory" else option)
+        shown = [f"{each.queue}={each.weight:g}" for each in shares] if weights else names
         if parent is None:  # otherwise the parent has said it
-            _log.info(summary_of(self.db, names, sorted(self._jobs), processes or 1))
+            _log.info(summary_of(self.db, shown, sorted(self._jobs), processes or 1))
         if processes is not None:
             if parent is not None:
                 raise AppNotFound("this process is one of several already")
             options = {
                 "concurrency": concurrency,
+                "at_most": at_most,
+                "weights": weights,
                 "lease": validate_seconds("lease", lease),
                 "name": name,
                 "grace": validate_seconds("grace", grace),
                 "drain": drain,
+                "health": health,
                 **limits,
             }
-            command = command_of(self, names, options)
+            command = command_of(self, queues, options)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run()
         workers = [
             Worker(
                 self.db,
                 queue,
-                JobHandler(self._jobs),
-                concurrency=concurrency,
+                JobHandler(self._jobs, self._middleware),
+                concurrency=share.most,
                 lease=lease,
                 store_results=bool(queue.options(self.db).keeps_done),
                 name=name,
                 grace=grace,
             )
-            for queue in map(self.queue, names)
+            for share, queue in zip(shares, map(self.queue, names))
         ]
-        return run_together(workers, drain=drain, max_jobs=max_jobs, max_memory=max_memory)
+        in_order = bool(queues) and weights is None
+        return run_together(
+            workers,
+            concurrency=concurrency,
+            weights=None if in_order else [share.weight for share in shares],
+            drain=drain,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
+            health=health if parent is None or parent.number == 1 else None,
+        )
 
 
-def queues_of(app: App, names: Sequence[str]) -> Sequence[str]:
+def queues_of(app: App, names: Sequence[str]) -> list[str]:
     """Return these names of queues, or those of the queues of all jobs."""
-    return names or list(dict.fromkeys(job.settings.queue for job in app.jobs.values()))
+    declared = (job.settings.queue for job in app.jobs.values())
+    return list(dict.fromkeys(names or declared))

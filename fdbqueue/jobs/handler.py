@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fdbqueue.jobs.job import Job, stored_job
 from fdbqueue.jobs.retry import Retry, decided
@@ -16,6 +17,9 @@ from fdbqueue.worker.outcomes import Dead, Snooze
 
 _log = logging.getLogger("fdbqueue.jobs")
 
+Around: TypeAlias = Callable[[Context], AbstractContextManager[None]]
+"""Returns what to enter around the call of a job."""
+
 _UNKNOWN = 10.0  # seconds after which a job that a worker does not know is ready again
 
 
@@ -24,11 +28,18 @@ class JobHandler(Handler):
 
     A job whose name it does not know, or of a newer version, is given back for ten seconds, and the
     attempt does not count: after an upgrade other workers may know it.
+
+    Args:
+        jobs: The jobs by their names.
+        middleware: What to enter around each call, the outermost first.
     """
 
-    def __init__(self, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> None:
+    def __init__(
+        self, jobs: Mapping[str, Job[Any, Any, Any, Any]], middleware: Sequence[Around] = ()
+    ) -> None:
         super().__init__()
         self._jobs = jobs
+        self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
 
     @property
@@ -50,6 +61,7 @@ class JobHandler(Handler):
         if job is None or stored.version > job.version:
             self._say_once(stored.name, stored.version)
             raise Snooze(_UNKNOWN)
+        context.job = job.name
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)
@@ -59,7 +71,16 @@ class JobHandler(Handler):
         decide = partial(decided, policy, context=context)
         in_transaction = job.takes == "Transaction"
         encode, timeout = job.arguments.encode_result, job.settings.timeout
-        return Call(job.name, function, in_transaction, decide, encode, timeout)
+        around = partial(self._entered, context)
+        pushed = context.item.value
+        return Call(job.name, function, in_transaction, decide, encode, timeout, around, pushed)
+
+    @contextmanager
+    def _entered(self, context: Context) -> Generator[None]:
+        with ExitStack() as stack:
+            for around in self._middleware:
+                stack.enter_context(around(context))
+            yield
 
     def _say_once(self, name: str, version: int) -> None:
         if (name, version) in self._unknown:

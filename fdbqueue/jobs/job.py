@@ -13,6 +13,7 @@ from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import validate_scope, validate_unique
 from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor, UniqueUntil
 from fdbqueue.worker.handler import first_annotation
+from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
@@ -80,9 +81,12 @@ class Stored(NamedTuple):
 
     @property
     def value(self) -> dict[str, Any]:
-        """The value of the item."""
-        value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
-        return value if self.version == 1 else {**value, "version": self.version}
+        """The value of an item that is pushed now, with the current span of OpenTelemetry."""
+        value: dict[str, Any] = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
+        if self.version != 1:
+            value["version"] = self.version
+        inject(value)
+        return value
 
 
 def stored_job(value: object) -> Stored | None:

@@ -1152,6 +1152,11 @@ def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any)
     return claimed
 
 
+def wait_to_claim(queue: BaseQueue[Any], db: Database, stop: Stop) -> None:
+    """Sleep until it is worth claiming items, without claiming them, or until `stop` is set."""
+    drive(queue._store.wait_to_claim(db), stop)
+
+
 def store_of(queue: BaseQueue[_T]) -> Store[_T]:
     """Return the store behind a queue, for other parts of the library."""
     return queue._store

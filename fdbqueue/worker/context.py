@@ -82,6 +82,7 @@ class Context:
 
     Attributes:
         item: The item of the job.
+        job: The name of the job that an app declares; an empty text for any other one.
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
@@ -111,6 +112,7 @@ class Context:
         extend: Callable[[], None],
     ) -> None:
         self.item: Any = claim.item
+        self.job = ""
         self.attempt = claim.attempt
         self.max_attempts = max_attempts
         self.cancelled = Cancelled()

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.errors import LeaseLost
+from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
+from fdbqueue.worker.telemetry import Telemetry
 
-LEVELS = {"done": logging.INFO, "lost": logging.WARNING, "failed": logging.ERROR}
-"""The levels at which the ends of jobs are logged."""
+_log = logging.getLogger("fdbqueue.worker")
 
+_LEVELS = {"lost": logging.WARNING, "failed": logging.ERROR}  # INFO for all others
+
+_LAST = (
+    "this was the last attempt, and makes it a dead letter: `fdbq show` has the errors, "
+    "`fdbq retry` makes it ready again"
+)
+_LOST = (
+    "its lease of {lease:g} seconds ran out, or was taken away, before the job ended; it runs "
+    "again elsewhere, so use a longer lease if the process was stopped or the database did not "
+    "answer for that long"
+)
 
 NO_RESULTS = (
     "%s keeps no done items, so the results of jobs cannot be stored; use "
@@ -48,6 +60,69 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
 
 def no_progress(report: WorkerReport) -> None:
     """Do nothing after a job."""
+
+
+class Ends:
+    """The ends of the jobs of one worker.
+
+    Args:
+        queue: The name of the queue.
+        lease: The length of a lease in seconds.
+        telemetry: Counts the ends, too.
+
+    Attributes:
+        report: Their numbers.
+        progress: Called with the report after each job.
+    """
+
+    def __init__(self, queue: str, lease: float, telemetry: Telemetry) -> None:
+        self._queue = queue
+        self._lease = lease
+        self._telemetry = telemetry
+        self.report = WorkerReport()
+        self.progress: Callable[[WorkerReport], object] = no_progress
+
+    def note(
+        self,
+        job: HeldJob,
+        outcome: str,
+        error: BaseException | None,
+        max_attempts: int | None,
+        text: str,
+    ) -> None:
+        """Log a job that ended, and tell the caller of `run`.
+
+        Args:
+            job: The job.
+            outcome: `"done"`, `"failed"` or `"lost"`.
+            error: Why it failed, if it did.
+            max_attempts: The attempts that a job of the queue has; `None` for any number.
+            text: The outcome in the log.
+        """
+        seconds = time.perf_counter() - job.began
+        attempt = job.claim.attempt
+        self._telemetry.count(outcome, seconds)
+        fields = {"queue": self._queue, "job": job.call and job.call.name, "id": job.claim.item.id}
+        _log.log(
+            _LEVELS.get(outcome, logging.INFO),
+            "%s %s %s, attempt %d, %.1f ms%s",
+            self._queue,
+            job.name,
+            text,
+            attempt,
+            1000 * seconds,
+            "" if error is None else f": {error_text(error)}",
+            exc_info=error,
+            extra=fields | {"attempt": attempt, "outcome": text, "seconds": seconds},
+        )
+        is_last = outcome == "failed" and max_attempts is not None and attempt >= max_attempts
+        if is_last or outcome == "lost":
+            advice = _LAST if is_last else _LOST.format(lease=self._lease)
+            _log.warning("%s %s: %s", self._queue, job.name, advice)
+        try:
+            self.progress(self.report)
+        except Exception:
+            _log.exception("%s: the progress callback failed", self._queue)
 
 
 def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: bytes | None) -> None:
@@ -104,19 +179,3 @@ def release_all(
     except Exception as error:
         return [error] * len(claims)
     return [None] * len(claims)
-
-
-def advice_about(outcome: str, attempt: int, max_attempts: int | None, lease: float) -> str | None:
-    """Return what to do about a job that will not run again, or that was lost."""
-    if outcome == "failed" and max_attempts is not None and attempt >= max_attempts:
-        return (
-            "this was the last attempt, and makes it a dead letter: `fdbq show` has the "
-            "errors, `fdbq retry` makes it ready again"
-        )
-    if outcome == "lost":
-        return (
-            f"its lease of {lease:g} seconds ran out, or was taken away, before the job "
-            "ended; it runs again elsewhere, so use a longer lease if the process was stopped "
-            "or the database did not answer for that long"
-        )
-    return None

@@ -14,9 +14,18 @@ from typing import NoReturn
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
+from fdbqueue.worker.health import serving_health
 from fdbqueue.worker.signals import stopping_on_signals
+from fdbqueue.worker.slots import Slots
 from fdbqueue.worker.supervisor import parent
-from fdbqueue.worker.worker import Worker, finish, held_jobs, hung_jobs
+from fdbqueue.worker.worker import (
+    Worker,
+    finish,
+    held_jobs,
+    hung_jobs,
+    share_slots,
+    trouble_of,
+)
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -29,10 +38,13 @@ _MEMORY = 1.0  # seconds between looks at the memory of the process
 def run_together(
     workers: Sequence[Worker],
     *,
+    concurrency: int,
+    weights: Sequence[float] | None = None,
     drain: bool = False,
     progress: Callable[[WorkerReport], object] = no_progress,
     max_jobs: int | None = None,
     max_memory: int | None = None,
+    health: int | str | None = None,
 ) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
@@ -40,11 +52,14 @@ def run_together(
     parent does so too, and gets the report.
 
     Args:
-        workers: The workers.
-        drain: Whether each of them stops once no job can be claimed from its queue.
+        workers: The workers. A free slot goes to the first of them whose queue has jobs.
+        concurrency: The number of jobs of all of them that run at a time.
+        weights: The weight of each of them, by which they get slots instead of in their order.
+        drain: Whether they stop once no job can be claimed and none is running.
         progress: Called with the work of all of them after each job.
         max_jobs: The number of ended jobs after which no others begin.
         max_memory: The bytes of resident memory after which no others begin.
+        health: Where to answer health checks, as for `Worker.run`.
 
     Returns:
         The work of all of them.
@@ -52,6 +67,10 @@ def run_together(
     global _has_hung
     errors: list[BaseException] = []
     limits = _Limits(workers, max_jobs, max_memory)
+    if len(workers) > 1:  # a single one claims ahead
+        slots = Slots(concurrency, by_weight=weights is not None, drain=drain)
+        for worker, weight in zip(workers, weights or [1.0] * len(workers)):
+            share_slots(worker, slots, weight)
 
     def stop() -> None:
         limits.is_over = True
@@ -70,8 +89,14 @@ def run_together(
             errors.append(error)
             stop()
 
+    def trouble() -> str | None:
+        return next(filter(None, map(trouble_of, workers)), None)
+
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
-    with stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))):
+    with (
+        serving_health(health, trouble),
+        stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))),
+    ):
         if parent is not None:
             parent.stop_with(stop)
         for thread in threads:

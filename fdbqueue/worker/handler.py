@@ -8,8 +8,9 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent import futures
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -77,6 +78,8 @@ class Call(NamedTuple):
             queue try it again.
         encode: Returns the JSON form of what it returned, if that is stored.
         timeout: The seconds after which it is told to stop; `None` for those of the worker.
+        around: Returns what to enter around the call.
+        pushed: The value of the job, which may name the span that has pushed it.
     """
 
     name: str
@@ -85,6 +88,8 @@ class Call(NamedTuple):
     outcome: Callable[[Exception], Outcome | None] = outcome_of
     encode: Callable[[Any], Any] = _as_it_is
     timeout: float | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    pushed: Mapping[str, Any] | None = None
 
 
 class Observer:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from concurrent import futures
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
@@ -31,14 +31,13 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
     validate_timeout,
 )
-from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
+from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
 from fdbqueue.types import Claim, Database, Duration, Future, Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
-    LEVELS,
     NO_RESULTS,
+    Ends,
     WorkerReport,
-    advice_about,
     end_together,
     give_back,
     no_progress,
@@ -52,14 +51,18 @@ from fdbqueue.worker.handler import (
     Handler,
     outcome_of,
 )
+from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.signals import stopping_on_signals
+from fdbqueue.worker.slots import Share, Slots
 from fdbqueue.worker.telemetry import Telemetry
 from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
 
 _T = TypeVar("_T")
+
+_InSpan: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -180,10 +183,13 @@ class Worker:
             self._options["agent"] = validate_agent(agent)
         self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
+        self._ends = Ends(self._name, self._lease, self._telemetry)
         self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
+        self._share: Share | None = None
+        self._is_claiming = False
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
@@ -195,10 +201,9 @@ class Worker:
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
-        self._progress: Callable[[WorkerReport], object] = no_progress
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
-        self.report = WorkerReport()
+        self.report = self._ends.report
 
     def stop(self) -> None:
         """Start no other jobs, and give the running ones the grace period to end.
@@ -214,7 +219,11 @@ class Worker:
         self._stop.set()
 
     def run(
-        self, *, drain: bool = False, progress: Callable[[WorkerReport], object] = no_progress
+        self,
+        *,
+        drain: bool = False,
+        progress: Callable[[WorkerReport], object] = no_progress,
+        health: int | str | None = None,
     ) -> WorkerReport:
         """Run jobs until `stop` is called.
 
@@ -224,6 +233,8 @@ class Worker:
             drain: Whether to stop also once no job can be claimed and none is running.
             progress: Called with the report after each job. Its `Exception` is logged; any other
                 error stops the worker.
+            health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
+                answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
 
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
@@ -231,10 +242,12 @@ class Worker:
         Raises:
             BaseException: The logging of the program, or `progress`, has raised it. The worker has
                 ended as after `stop`.
+            OSError: The process cannot listen on the address of `health`.
         """
-        self._progress = progress
+        self._ends.progress = progress
         self._threads.errors.clear()
         with (
+            serving_health(health, partial(trouble_of, self)),
             closing(self._handler),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(self._held)),
             self._extending(),
@@ -265,35 +278,52 @@ class Worker:
     def _feed(self, drain: bool) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-        options = {"lease": self._lease, "wait": 0 if drain else math.inf, **self._options}
-        while not self._stop.is_set:
-            n = self._room()
-            if n == 0:
-                with self._ended:
-                    self._ended.wait_for(self._room, _FULL)
-                continue
-            was_idle = not self._held  # otherwise a running job may push others
+        sleep = partial(wait_to_claim, self._queue, self._db)
+        claim = partial(self._claim, 0)
+        goes_on = True
+        while goes_on and not self._stop.is_set:
+            self._is_claiming = True
             try:
-                claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
+                if self._share is None:
+                    goes_on = self._feed_alone(drain)
+                else:
+                    goes_on = self._share.feed(self._stop, claim, sleep)
             except errors as error:
+                self._is_claiming = False
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
                 self._stop.wait(_PAUSE)
-                continue
-            if claim is not None:
-                keeps_no_results = self._stores_results and not self._store.options.keeps_done
-                self._stores_results = self._stores_results and not keeps_no_results
-                kept, back = self._divided(claim)
-                self._threads.put(kept)
-                # These calls log, and logging may raise an error. So the threads have their jobs
-                # before that.
-                self._release(back)
-                if keeps_no_results:
-                    _log.warning(NO_RESULTS, self._name)
-            elif drain and was_idle:
-                return
-            elif drain:
-                with self._ended:
-                    self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
+        self._is_claiming = False
+
+    def _feed_alone(self, drain: bool) -> bool:
+        """Claim jobs once there is room; return false if nothing is left to do."""
+        n = self._room()
+        if n == 0:
+            with self._ended:
+                self._ended.wait_for(self._room, _FULL)
+            return True
+        was_idle = not self._held  # otherwise a running job may push others
+        if not self._claim(0 if drain else math.inf, n) and drain:
+            if was_idle:
+                return False
+            with self._ended:
+                self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
+        return True
+
+    def _claim(self, wait: float, n: int) -> int:
+        """Claim up to `n` jobs, begin them, and return their number."""
+        options = {"lease": self._lease, "wait": wait, **self._options}
+        claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
+        if claim is None:
+            return 0
+        keeps_no_results = self._stores_results and not self._store.options.keeps_done
+        self._stores_results = self._stores_results and not keeps_no_results
+        kept, back = self._divided(claim)
+        self._threads.put(kept)
+        # These calls log, and logging may raise an error. So the threads have their jobs before.
+        self._release(back)
+        if keeps_no_results:
+            _log.warning(NO_RESULTS, self._name)
+        return len(kept)
 
     def _room(self) -> int:
         """Return how many jobs to claim now; none while more than half that many are held ahead."""
@@ -342,13 +372,13 @@ class Worker:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._extend(job)
             call = job.call = self._handler.call(context)
-            with self._telemetry.span(claim.item.id, claim.attempt) as in_span:
+            item = claim.item
+            with self._telemetry.span(item.id, claim.attempt, call.name, call.pushed) as in_span:
                 if call.in_transaction:
                     returned = None
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
-                    with in_span():
-                        returned = self._encoded(call, self._run_handler(job, call))
+                    returned = self._run_handler(job, call, in_span)
                     if context.endings:
                         end_together(self._queue, self._db, job, returned)
         except LeaseLost:
@@ -370,19 +400,23 @@ class Worker:
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _run_handler(self, job: HeldJob, call: Call) -> Any:
+    def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan) -> bytes | None:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
+        returned = None
         try:
-            return self._handler.run(call, observer=job)
-        except futures.CancelledError:
-            if job.told_after is None:
-                raise
-            raise TimedOut(job.told_after) from None
+            with in_span(), call.around():
+                try:
+                    returned = self._encoded(call, self._handler.run(call, observer=job))
+                except futures.CancelledError:
+                    if job.told_after is None:
+                        raise
+                    raise TimedOut(job.told_after) from None
         finally:
             with self._guard:
                 job.is_ending = True
             if job.is_given_up:
                 raise _GivenUp
+        return returned
 
     def _end_late(self) -> float:
         """Stop the jobs whose time is over; return the seconds until that of the next one."""
@@ -468,9 +502,7 @@ class Worker:
     def _encoded(self, call: Call, returned: object) -> bytes | None:
         return validate_result(call.encode(returned)) if self._stores_results else None
 
-    def _run_in_transaction(
-        self, call: Call, claim: Claim, in_span: Callable[[], AbstractContextManager[Any]]
-    ) -> Pausing:
+    def _run_in_transaction(self, call: Call, claim: Claim, in_span: _InSpan) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
         note = self._threads.note
         tries = 0
@@ -489,8 +521,9 @@ class Worker:
             yield
             ack()
             began = time.monotonic()
+            returned = None
             try:
-                with in_span():
+                with in_span(), call.around():
                     returned = self._encoded(call, self._handler.run(call, tr))
             finally:
                 seconds = time.monotonic() - began
@@ -500,31 +533,15 @@ class Worker:
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
-    def _end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
+    def _end(
+        self, job: HeldJob, outcome: str, error: BaseException | None = None, text: str = ""
+    ) -> None:
         """Count and log a job that ended, and tell the caller of `run`."""
-        seconds = time.perf_counter() - job.began
         with self._ended:
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
             self._let_go(job)
-        self._telemetry.count(outcome, seconds)
-        _log.log(
-            LEVELS[outcome],
-            "%s %s %s, attempt %d, %.1f ms%s",
-            self._name,
-            job.name,
-            outcome,
-            job.claim.attempt,
-            1000 * seconds,
-            "" if error is None else f": {error_text(error)}",
-            exc_info=error,
-        )
         max_attempts = self._store.options.max_attempts
-        if advice := advice_about(outcome, job.claim.attempt, max_attempts, self._lease):
-            _log.warning("%s %s: %s", self._name, job.name, advice)
-        try:
-            self._progress(self.report)
-        except Exception:
-            _log.exception("%s: the progress callback failed", self._name)
+        self._ends.note(job, outcome, error, max_attempts, text or outcome)
 
     def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
@@ -549,7 +566,7 @@ class Worker:
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):
-            self._end(job, "done")
+            self._end(job, "done", text="discarded")
         else:
             self._end(job, "failed", failure)
 
@@ -570,6 +587,8 @@ class Worker:
         self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
+        if self._share is not None:
+            self._share.freed()
 
     @contextmanager
     def _extending(self) -> Generator[None]:
@@ -671,3 +690,18 @@ def hung_jobs(worker: Worker) -> int:
 def finish(worker: Worker) -> None:
     """Let the running jobs of a worker end, however long that takes, and start no others."""
     worker._stop.set()
+
+
+def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
+    """Let a worker, which does not run yet, share slots with others."""
+    most = worker._concurrency
+    worker._share = Share(slots, lambda: held_jobs(worker), most, weight)
+
+
+def trouble_of(worker: Worker) -> str | None:
+    """Return why a worker cannot claim jobs; `None` if it can."""
+    if worker._stop.is_set:
+        return "the worker is about to stop"
+    if not worker._is_claiming:
+        return f"the worker cannot claim jobs from {worker._name}, or does not yet"
+    return trouble_of_database(worker._db)

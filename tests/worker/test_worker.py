@@ -26,8 +26,6 @@ import prometheus_client
 import pytest
 from fdb.subspace_impl import Subspace
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fdbqueue
@@ -40,6 +38,7 @@ from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
 from tests.support.shell import Shell, error_of, has_handlers
+from tests.support.spans import span_exporter
 from tests.support.waiting import MAX_WAIT, wait_until
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
@@ -210,14 +209,9 @@ def test_an_invalid_handler_is_rejected(db: Any, queue: PriorityQueue) -> None:
         Worker(db, queue, print, concurrency=0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Return the exporter of the only trace provider of this process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
+    return span_exporter()
 
 
 def test_the_log_has_the_traceback_of_a_failed_handler(

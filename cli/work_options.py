@@ -1,0 +1,115 @@
+"""Options of `fdbq work` for its queues, its log and its health checks."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+import click
+
+from fdbqueue.worker.health import address_of
+
+from .common import ParamType
+
+_OF_A_JOB = ("queue", "job", "id", "attempt", "outcome", "seconds")
+"""Attributes of the log record of the end of a job."""
+
+
+class Address(ParamType):
+    """A port of the loopback interface, or a host and its port."""
+
+    name = "address"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; fail if it is no address."""
+        try:
+            address_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+class QueueNumber(ParamType):
+    """The name of a queue and a number, such as `images=2`."""
+
+    name = "queue=number"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Return the name and the number; fail if there is none."""
+        queue, _, number = value.rpartition("=")
+        if not queue:
+            self.fail(f"{value!r} does not name a queue, as in images=2", param, ctx)
+        try:
+            return queue, int(number) if number.isdigit() else float(number)
+        except ValueError:
+            self.fail(f"{value!r} does not end with a number, as in images=2", param, ctx)
+
+
+def queues_and_weights(texts: Sequence[str]) -> tuple[list[str], dict[str, float] | None]:
+    """Return the queues that the command line names, and their weights if it gives any.
+
+    Example:
+        >>> queues_and_weights(["mail", "images"]), queues_and_weights(["mail=3", "images"])
+        ((['mail', 'images'], None), (['mail', 'images'], {'mail': 3}))
+    """
+    parse = QueueNumber()
+    weights: dict[str, float] = {}
+    queues: list[str] = []
+    for text in texts:
+        queue = text
+        if "=" in text:
+            queue, weights[queue] = parse.convert(text, None, None)
+        queues.append(queue)
+    return queues, weights or None
+
+
+class JsonLines(logging.Formatter):
+    """Log records as JSON, one object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
+        line: dict[str, object] = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in _OF_A_JOB if getattr(record, name, None)}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+at_most_option = click.option(
+    "--at-most",
+    metavar="QUEUE=N",
+    multiple=True,
+    type=QueueNumber(),
+    help="With --app: run at most N jobs of this queue at a time. Repeatable.",
+)
+health_option = click.option(
+    "--health-port",
+    "health",
+    metavar="[HOST:]PORT",
+    type=Address(),
+    help="Answer /live and /ready on this port; without a host, on 127.0.0.1.",
+)
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the log on standard error; json writes an object a line.",
+)
+
+
+def set_log_format(name: str) -> None:
+    """Use a format for the log on standard error, which has begun."""
+    if name == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())

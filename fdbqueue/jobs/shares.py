@@ -1,0 +1,67 @@
+"""How the queues of an app share the slots of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from fdbqueue.queue.arguments import validate_number
+
+_V = TypeVar("_V")
+
+
+class QueueShare(NamedTuple):
+    """The share of one queue.
+
+    Attributes:
+        queue: The name of the queue.
+        most: The most jobs of the queue that run at a time.
+        weight: Its weight.
+    """
+
+    queue: str
+    most: int
+    weight: float
+
+
+def shares_of(
+    queues: Sequence[str],
+    concurrency: int,
+    at_most: Mapping[str, int] | None,
+    weights: Mapping[str, float] | None,
+) -> list[QueueShare]:
+    """Return the share of each queue.
+
+    Args:
+        queues: The names of the queues.
+        concurrency: The number of jobs of all queues that run at a time, from 1.
+        at_most: The most jobs of some of the queues.
+        weights: The weights of some of the queues.
+
+    Raises:
+        ValueError: A number is out of range, or a name is not that of a queue.
+
+    Example:
+        >>> shares_of(["mail", "images"], 10, {"images": 2}, {"mail": 3})
+        [QueueShare(queue='mail', most=10, weight=3), QueueShare(queue='images', most=2, weight=1)]
+    """
+    concurrency = validate_number(concurrency, "concurrency", 1, "jobs")
+    limits, weights = _named("at_most", at_most, queues), _named("weights", weights, queues)
+    for limit in limits.values():
+        validate_number(limit, "at_most", 1, "jobs")
+    for weight in weights.values():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
+            raise ValueError(f"a weight is a number over 0, not {weight!r}")
+    return [
+        QueueShare(each, min(concurrency, limits.get(each, concurrency)), weights.get(each, 1))
+        for each in queues
+    ]
+
+
+def _named(option: str, given: Mapping[str, _V] | None, queues: Sequence[str]) -> Mapping[str, _V]:
+    """Return an option of some of the queues."""
+    for name in given or ():
+        if name not in queues:
+            known = ", ".join(queues)
+            raise ValueError(f"{option} has {name!r}, but the queues to work on are {known}")
+    return given or {}

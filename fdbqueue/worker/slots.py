@@ -1,0 +1,182 @@
+"""The slots of a process, which the workers of several queues share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from fdbqueue.queue.base import Stop
+
+_LOOK = 1.0  # seconds from one look at whether a worker was stopped to the next
+
+
+class Slots:
+    """The slots for the jobs of several workers. Each of them has a `Share`.
+
+    Workers claim one after the other, and only jobs for which slots are free. The next turn is that
+    of the first worker whose queue may have jobs. By weight, it is that of the worker with the
+    fewest claimed jobs for its weight; one that had nothing to claim does not make up for it later.
+
+    A worker that has found nothing sleeps once no other one claims any more. A sleeping worker
+    learns of new jobs a moment late. So when the last slot is taken, all of them wake, and whoever
+    is first in the order looks first when a slot becomes free.
+
+    Args:
+        n: The number of slots.
+        by_weight: Whether turns go by weight, instead of in the order of the shares.
+        drain: Whether the workers end once none has found a job since the last one ended.
+    """
+
+    def __init__(self, n: int, *, by_weight: bool = False, drain: bool = False) -> None:
+        self.n = n
+        self.by_weight = by_weight
+        self.drain = drain
+        self.shares: list[Share] = []
+        self.changed = threading.Condition()
+        self.turn: Share | None = None
+        self.time = 0.0
+        """What the last worker that has claimed jobs had claimed before, for its weight."""
+
+    @property
+    def held(self) -> int:
+        """The number of slots that are taken."""
+        return sum(share.held() for share in self.shares)
+
+    @property
+    def wanting(self) -> list[Share]:
+        """The shares of the workers that would claim jobs."""
+        return [each for each in self.shares if each.wants and not each.is_away and each.room > 0]
+
+    def next(self) -> Share | None:
+        """Return whose turn it is; `None` if another one has its turn, or nobody can claim."""
+        wanting = self.wanting
+        if self.turn is not None or self.held >= self.n or not wanting:
+            return None
+        return min(wanting, key=lambda share: share.passed) if self.by_weight else wanting[0]
+
+    def rouse(self) -> None:
+        """Let all workers look for jobs. The caller has the lock."""
+        for share in self.shares:
+            share.wants = True
+            share.wake()
+
+
+class Share:
+    """The share of one worker in the slots.
+
+    Args:
+        slots: The slots.
+        held: Returns the number of jobs that the worker holds.
+        most: The most jobs of the worker at a time.
+        weight: Its weight, over 0.
+
+    Attributes:
+        wants: Whether its queue may have jobs.
+        is_away: Whether it takes no turn at present, because of an error or for good.
+        passed: The number of jobs that it has claimed, divided by its weight.
+    """
+
+    def __init__(
+        self, slots: Slots, held: Callable[[], int], most: int, weight: float = 1.0
+    ) -> None:
+        self.held = held
+        self.wants = True
+        self.is_away = False
+        self.passed = 0.0
+        self._slots = slots
+        self._most = most
+        self._weight = weight
+        self._sleep: Stop | None = None
+        slots.shares.append(self)
+
+    @property
+    def room(self) -> int:
+        """The number of jobs that the worker itself has room for."""
+        return self._most - self.held()
+
+    def wake(self) -> None:
+        """End the sleep of the worker, if it sleeps."""
+        if (sleep := self._sleep) is not None:
+            sleep.set()
+
+    def freed(self) -> None:
+        """Tell the workers that a job has ended."""
+        with self._slots.changed:
+            if self._slots.drain:  # it may have pushed jobs to any queue
+                self._slots.rouse()
+            self._slots.changed.notify_all()
+
+    def feed(
+        self, stop: Stop, claim: Callable[[int], int], sleep: Callable[[Stop], object]
+    ) -> bool:
+        """Claim jobs in the turn of the worker; if there are none, sleep until there may be some.
+
+        Args:
+            stop: Set once the worker is stopped.
+            claim: `claim(n)` claims up to `n` jobs, and returns their number.
+            sleep: `sleep(stop)` sleeps until the queue may have jobs, or `stop` is set.
+
+        Returns:
+            False if nothing is left to do for any worker.
+
+        Raises:
+            Exception: `claim` or `sleep` has raised it. Others take turns until the next call.
+        """
+        goes_on = False
+        try:
+            goes_on = self._claimed(stop, claim) > 0 or self._rest(stop, sleep)
+            return goes_on
+        finally:
+            with self._slots.changed:
+                self.is_away = stop.is_set or not goes_on
+                self._slots.changed.notify_all()
+
+    def _claimed(self, stop: Stop, claim: Callable[[int], int]) -> int:
+        slots, claimed = self._slots, 0
+        with slots.changed:
+            self.wants, self.is_away = True, False
+            while not stop.is_set and slots.next() is not self:
+                slots.changed.wait(_LOOK)
+            if stop.is_set:
+                return 0
+            n = slots.n - slots.held
+            if slots.by_weight:
+                n = int(n * self._weight / sum(each._weight for each in slots.wanting))
+            slots.turn = self
+        try:
+            claimed = claim(max(1, min(n, self.room)))
+        finally:
+            with slots.changed:
+                slots.turn = None
+                if claimed:
+                    slots.time = self.passed
+                    self.passed += claimed / self._weight
+                else:
+                    self.wants, self.passed = False, max(self.passed, slots.time)
+                if slots.held >= slots.n:
+                    slots.rouse()
+                slots.changed.notify_all()
+        return claimed
+
+    def _rest(self, stop: Stop, sleep: Callable[[Stop], object]) -> bool:
+        """Sleep until the queue may have jobs; return false if nothing is left to do."""
+        slots = self._slots
+        with slots.changed:
+            while not (stop.is_set or self.wants or self._may_sleep):
+                slots.changed.wait(_LOOK)
+            if stop.is_set or self.wants or slots.drain:
+                return self.wants
+            pause = self._sleep = Stop()
+        try:
+            stop.add(pause)
+            sleep(pause)
+        finally:
+            stop.discard(pause)
+            self._sleep = None
+        return True
+
+    @property
+    def _may_sleep(self) -> bool:
+        """True if no other worker claims jobs, or would if the slots allowed it."""
+        slots = self._slots
+        return slots.turn is None and not slots.wanting and not (slots.drain and slots.held)

@@ -1,0 +1,170 @@
+"""Functions around the call of each job: before it, after it, and when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from fdbqueue import Transaction, WorkerReport
+from fdbqueue.jobs import App, Context, Discard, Retry, Snooze
+from fdbqueue.worker.worker import Worker
+from tests.support.waiting import MAX_WAIT, wait_until
+
+ONCE = Retry(attempts=1)
+
+
+def traced(app: App) -> list[str]:
+    """Let a middleware note what happens, and return its notes."""
+    notes: list[str] = []
+
+    @app.middleware
+    def trace(context: Context) -> Iterator[None]:
+        notes.append(f"before {context.job}")
+        try:
+            yield
+        except Exception as error:
+            notes.append(f"{type(error).__name__}: {error}")
+            raise
+        notes.append(f"after {context.job}")
+
+    return notes
+
+
+def test_it_surrounds_functions_coroutines_and_transactions(app: App, name: str) -> None:
+    notes = traced(app)
+
+    @app.job(queue=name, name="function", priority=1)
+    def function(context: Context) -> None:
+        notes.append("function")
+
+    @app.job(queue=name, name="coroutine", priority=2)
+    async def coroutine() -> None:
+        await asyncio.sleep(0)
+        notes.append("coroutine")
+
+    @app.job(queue=name, name="body", priority=3)
+    def body(tr: Transaction) -> None:
+        notes.append("body")
+
+    jobs = function, coroutine, body
+    for job in jobs:
+        job.push()
+    app.work(drain=True, concurrency=1)
+    expected = [[f"before {job.name}", job.name, f"after {job.name}"] for job in jobs]
+    assert notes == [*chain(*expected)]
+
+
+def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, name: str) -> None:
+    notes = traced(app)
+
+    @app.job(queue=name, retry=ONCE, priority=1)
+    def fail(n: int) -> None:
+        raise OSError("busy")
+
+    @app.job(queue=name, retry=ONCE, priority=2)
+    async def discard() -> None:
+        raise Discard("gone")
+
+    @app.job(queue=name, retry=ONCE, priority=3)
+    def unstorable() -> Any:
+        return object()
+
+    @app.job(queue=name, retry=ONCE, priority=4, timeout="50ms")
+    async def slow() -> None:
+        await asyncio.sleep(MAX_WAIT)
+
+    handles = [fail.push(1), discard.push(), unstorable.push(), slow.push()]
+    app.queue(name).push(app.db, {"job": fail.name, "args": ["many", "arguments"]}, 5)
+    app.work(drain=True, concurrency=1)
+    assert [handle.state() for handle in handles] == ["dead", "done", "dead", "dead"]
+    errors = [note for note in notes if ":" in note]
+    assert [error.partition(":")[0] for error in errors] == [
+        "OSError",
+        "Discard",
+        "InvalidArguments",
+        "TimedOut",
+        "UndecodableArguments",
+    ]
+    assert not any(note.startswith("after") for note in notes)
+
+
+def test_the_first_one_declared_is_the_outermost(app: App, name: str) -> None:
+    notes: list[str] = []
+    current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="none")
+
+    @app.job(queue=name)
+    async def look() -> None:
+        notes.append(current.get())
+
+    def declare(label: str) -> None:
+        @app.middleware
+        def around(context: Context) -> Iterator[None]:
+            token = current.set(f"{current.get()} {label}")
+            yield
+            current.reset(token)
+            notes.append(label)
+
+    declare("outer")
+    declare("inner")
+    look.push()
+    app.work(drain=True)
+    assert notes == ["none outer inner", "inner", "outer"]
+
+
+def test_it_may_end_the_attempt_itself_or_forgive_an_error(app: App, name: str) -> None:
+    @app.middleware
+    def decide(context: Context) -> Iterator[None]:
+        if context.item.value["args"] == ["later"]:
+            raise Snooze("1h")
+        with suppress(KeyError):
+            yield
+
+    @app.job(queue=name)
+    def fail(word: str) -> int:
+        raise KeyError(word)
+
+    @app.job(queue=name)
+    def fail_in(tr: Transaction, word: str) -> int:
+        raise KeyError(word)
+
+    later, forgiven, both = fail.push("later"), fail.push("now"), fail_in.push("now")
+    assert app.work(drain=True) == WorkerReport(done=2)
+    assert later.state() == "delayed"
+    assert forgiven.state() == both.state() == "done"
+    assert forgiven.result() is both.result() is None
+
+
+def test_a_job_that_was_given_up_fails_although_a_middleware_forgives_everything(
+    app: App, name: str
+) -> None:
+    go, ended = threading.Event(), threading.Event()
+
+    @app.middleware
+    def forgive(context: Context) -> Iterator[None]:
+        with suppress(Exception):
+            yield
+        ended.set()
+
+    @app.job(queue=name, timeout="50ms", retry=ONCE)
+    def hang() -> None:
+        go.wait(MAX_WAIT)
+
+    handle = hang.push()
+    assert app.work(name, drain=True, grace=0.05) == WorkerReport(failed=1)
+    go.set()
+    wait_until(ended.is_set)
+    assert handle.state() == "dead"
+
+
+def test_only_generator_functions_are_middleware(app: App) -> None:
+    wrong: Any
+    for wrong in (print, lambda context: None, Worker):
+        with pytest.raises(TypeError, match="a middleware is a generator function, with a `yield`"):
+            app.middleware(wrong)
