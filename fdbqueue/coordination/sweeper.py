@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from functools import partial
 
 from fdbqueue.database.binding import first_greater_or_equal, is_database
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import milliseconds, monotonic
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
@@ -50,7 +49,7 @@ class Sweeper:
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
-        now = time.monotonic()
+        now = monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
             self._next_look = now + _LOOK
@@ -58,7 +57,7 @@ class Sweeper:
 
     def sweep_is_due(self) -> bool:
         """Return whether `sweep` would read the database now. This itself reads nothing."""
-        now = time.monotonic()
+        now = monotonic()
         return now >= (self._next_sweep if self._has_timers else self._next_look)
 
     def invalidate(self) -> None:
@@ -84,7 +83,7 @@ class Sweeper:
             Whether items may be taken, as of the last sweep: the queue is not paused.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
-            self._next_sweep = time.monotonic() + _SWEEP
+            self._next_sweep = monotonic() + _SWEEP
             moved = 0
             while True:
                 swept, self.is_ready, has_items = self._sweep(tr)
@@ -101,23 +100,23 @@ class Sweeper:
 
         Unless `at_once`, a process does so at most half of the time.
         """
-        began = time.monotonic()
+        began = monotonic()
         if at_once or began >= self._next_catch_up:
             swept, self.is_ready, _ = self._sweep(db)
             self.is_behind = not swept.all
-            ended = time.monotonic()
+            ended = monotonic()
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self) -> bool:
         """Return whether it is time to call `trim`. This reads nothing."""
-        return self._options.may_have_done and time.monotonic() >= self._next_trim
+        return self._options.may_have_done and monotonic() >= self._next_trim
 
     def trim(self, db: Database) -> None:
         """Delete done items that the queue no longer keeps, at most once a second.
 
         If another process trims at the same time, leave the work to it.
         """
-        self._next_trim = time.monotonic() + _TRIM
+        self._next_trim = monotonic() + _TRIM
         now = milliseconds()
         tries = 0
 

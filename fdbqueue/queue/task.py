@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.clock import milliseconds, nanoseconds, uuids
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import StoredItem
@@ -296,7 +295,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             "ttl": ttl,
         }
         if unique is not None:
-            item = self._new_item(time.time(), *uuids(1), **task, unique=validate_unique(unique))
+            item = self._new_item(nanoseconds() / 10**9, *uuids(1), **task, unique=validate_unique(unique))
             found = yield from self._store.push_unique(tr, item, raises)
             return None if found is None else found.id
         return next(iter((yield from self._push(tr, [task], False, raises))), None)
@@ -334,7 +333,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def _push(
         self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool, raises: bool
     ) -> Steps[list[str]]:
-        now = time.time()
+        now = nanoseconds() / 10**9
         if any(task.get("unique") is not None for task in given):
             raise TypeError("unique tasks are pushed one by one, with `push`")
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
