@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -259,17 +260,40 @@ class App:
             ", ".join(names),
             ", ".join(sorted(self._jobs)),
         )
-        workers = [
-            Worker(
-                self.db,
-                queue,
-                JobHandler(self._jobs),
-                concurrency=concurrency,
-                lease=lease,
-                store_results=bool(queue.options(self.db).keeps_done),
-                name=name,
-                grace=grace,
-            )
-            for queue in map(self.queue, names)
-        ]
+        options: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
+        workers = [worker_of(self, queue, name=name, **options) for queue in names]
         return run_together(workers, drain=drain)
+
+
+def worker_of(
+    app: App, queue: str, handler: Callable[..., JobHandler] = JobHandler, **options: Any
+) -> Worker:
+    """Return a worker for the jobs of an app in one of its queues.
+
+    Args:
+        app: The app.
+        queue: The name of the queue.
+        handler: Returns the handler, given what that of the app takes.
+        options: Those of the worker.
+    """
+    opened = app.queue(queue)
+    store_results = bool(opened.options(app.db).keeps_done)
+    return Worker(app.db, opened, handler(app.jobs), store_results=store_results, **options)
+
+
+def queues_of(app: App) -> list[str]:
+    """Return the names of the queues of an app's jobs, and of the others that it has used."""
+    return [*dict.fromkeys([*(job.settings.queue for job in app.jobs.values()), *app._queues])]
+
+
+@contextmanager
+def bound_to(app: App, database: Database) -> Generator[App]:
+    """Let an app push to a database within a `with` block, and then to its own one again."""
+    with app._guard:
+        before = app._named, app._db, app._queues
+    app.bind(database)
+    try:
+        yield app
+    finally:
+        with app._guard:
+            app._named, app._db, app._queues = before

@@ -45,11 +45,13 @@ class Clock:
     """
 
     def __init__(self) -> None:
+        self._is_entered = False
         self._versions = 0
         self._following: set[str] = set()
         self._undo = ExitStack()
 
     def __enter__(self) -> Clock:
+        self._is_entered = True
         self._undo.callback(setattr, ahead, "nanoseconds", ahead.nanoseconds)
         self._undo.enter_context(mock.patch.object(waiting, "MAX_SLEEP", _LOOK))
         return self
@@ -60,6 +62,8 @@ class Clock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_entered = False
+        self._following.clear()
         self._undo.close()
 
     def now(self) -> datetime:
@@ -94,6 +98,8 @@ class Clock:
 
     def _let_versions_follow(self) -> None:
         """Let the versions of both engines, by which leases end, be as far ahead as the clock."""
+        if not self._is_entered:
+            raise RuntimeError("a clock can be moved in a `with` block only: `with Clock() as clock`")
         for name in {"fdbqueue.embedded", "fdb.impl"} & {*sys.modules} - self._following:
             self._following.add(name)
             self._follow(sys.modules[name].Transaction)
