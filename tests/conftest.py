@@ -24,8 +24,8 @@ from fdbqueue.coordination import waiting
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.names import NAMES, ROOT
-from tests.support.asleep import Asleep
 from fdbqueue.testing import Clock
+from tests.support.asleep import Asleep
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 

@@ -21,9 +21,8 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.coordination.event_loop import pool
 from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.asleep import Asleep
-from fdbqueue.testing import Clock
 from tests.support.waiting import run_what_is_ready, until
 
 _T = TypeVar("_T")

@@ -295,7 +295,9 @@ class TaskQueue(BaseQueue[Task[V]]):
             "ttl": ttl,
         }
         if unique is not None:
-            item = self._new_item(nanoseconds() / 10**9, *uuids(1), **task, unique=validate_unique(unique))
+            item = self._new_item(
+                nanoseconds() / 10**9, *uuids(1), **task, unique=validate_unique(unique)
+            )
             found = yield from self._store.push_unique(tr, item, raises)
             return None if found is None else found.id
         return next(iter((yield from self._push(tr, [task], False, raises))), None)

@@ -99,7 +99,9 @@ class Clock:
     def _let_versions_follow(self) -> None:
         """Let the versions of both engines, by which leases end, be as far ahead as the clock."""
         if not self._is_entered:
-            raise RuntimeError("a clock can be moved in a `with` block only: `with Clock() as clock`")
+            raise RuntimeError(
+                "a clock can be moved in a `with` block only: `with Clock() as clock`"
+            )
         for name in {"fdbqueue.embedded", "fdb.impl"} & {*sys.modules} - self._following:
             self._following.add(name)
             self._follow(sys.modules[name].Transaction)

@@ -18,8 +18,7 @@ from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
-from fdbqueue.testing import FaultyDatabase
-from fdbqueue.testing import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push

@@ -21,8 +21,7 @@ from fdbqueue.database import clock as clock_of_machine
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
 from fdbqueue.operations.leases import Leases
-from fdbqueue.testing import FaultyDatabase
-from fdbqueue.testing import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values

@@ -21,8 +21,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
 from fdbqueue.layout.values import Header
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
-from fdbqueue.testing import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, expire, lapse
 from tests.support.waiting import wait_until

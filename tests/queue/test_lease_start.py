@@ -16,8 +16,7 @@ from fdbqueue.admin import check
 from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from fdbqueue.testing import Clock
+from fdbqueue.testing import Clock, FaultyDatabase, FaultyTransaction
 from tests.support.leases import lapse, lease_ends, let_versions_pass, read_version, values
 from tests.support.waiting import wait_until
 
