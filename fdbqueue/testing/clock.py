@@ -15,6 +15,10 @@ from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.arguments import validate_seconds, validate_time
 from fdbqueue.types import Duration, Future
 
+# Leases are rounded up to a millisecond, and end by the clocks of the client and of the engine,
+# which are not read at the same time.
+_MORE = 0.05  # seconds
+_MAX_SECONDS = 10**10
 _LOOK = 0.02  # seconds after which a waiting worker looks whether the clock was moved
 
 
@@ -71,12 +75,12 @@ class Clock:
         return datetime.fromtimestamp(nanoseconds() / 10**9, timezone.utc)
 
     def advance(self, time: Duration) -> None:
-        """Let this time pass.
+        """Let this time pass, and a twentieth of a second more: what takes as long is over then.
 
         Args:
             time: A number of seconds, a `timedelta`, or a text such as `"1h30m"`.
         """
-        seconds = validate_seconds("time", time)
+        seconds = validate_seconds("time", time, below=_MAX_SECONDS) + _MORE
         self._let_versions_follow()
         self._versions += round(seconds * VERSIONS)
         ahead.seconds += seconds

@@ -13,7 +13,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import fdbqueue
+from fdbqueue.database.opening import open as open_database
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.app import App, bound_to, queues_of, worker_of
@@ -102,7 +102,7 @@ def bound_app(app: App, database: Database | None = None) -> Generator[App]:
         False
     """
     if database is None:
-        with fdbqueue.open("memory:") as db, bound_to(app, db):
+        with open_database("memory:") as db, bound_to(app, db):
             yield app
     else:
         with bound_to(app, database):

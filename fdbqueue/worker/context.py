@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec
 
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.layout.values import utc_time
 from fdbqueue.types import Claim, Transaction
 
 _P = ParamSpec("_P")
@@ -113,7 +115,7 @@ class Context:
 
         By the clock of this process.
         """
-        return datetime.now(timezone.utc) + timedelta(seconds=self._seconds_left())
+        return utc_time(milliseconds()) + timedelta(seconds=self._seconds_left())
 
     @property
     def endings(self) -> list[Ending]:
