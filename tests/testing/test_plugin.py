@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.pages import DOCS, program
+
 pytest_plugins = ["pytester"]
 
 SHOP = """
@@ -127,3 +129,10 @@ def test_the_fixtures_load_nothing_before_they_are_used(pytester: pytest.Pyteste
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
     done = pytester.runpytest_subprocess("--fixtures")
     done.stdout.fnmatch_lines(["fdbqueue_db*", "fdbqueue_clock*", "bound_app*"])
+
+
+def test_the_tests_of_the_guide_pass(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(program(DOCS / "howto" / "testing.md"))
+    done = pytester.runpytest("-q")
+    assert done.ret == 0
+    assert done.parseoutcomes()["passed"] >= 10
