@@ -24,8 +24,8 @@ from fdbqueue.coordination import waiting
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.names import NAMES, ROOT
+from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
-from tests.support.clock import Clock
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 
@@ -166,14 +166,15 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Asleep:
     """Let clients sleep until they are woken; return an event that is set once one sleeps."""
-    monkeypatch.setattr(waiting, "_MAX_SLEEP", 600.0)
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 600.0)
     return Asleep(monkeypatch)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock() -> Iterator[Clock]:
     """Return the clock of the queues of this process, which the test moves."""
-    return Clock(monkeypatch)
+    with Clock() as clock:
+        yield clock
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,9 +21,8 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.coordination.event_loop import pool
 from fdbqueue.errors import InvalidPriority, InvalidValue, QueueFull
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.asleep import Asleep
-from tests.support.clock import Clock
 from tests.support.waiting import run_what_is_ready, until
 
 _T = TypeVar("_T")
@@ -279,7 +278,7 @@ def test_an_expired_item_makes_room(db: Any, name: str, clock: Clock) -> None:
     async def main() -> None:
         jobs = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
         await jobs.push(db, "expires", ttl=60)
-        clock.move(61)
+        clock.advance(61)
         reopened = await aio.PriorityQueue.named(db, f"{name}jobs", max_size=1)
         assert (await reopened.push(db, "new")).value == "new"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {"fdbqueue": "fdbqueue", "cli": "fdbq"}
+PACKAGES = {"fdbqueue": "fdbqueue", "cli": "fdbq", "pytest_fdbqueue": "pytest_fdbqueue"}
 """The directories of the packages and their names in the wheel."""
 
 
@@ -53,7 +53,9 @@ def test_the_wheel_has_the_packages_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith("/entry_points.txt"))
-        assert "fdbq = fdbq.__main__:main" in archive.read(entry_points).decode()
+        named = archive.read(entry_points).decode()
+        assert "fdbq = fdbq.__main__:main" in named
+        assert "[pytest11]\nfdbqueue = pytest_fdbqueue" in named
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == {
         f"{name}/{file}" for folder, name in PACKAGES.items() for file in _files(ROOT / folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import milliseconds, monotonic
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
@@ -46,7 +45,7 @@ class LeaseStart:
     """
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
+        self._since = monotonic()
         self._version = 0
         self.tries = 0
         """The number of tries so far."""
@@ -66,11 +65,11 @@ class LeaseStart:
     def note_commit(self, tr: Transaction) -> None:
         """Use the version of the commit, which is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
-        self._since = min(self._since, time.monotonic() - age)
+        self._since = min(self._since, monotonic() - age)
 
     def is_recent(self, lease: float) -> bool:
         """Return whether at least nine tenths of a lease are left."""
-        return time.monotonic() - self._since <= _SPENT * lease
+        return monotonic() - self._since <= _SPENT * lease
 
 
 class Taken(NamedTuple):

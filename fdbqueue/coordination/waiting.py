@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 # Seconds after which a client looks whether items are ready, although nothing woke it. A client of
 # another kind may have pushed, which knows only the recipe and changes no watched key.
-_MAX_SLEEP = 25.0
+MAX_SLEEP = 25.0
 
 # Seconds that a client gives others which were woken, before it looks itself; and that a client
 # gives its own wake-up, if no other one waits.
@@ -209,7 +209,7 @@ def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_ready()
         if is_first:
-            left = min(left, _MAX_SLEEP)
+            left = min(left, MAX_SLEEP)
             sleep: Sleep = yield Call(partial(begin_sleep, db, wanted, left, line), Sleep.cancel)
         else:
             sleep = Sleep([turn], left)

@@ -14,6 +14,31 @@ from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.values import UUID_SIZE
 
 
+class Ahead:
+    """How far the clocks of this process are ahead of the machine's: nothing, but in tests.
+
+    Attributes:
+        nanoseconds: The time since 1970.
+        seconds: The monotonic clock, which does not go back.
+    """
+
+    nanoseconds = 0
+    seconds = 0.0
+
+
+ahead = Ahead()
+"""`fdbqueue.testing.Clock` moves it."""
+
+
+def monotonic() -> float:
+    """Return the seconds of a clock that does not go back.
+
+    >>> monotonic() <= monotonic()
+    True
+    """
+    return time.monotonic() + ahead.seconds
+
+
 def nanoseconds() -> int:
     """Return the time since 1970 by this machine's clock.
 
@@ -25,7 +50,7 @@ def nanoseconds() -> int:
         True
     """
     try:
-        now = time.time_ns()
+        now = time.time_ns() + ahead.nanoseconds
     except OverflowError:  # after 2262
         raise ClockOutOfRange from None
     if now < 0:

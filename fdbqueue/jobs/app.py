@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
@@ -341,7 +341,7 @@ class App:
         if processes is not None:
             if parent is not None:
                 raise AppNotFound("this process is one of several already")
-            options = {
+            given = {
                 "concurrency": concurrency,
                 "at_most": at_most,
                 "weights": weights,
@@ -352,20 +352,11 @@ class App:
                 "health": health,
                 **limits,
             }
-            command = command_of(self, queues, options)
+            command = command_of(self, queues, given)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run()
+        options: dict[str, Any] = {"lease": lease, "name": name, "grace": grace}
         workers = [
-            Worker(
-                self.db,
-                queue,
-                JobHandler(self._jobs, self._middleware),
-                concurrency=share.most,
-                lease=lease,
-                store_results=bool(queue.options(self.db).keeps_done),
-                name=name,
-                grace=grace,
-            )
-            for share, queue in zip(shares, map(self.queue, names))
+            worker_of(self, share.queue, concurrency=share.most, **options) for share in shares
         ]
         in_order = bool(queues) and weights is None
         return run_together(
@@ -379,7 +370,42 @@ class App:
         )
 
 
-def queues_of(app: App, names: Sequence[str]) -> list[str]:
+def worker_of(
+    app: App, queue: str, handler: Callable[..., JobHandler] = JobHandler, **options: Any
+) -> Worker:
+    """Return a worker for the jobs of an app in one of its queues.
+
+    Args:
+        app: The app.
+        queue: The name of the queue.
+        handler: Returns the handler, given what that of the app takes.
+        options: Those of the worker.
+    """
+    opened = app.queue(queue)
+    store_results = bool(opened.options(app.db).keeps_done)
+    made = handler(app.jobs, app._middleware)
+    return Worker(app.db, opened, made, store_results=store_results, **options)
+
+
+def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:
     """Return these names of queues, or those of the queues of all jobs."""
     declared = (job.settings.queue for job in app.jobs.values())
     return list(dict.fromkeys(names or declared))
+
+
+def known_queues(app: App) -> list[str]:
+    """Return the names of the queues of an app's jobs, and of the others that it has used."""
+    return list(dict.fromkeys([*queues_of(app), *app._queues]))
+
+
+@contextmanager
+def bound_to(app: App, database: Database) -> Generator[App]:
+    """Let an app push to a database within a `with` block, and then to its own one again."""
+    with app._guard:
+        before = app._named, app._db, app._queues
+    app.bind(database)
+    try:
+        yield app
+    finally:
+        with app._guard:
+            app._named, app._db, app._queues = before

@@ -267,6 +267,22 @@ class Arguments:
         values, named = _converted(converters, args, kwargs, _Converter.decode)
         return tuple(values), named
 
+    def by_name(self, args: list[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by parameter, with defaults, given their JSON forms.
+
+        Raises:
+            UndecodableArguments: As for `decode`.
+        """
+        given, named = self.decode(args, kwargs)
+        bound = self._signature.bind(*given, **named)
+        bound.apply_defaults()
+        return bound.arguments
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return [*self._signature.parameters]
+
     def encode_result(self, value: Any) -> Any:
         """Return the JSON form of a result.
 

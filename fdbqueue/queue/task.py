@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.clock import milliseconds, nanoseconds, uuids
 from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import StoredItem
@@ -336,7 +335,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def _push(
         self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool, raises: bool
     ) -> Steps[list[str]]:
-        now = time.time()
+        now = nanoseconds() / 10**9
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
         return (yield from self._store.push(tr, items, as_many_as_fit, raises))
 

@@ -6,11 +6,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.layout.values import NO_REPORT, Report
+from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.types import Claim, Progress, Transaction
 
@@ -131,7 +131,7 @@ class Context:
 
         By the clock of this process.
         """
-        return datetime.now(timezone.utc) + timedelta(seconds=self._seconds_left())
+        return utc_time(milliseconds()) + timedelta(seconds=self._seconds_left())
 
     @property
     def endings(self) -> list[Ending]:
@@ -198,7 +198,7 @@ class Context:
         """
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")
-        time = datetime.now(timezone.utc).strftime("%H:%M:%S.%f")[:-3]
+        time = utc_time(milliseconds()).strftime("%H:%M:%S.%f")[:-3]
         with self._guard:
             log = validate_log(f"{self._report.log}{time} {message}\n")
             self._report = self._report._replace(log=log)

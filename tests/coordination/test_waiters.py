@@ -63,7 +63,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
         sleeps.begun += 1
         return sleep_on(*arguments)
 
-    monkeypatch.setattr(waiting, "_MAX_SLEEP", 10 * TIMEOUT)
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 10 * TIMEOUT)
     monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
     monkeypatch.setattr(steps, "sleep_on", sleep)
     return sleeps
@@ -281,7 +281,7 @@ def test_a_client_that_looks_by_itself_finds_what_dead_clients_missed(
         leave_behind(db, space, take, OLDEST[1:] + bytes([number]))
     consumers = Consumers(db, space, take, sleeps)
     consumers.start(2)
-    monkeypatch.setattr(waiting, "_MAX_SLEEP", 1.0)
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 1.0)
     consumers.start(1)
     for number in range(3):
         leave_behind(db, space, take, NEWEST[1:] + bytes([number]))

@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue.errors import InvalidUniqueKey
 from fdbqueue.jobs import App, Context, Retry
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock
 
 
 def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
@@ -83,7 +83,7 @@ def test_a_job_is_pushed_once_in_a_period(app: App, name: str, clock: Clock) -> 
     assert (again.is_new, again.id, again.result()) == (False, first.id, 3)
     many = remind.push_many([remind.bind(user) for user in (3, 4, 4)])
     assert [handle.is_new for handle in many] == [False, True, False]
-    clock.move(3601)
+    clock.advance(3601)
     assert remind.push(3).is_new
 
 
@@ -97,7 +97,7 @@ def test_options_of_a_push_change_the_scope(app: App, name: str, clock: Clock) -
     app.work(name, drain=True)
     assert not job.using(unique=True).push(1).is_new
     assert job.using(unique="k").push(2).is_new
-    clock.move(61)
+    clock.advance(61)
     assert job.using(unique=True).push(1).is_new
 
 

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import sweeper
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
@@ -47,7 +47,7 @@ def test_a_call_moves_a_bounded_number_of_due_items(
     assert getattr(queue, take)(db) is not None
     left = rows(db, layout_of(queue).delayed)
     assert ITEMS - 2 * BATCH <= left < ITEMS
-    clock.move(60)
+    clock.advance(60)
     assert getattr(queue, take)(db) is not None
     assert left - 2 * BATCH <= rows(db, layout_of(queue).delayed) < left
 
@@ -153,7 +153,7 @@ def test_expired_items_are_never_taken_however_many_there_are(
     for priority in range(0, 1_000, 250):
         queue.push_many(db, range(250), priority, ttl=60)
     queue.push(db, "alive", 500)
-    clock.move(61)
+    clock.advance(61)
     again = PriorityQueue(space)
     assert again.pop(db).value == "alive"
     assert again.pop(db) is None

@@ -18,8 +18,7 @@ from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
-from fdbqueue.testing import FaultyDatabase
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
@@ -40,7 +39,7 @@ def done_ids(db: Any, queue: Any, **options: Any) -> list[str]:
 
 def trim(db: Any, queue: Any, clock: Clock) -> None:
     """Let the process trim, which it does once a second when it claims."""
-    clock.move(1)
+    clock.advance(1)
     assert queue.claim(db) is None
 
 
@@ -196,7 +195,7 @@ def test_processes_that_trim_at_the_same_time_count_each_item_once(
     others = [PriorityQueue.existing(db, name) for _ in range(6)]
     for other in others:
         assert other.claim(db) is None  # reads the options
-    clock.move(1)
+    clock.advance(1)
     threads = [threading.Thread(target=other.claim, args=[db]) for other in others]
     for thread in threads:
         thread.start()

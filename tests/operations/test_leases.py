@@ -21,8 +21,7 @@ from fdbqueue.database import clock as clock_of_machine
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ForeignClaim, InvalidItemId, LeaseLost
 from fdbqueue.operations.leases import Leases
-from fdbqueue.testing import FaultyDatabase
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, values
@@ -53,7 +52,7 @@ def test_an_item_is_claimed_after_it_was_pushed_however_long_the_claim_has_waite
     with ThreadPoolExecutor(1) as executor:
         claiming = executor.submit(queue.claim, db, wait=60)
         assert asleep.wait(60)
-        clock.move(10)
+        clock.advance(10)
         item = queue.push(db, "job")
         assert claiming.result() is not None
     info = queue.get(db, item)
@@ -109,7 +108,7 @@ def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue, cloc
     hour = timedelta(hours=1)
     queue.push(db, "delayed", delay=hour)
     queue.push(db, "expires", ttl=timedelta(milliseconds=1))
-    clock.move(1)
+    clock.advance(1)
     assert queue.pop(db, wait=timedelta()) is None
     queue.push(db, "a")
     claim = queue.claim(db, lease=hour, wait=timedelta(seconds=1))
@@ -229,7 +228,7 @@ def test_an_item_with_an_expired_lease_returns_to_its_position(
     claims = [queue.claim(db, lease=60) for _ in range(3)]
     queue.push(db, "e", 1)
     lapse(db, queue)
-    clock.move(1)
+    clock.advance(1)
     assert values(queue.pop_many(db, 9)) == ["a", "b", "e", "c", "d"]
     assert check(db, queue).ok
     for claim in claims:
@@ -400,7 +399,7 @@ def test_a_delayed_item_keeps_the_position_of_its_push(
     assert values(queue.pop_many(db, 9)) == ["a", "b", "c", "d"]
     queue.push(db, "old", at=datetime(1970, 1, 1, tzinfo=timezone.utc) - timedelta(days=1))
     queue.push(db, "now", delay=0)
-    clock.move(1)
+    clock.advance(1)
     assert set(values(queue.pop_many(db, 2))) == {"old", "now"}
 
 

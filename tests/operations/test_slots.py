@@ -21,8 +21,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
 from fdbqueue.layout.values import Header
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, expire, lapse
 from tests.support.waiting import wait_until
@@ -226,7 +225,7 @@ def test_an_item_is_dropped_after_its_time_to_live(
 def test_an_expired_item_is_not_claimed(db: Any, space: Subspace, clock: Clock) -> None:
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"ttl": 60, "agent_name": "ada"} for _ in range(300)])
-    clock.move(61)
+    clock.advance(61)
     assert tasks.claim(db, n=5) is None
     stats = tasks.get_stats(db)
     assert (stats.total_pushed, stats.total_expired, stats.total_popped) == (300, 300, 0)
@@ -292,7 +291,7 @@ def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, cloc
     assert other.pop(db).value == 0
     ours.configure(db, paused=True)
     assert other.claim(db) is None  # at once
-    clock.move(1)
+    clock.advance(1)
     assert other.pop(db) is None
     ours.configure(db, paused=False)
     assert other.claim(db).item.value == 1

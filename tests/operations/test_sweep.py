@@ -15,8 +15,8 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS, Fate
 from fdbqueue.queue.base import store_of
+from fdbqueue.testing import Clock
 from fdbqueue.types import Options
-from tests.support.clock import Clock
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS
 from tests.support.leases import come_due, expire, lapse, shift_leases
@@ -80,7 +80,7 @@ class Program:
             case 3:
                 shift_leases(db, queue, -100 * VERSIONS)
             case _:
-                self._clock.move(self._rng.choice([6, 20, 70]))
+                self._clock.advance(self._rng.choice([6, 20, 70]))
 
 
 def stored(tr: Any, queue: Any) -> dict[bytes, str]:
@@ -188,7 +188,7 @@ def test_a_sweep_carries_out_every_fate(db: Any, name: str, kind: Any, clock: Cl
     push(delay=60)
     push(delay=60, ttl=61)
     lapse(db, queue)
-    clock.move(100)
+    clock.advance(100)
     compare_single_items(db, queue, random.Random(1))
     assert sweep_and_compare(db, queue) == Counter(dict.fromkeys(Fate, 1))
     assert fdbqueue.admin.check(db, queue).ok
@@ -203,7 +203,7 @@ def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clo
     else:
         for ttl in (6, 500):
             queue.push_many(db, range(300), delay=5, ttl=ttl)
-    clock.move(60)
+    clock.advance(60)
     expected = {Fate.LAPSED: 300, Fate.AVAILABLE: 300}
     assert sweep_and_compare(db, queue) == Counter(expected)
     assert queue.stats(db).total_expired == 300

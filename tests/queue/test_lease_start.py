@@ -16,8 +16,7 @@ from fdbqueue.admin import check
 from fdbqueue.errors import FDBError, LeaseLost
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase, FaultyTransaction
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock, FaultyDatabase, FaultyTransaction
 from tests.support.leases import lapse, lease_ends, let_versions_pass, read_version, values
 from tests.support.waiting import wait_until
 
@@ -104,7 +103,7 @@ def test_a_lease_is_complete_when_the_process_was_stopped_during_the_call(
     stopping = StoppingDatabase(db, where)
     outcome = in_thread(CALLS[call], tasks, stopping, held)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     let_versions_pass(db, 0)
     version = read_version(db)
     stopping.may_resume.set()
@@ -139,7 +138,7 @@ def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
     stopping = StoppingDatabase(db, "before the commit")
     leader = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     let_versions_pass(db, 0)
     version = read_version(db)
     joiner = in_thread(queue.claim, stopping, lease=LEASE)
@@ -157,7 +156,7 @@ def test_a_claim_skips_an_item_that_another_client_claimed_meanwhile(
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -176,7 +175,7 @@ def test_a_claim_returns_none_if_another_client_claimed_every_item_meanwhile(
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -192,7 +191,7 @@ def test_extending_a_claim_that_another_client_took_over_raises_lease_lost(
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.extend, stopping, claim, LEASE)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -208,7 +207,7 @@ def test_a_claim_whose_lease_cannot_be_renewed_fails_and_its_item_returns(
     stopping = StoppingDatabase(db, "after the commit")
     stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
     assert stopping.is_stopped.wait(60)
-    clock.move(STOP)
+    clock.advance(STOP)
     stopping.is_gone = True
     stopping.may_resume.set()
     with fdb_error(1031):

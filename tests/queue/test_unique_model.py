@@ -11,8 +11,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.key_table import Space
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import FaultyDatabase
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 
@@ -215,7 +214,7 @@ class Machine:
 
     def wait(self) -> None:
         seconds = self.rng.choice([1_000, 15_000, 40_000])
-        self.clock.move(seconds)
+        self.clock.advance(seconds)
         self.model.now += seconds
 
     def step(self) -> None:
@@ -236,7 +235,7 @@ def test_unique_items_agree_with_a_model(db: Any, name: str, rng: Any, clock: Cl
     machine = Machine(db, PriorityQueue.named(db, name), rng, clock)
     for _ in range(STEPS):
         machine.step()
-    clock.move(200_000)  # no key outlives its item and its period
+    clock.advance(200_000)  # no key outlives its item and its period
     queue = machine.queue
     for id in [id for id, item in machine.model.items.items() if item.state == "claimed"]:
         queue.release(db, id)

@@ -14,7 +14,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import InvalidItemId, LeaseLost, QueueFull, WrongState
-from tests.support.clock import Clock
+from fdbqueue.testing import Clock
 from tests.support.kinds import KINDS, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
@@ -79,7 +79,7 @@ def test_items_that_have_expired_are_not_shown(db: Any, name: str, clock: Clock)
     queue = PriorityQueue.named(db, name)
     queue.push(db, "gone", 1, ttl=60)
     queue.push(db, "stays", 2)
-    clock.move(61)
+    clock.advance(61)
     assert [item.value for item in queue.items(db)] == ["stays"]
     assert queue.peek(db).value == "stays"
     stats = assert_views_agree(db, queue)

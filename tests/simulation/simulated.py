@@ -21,7 +21,7 @@ from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
 
-_CLOCKS = (waiting, staged_pops, sweeper, clock)
+_CLOCKS = (waiting, staged_pops, clock)
 
 
 class Simulated:

@@ -1,7 +1,4 @@
-"""Fault injection: a database that fails as a cluster sometimes does.
-
-For the tests of this library and of programs that use it.
-"""
+"""Fault injection: a database that fails as a cluster sometimes does."""
 
 from __future__ import annotations
 

@@ -1,0 +1,311 @@
+"""Run the jobs of an app in a test: with workers, in the thread of the test."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from fdbqueue.database.opening import open as open_database
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import FdbqueueError
+from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
+from fdbqueue.jobs.handler import JobHandler
+from fdbqueue.jobs.job import Handle, Job, stored_job
+from fdbqueue.queue.base import store_of
+from fdbqueue.testing.clock import Clock
+from fdbqueue.types import Database, ItemInfo
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.handler import Call, outcome_of
+from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
+from fdbqueue.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
+
+End: TypeAlias = Literal["done", "failed", "snoozed", "discarded", "cancelled", "dead", "lost"]
+"""How an attempt ended. A failed one is followed by another, a lost one had lost its lease."""
+
+
+@dataclass
+class Attempt:
+    """An attempt at a job.
+
+    Attributes:
+        job: The name of the job, or an empty text if the item is none.
+        id: The id of its item.
+        number: The number of the attempt, from 1.
+        outcome: How it ended.
+        error: The exception that ended it, or `None`.
+    """
+
+    job: str
+    id: str
+    number: int
+    outcome: End = "lost"
+    error: BaseException | None = None
+
+
+class Drained(list[Attempt]):
+    """The attempts that `drain` made, in the order in which they began."""
+
+    def of(self, job: Job[Any, Any, Any, Any] | Handle[Any]) -> Drained:
+        """Return the attempts at a job: at all that was pushed of it, or at that of a handle."""
+        if isinstance(job, Handle):
+            return Drained(attempt for attempt in self if attempt.id == job.id)
+        return Drained(attempt for attempt in self if attempt.job == job.name)
+
+    def outcomes(self, of: Job[Any, Any, Any, Any] | Handle[Any] | None = None) -> list[End]:
+        """Return the outcomes of the attempts, or of those at a job."""
+        return [attempt.outcome for attempt in (self if of is None else self.of(of))]
+
+
+class DrainLimit(FdbqueueError, AssertionError):
+    """Jobs that were tried more often than a drain may.
+
+    Attributes:
+        limit: The limit.
+        drained: The attempts that were made.
+    """
+
+    def __init__(self, limit: int, drained: Drained) -> None:
+        self.limit = limit
+        self.drained = drained
+        last = ", ".join(f"{each.job} {each.outcome}" for each in drained[-3:])
+        super().__init__(
+            f"more than {limit:,} attempts, and jobs still wait; the last ones: {last}; "
+            "a job that comes back or pushes itself for ever needs `drain` without `advance`, and "
+            "many jobs a higher `limit`"
+        )
+
+
+@contextmanager
+def bound_app(app: App, database: Database | None = None) -> Generator[App]:
+    """Bind an app to a database within a `with` block, and then to its own one again.
+
+    Args:
+        app: The app, bound or not.
+        database: The database; by default a new one in memory, which is deleted at the end.
+
+    Example:
+        >>> app = App()
+        >>> with bound_app(app) as bound:
+        ...     bound.db[b"k"] = b"v"
+        >>> app.is_bound
+        False
+    """
+    if database is None:
+        with open_database("memory:") as db, bound_to(app, db):
+            yield app
+    else:
+        with bound_to(app, database):
+            yield app
+
+
+def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_000) -> Drained:
+    """Run the jobs that are due, and those that they push, with workers as in production.
+
+    Retries, snoozed jobs and delayed jobs run once they are due: move the clock, and drain again.
+    Jobs run one at a time, in the order of the queue. Plain functions run in the thread that calls
+    `drain`, so that breakpoints, fixtures and connections of the test work in them; coroutines run
+    in an event loop of their own.
+
+    Args:
+        app: The app.
+        queues: The names of the queues; by default those of its jobs, and those that the app has
+            pushed to.
+        advance: A clock to move to the time at which the next job is due, again and again, until
+            none waits.
+        limit: The maximum number of attempts.
+
+    Returns:
+        The attempts with their outcomes.
+
+    Raises:
+        DrainLimit: There were more attempts.
+
+    Example:
+        >>> from fdbqueue.jobs import Retry
+        >>> app = App("memory:")
+        >>> @app.job(retry=Retry(attempts=3, first="1h"))
+        ... def fail():
+        ...     raise OSError("no answer")
+        >>> handle = fail.push()
+        >>> drain(app).outcomes()
+        ['failed']
+        >>> with Clock() as clock:
+        ...     drain(app, advance=clock).outcomes()
+        ['failed', 'dead']
+    """
+    return _Drain(app, list(queues) or known_queues(app), limit).run(advance)
+
+
+class _Drain:
+    """One call of `drain`."""
+
+    def __init__(self, app: App, queues: list[str], limit: int) -> None:
+        self.app = app
+        self.drained = Drained()
+        self._queues = queues
+        self._limit = limit
+
+    def run(self, clock: Clock | None) -> Drained:
+        moves = 0
+        while True:
+            before = len(self.drained)
+            for queue in self._queues:
+                self._work(queue)
+            if len(self.drained) > before:
+                continue
+            left = math.inf if clock is None else min(map(self._seconds_left, self._queues))
+            if clock is None or left == math.inf:
+                return self.drained
+            moves += 1
+            if moves > 2 * self._limit:
+                raise DrainLimit(self._limit, self.drained)
+            clock.advance(left)
+
+    def _seconds_left(self, queue: str) -> float:
+        """Return the seconds until a job is due, or a lease is over."""
+        sweeper = store_of(self.app.queue(queue)).sweeper
+        return read(self.app.db, sweeper.seconds_left)
+
+    def _work(self, queue: str) -> None:
+        """Let a worker run what is due in a queue."""
+        thread = _TestThread()
+        worker = worker_of(self.app, queue, partial(_Handler, self, thread), concurrency=1)
+        self.stop = worker.stop
+        began = len(self.drained)
+        try:
+            thread.serve(worker)
+        finally:
+            attempts = self.drained[began:]
+            last = {attempt.id: attempt for attempt in attempts}
+            for attempt in attempts:
+                info = self.app.queue(queue).get(self.app.db, attempt.id)
+                attempt.outcome = _settled(attempt.outcome, last[attempt.id] is attempt, info)
+        if len(self.drained) > self._limit:
+            raise DrainLimit(self._limit, self.drained)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Note an attempt that begins."""
+        self.drained.append(attempt)
+        if len(self.drained) > self._limit:
+            self.stop()
+
+
+def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
+    """Return the outcome of an attempt, given how its handler ended and what became of its item.
+
+    Args:
+        ended: How the handler ended.
+        is_last: Whether no later attempt at the item was made.
+        info: The item; `None` if it has left the queue.
+    """
+    has_succeeded = ended in ("done", "discarded")
+    if not is_last or (info is not None and info.state not in ("done", "dead")):
+        return "lost" if has_succeeded else ended
+    if info is None:
+        return ended if has_succeeded else "cancelled"
+    return info.outcome or "dead"
+
+
+class _Handler(JobHandler):
+    """The handler of the app, which notes the attempts and calls functions in another thread."""
+
+    def __init__(self, drain: _Drain, thread: _TestThread, *of_app: Any) -> None:
+        super().__init__(*of_app)
+        self._drain = drain
+        self._thread = thread
+
+    def call(self, context: Context) -> Call:
+        """Return the call for a job."""
+        stored = stored_job(context.item.value)
+        attempt = Attempt(stored.name if stored else "", context.item.id, context.attempt)
+        self._drain.begin(attempt)
+        try:
+            call = super().call(context)
+        except Exception as error:
+            _note(attempt, error, outcome_of(error))
+            raise
+
+        def outcome(error: Exception) -> Outcome | None:
+            decided = call.outcome(error)
+            _note(attempt, error, decided)
+            return decided
+
+        function = call.function
+        if not iscoroutinefunction(self._jobs[call.name].function):
+            function = partial(self._thread.call, function)
+        return call._replace(function=function, outcome=outcome)
+
+
+def _note(attempt: Attempt, error: Exception, decided: Outcome | None) -> None:
+    """Note the error of an attempt, and what the policy of its job says about it."""
+    attempt.error = error
+    ends: dict[type[Outcome | None], End] = {Snooze: "snoozed", Discard: "discarded"}
+    attempt.outcome = ends.get(type(decided), "failed")
+
+
+class _TestThread:
+    """The thread that drains, which calls functions for the thread of a worker."""
+
+    def __init__(self) -> None:
+        # Imported late, because a program may have a module of this name, as `recipes/` does.
+        from queue import SimpleQueue
+
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+
+    def call(self, function: Callable[..., object], *arguments: object) -> object:
+        """Call a function there, with the context variables of this thread."""
+        future: Future[object] = Future()
+        context = copy_context()
+
+        def run() -> None:
+            try:
+                future.set_result(context.run(function, *arguments))
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        self._calls.put(run)
+        return future.result()
+
+    def serve(self, worker: Worker) -> None:
+        """Let a worker drain its queue in another thread, and call here what it asks for.
+
+        Ctrl-C, or a job that fails the test or skips it, stops the worker and is raised.
+        """
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                worker.run(drain=True)
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                self._calls.put(None)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while True:
+            try:
+                for call in iter(self._calls.get, None):
+                    call()
+                break
+            except BaseException as error:
+                if errors:
+                    raise
+                errors.append(error)
+                worker.stop()
+        thread.join()
+        if errors:
+            raise errors[0]

@@ -1,0 +1,147 @@
+"""What a program has pushed, for the assertions of a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from fdbqueue.errors import QueueNotFound
+from fdbqueue.jobs.app import App, known_queues
+from fdbqueue.jobs.job import Job, Stored, stored_job
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.types import ItemInfo, State
+
+_WAITING: tuple[State, ...] = ("ready", "delayed")
+_UNKNOWN = datetime.fromtimestamp(0, timezone.utc)
+_SHOWN = 20  # waiting jobs that the message of a failure shows
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A job that was pushed, and waits for a worker.
+
+    Attributes:
+        job: The name of the job.
+        arguments: Its arguments by parameter, as the function will get them, with defaults.
+        queue: The name of its queue.
+        info: Its item: priority, due time, unique key and so on.
+    """
+
+    job: str
+    arguments: dict[str, Any]
+    queue: str
+    info: ItemInfo
+
+
+def pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> list[Pushed]:
+    """Return the waiting jobs with these arguments, the oldest first.
+
+    A job waits while it is ready or delayed, also for a retry; `drain` returns what has run. This
+    looks in the queues of the app's jobs, and in those that the app has pushed to.
+
+    Args:
+        job: The job.
+        arguments: Arguments of its function by parameter, however they were given to the push. Jobs
+            may have any values for other parameters. Values are compared by `==`.
+
+    Raises:
+        TypeError: The function has no such parameter.
+
+    Example:
+        >>> app = App("memory:")
+        >>> @app.job(queue="mail")
+        ... def send(to: str, *, subject: str = "hi"): ...
+        >>> _ = send.push("ada@example.com"), send.using(delay="1d").push("bob@example.com")
+        >>> [each.arguments["to"] for each in pushed(send, subject="hi")]
+        ['ada@example.com', 'bob@example.com']
+    """
+    if unknown := arguments.keys() - {*job.arguments.names}:
+        raise TypeError(f"{job.name} has no parameter {min(unknown)!r}")
+    found = [
+        Pushed(job.name, job.arguments.by_name(stored.args, stored.kwargs), queue, info)
+        for queue, stored, info in _waiting(job.app)
+        if stored.name == job.name
+    ]
+    return [
+        each
+        for each in found
+        if all(each.arguments.get(name) == value for name, value in arguments.items())
+    ]
+
+
+def assert_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> Pushed:
+    """Assert that a job with these arguments waits, and return the first one; see `pushed`.
+
+    Raises:
+        AssertionError: None waits. The message has the jobs that do.
+
+    Example:
+        >>> app = App("memory:")
+        >>> @app.job(name="send")
+        ... def send(to: str): ...
+        >>> _ = send.using(priority=3).push("ada@example.com")
+        >>> assert_pushed(send, to="ada@example.com").info.item.priority
+        3
+        >>> assert_pushed(send, to="bob@example.com")
+        Traceback (most recent call last):
+        AssertionError: no job send(to='bob@example.com') waits; these do:
+          send('ada@example.com'), ready in 'jobs'
+    """
+    __tracebackhide__ = True  # pytest shows the line of the test
+    if found := pushed(job, **arguments):
+        return found[0]
+    wanted = _call_text(job.name, [], arguments)
+    raise AssertionError(f"no job {wanted} waits; these do:{_text(_waiting(job.app))}")
+
+
+def refute_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> None:
+    """Assert that no job with these arguments waits; see `pushed`.
+
+    Raises:
+        AssertionError: Some do. The message has them.
+    """
+    __tracebackhide__ = True
+    if found := pushed(job, **arguments):
+        ids = {each.info.id for each in found}
+        shown = [each for each in _waiting(job.app) if each[2].id in ids]
+        raise AssertionError(f"these jobs wait:{_text(shown)}")
+
+
+def _waiting(app: App) -> list[tuple[str, Stored, ItemInfo]]:
+    """Return the waiting jobs with the names of their queues, the oldest first."""
+    found: list[tuple[str, Stored, ItemInfo]] = []
+    for name in known_queues(app):
+        try:
+            queue = PriorityQueue[Any].existing(app.db, name)
+        except QueueNotFound:
+            continue
+        for state in _WAITING:
+            for info in queue.items(app.db, state=state):
+                stored = stored_job(getattr(info.item, "value", None))
+                if stored is not None:
+                    found.append((name, stored, info))
+    return sorted(found, key=lambda each: each[2].pushed_at or _UNKNOWN)
+
+
+def _text(waiting: list[tuple[str, Stored, ItemInfo]]) -> str:
+    """Return a line for each of the first waiting jobs."""
+    lines = [
+        f"{_call_text(stored.name, stored.args, stored.kwargs)}, "
+        + (f"due at {info.due_at}" if info.due_at else "ready")
+        + f" in {queue!r}"
+        for queue, stored, info in waiting[:_SHOWN]
+    ]
+    if len(waiting) > _SHOWN:
+        lines.append(f"and {len(waiting) - _SHOWN:,} more")
+    return "".join(f"\n  {line}" for line in lines or ["none"])
+
+
+def _call_text(name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """Return a job as the call of a function.
+
+    >>> _call_text("send", ["ada"], {"subject": "hi"})
+    "send('ada', subject='hi')"
+    """
+    given = [*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())]
+    return f"{name}({', '.join(given)})"

@@ -1,0 +1,336 @@
+"""Jobs run in a test as they do in production, and the test learns how each attempt ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Transaction
+from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
+from fdbqueue.testing import Clock, DrainLimit, FaultyDatabase, bound_app, drain
+
+HOURLY = Retry(attempts=4, first="1h", factor=1, jitter=0)
+
+
+@pytest.fixture
+def app(db: Any) -> Iterator[App]:
+    """Return an app on the database of the test."""
+    with bound_app(App(keep=timedelta(days=7)), db) as app:
+        yield app
+
+
+def test_a_retry_runs_once_the_clock_says_so(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name, retry=HOURLY)
+    def fetch(context: Context) -> int:
+        if context.attempt < 3:
+            raise OSError("no answer")
+        return context.attempt
+
+    handle = fetch.push()
+    (first,) = drain(app)
+    assert (first.job, first.id, first.number, first.outcome) == (
+        fetch.name,
+        handle.id,
+        1,
+        "failed",
+    )
+    assert isinstance(first.error, OSError)
+    assert drain(app) == []
+    clock.advance("59m")
+    assert drain(app) == []
+    clock.advance("1m")
+    assert drain(app).outcomes() == ["failed"]
+    clock.advance("1h")
+    assert drain(app).outcomes(handle) == ["done"]
+    assert handle.result() == 3
+
+
+def test_a_drain_that_advances_the_clock_runs_all_that_waits(
+    app: App, name: str, clock: Clock
+) -> None:
+    ran = []
+
+    @app.job(queue=name, retry=HOURLY)
+    def fail() -> None:
+        ran.append("fail")
+        raise OSError("no answer")
+
+    @app.job(queue=f"{name}-b")
+    def snooze() -> None:
+        ran.append("snooze")
+        if ran.count("snooze") < 3:
+            raise Snooze("90m")
+
+    @app.job(queue=name)
+    def later() -> None:
+        ran.append("later")
+        if ran.count("later") == 1:
+            later.using(delay="2d").push()
+
+    began = clock.now()
+    fail.push()
+    snooze.push()
+    later.using(delay="1d").push()
+    drained = drain(app, advance=clock)
+    assert drained.outcomes(fail) == ["failed", "failed", "failed", "dead"]
+    assert drained.outcomes(snooze) == ["snoozed", "snoozed", "done"]
+    assert drained.outcomes(later) == ["done", "done"]
+    order = ["fail", "snooze", "fail", "snooze", "fail", "fail", "snooze", "later", "later"]
+    assert ran == order
+    assert timedelta(days=3) <= clock.now() - began < timedelta(days=3, hours=1)
+    assert drain(app, advance=clock) == []
+
+
+def test_each_outcome_is_told(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name, retry=HOURLY)
+    def end(how: str) -> None:
+        if how == "cancelled":
+            cancelled.cancel()
+        elif how != "done":
+            raise errors[how]
+
+    errors = {
+        "failed": OSError("no answer"),
+        "snoozed": Snooze("1h"),
+        "discarded": Discard("too old"),
+        "dead": Dead("nobody there"),
+        "retried": RetryIn("1h"),
+    }
+    handles = {how: end.push(how) for how in ["done", *errors]}
+    cancelled = end.push("cancelled")
+    drained = drain(app)
+    told = {how: drained.outcomes(handle) for how, handle in handles.items()}
+    assert told == {how: ["failed" if how == "retried" else how] for how in handles}
+    assert drained.outcomes(cancelled) == ["cancelled"]
+    assert [attempt.error for attempt in drained] == [None, *errors.values(), None]
+
+
+@pytest.mark.parametrize("keep", [None, timedelta(days=1)])
+def test_the_policy_and_the_queue_decide_about_an_attempt(
+    db: Any, name: str, keep: Any, clock: Clock
+) -> None:
+    with bound_app(App(keep=keep), db) as app:
+
+        @app.job(queue=name, retry=lambda error, context: Snooze("1m"))
+        def patient() -> None:
+            raise OSError
+
+        @app.job(queue=name, retry=lambda error, context: "1m")
+        def limited() -> None:
+            raise OSError
+
+        @app.job(queue=name)
+        def cancel_and_fail(context: Context) -> None:
+            handles[-1].cancel()
+            raise OSError
+
+        app.queue(name).configure(db, max_attempts=1)
+        handles: list[Any] = [patient.push(), limited.push(), cancel_and_fail.push()]
+        assert drain(app).outcomes() == ["snoozed", "dead", "cancelled"]
+
+
+def test_what_is_no_job_of_the_app_is_told_too(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    app.queue(name).push(app.db, {"job": "elsewhere"})
+    app.queue(name).push(app.db, "no job")
+    first, second = drain(app)
+    assert (first.job, first.outcome) == ("elsewhere", "snoozed")
+    assert (second.job, second.outcome) == ("", "dead")
+
+
+def test_a_job_whose_worker_died_runs_after_its_lease(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name)
+    def work(context: Context) -> int:
+        return context.attempt
+
+    handle = work.push()
+    assert app.queue(name).claim(app.db, lease="1h").item.id == handle.id
+    assert drain(app) == []
+    assert drain(app, advance=clock).outcomes() == ["done"]
+    assert handle.result() == 2
+
+
+def test_a_job_that_moves_the_clock_over_its_lease_loses_it(
+    app: App, name: str, clock: Clock
+) -> None:
+    """As a process does that was stopped for an hour, if another worker looks meanwhile."""
+
+    @app.job(queue=name)
+    def work(context: Context) -> None:
+        if context.attempt == 1:
+            clock.advance("1h")
+            assert app.queue(name).claim(app.db, lease="1h")
+
+    work.push()
+    assert drain(app, advance=clock).outcomes() == ["lost", "done"]
+
+
+def test_an_expired_job_does_not_run(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    work.using(ttl="1h").push()
+    clock.advance("1h")
+    assert drain(app) == []
+
+
+def test_functions_run_in_the_thread_of_the_test_one_at_a_time(app: App, name: str) -> None:
+    threads: list[threading.Thread] = []
+
+    @app.job(queue=name)
+    def plain() -> None:
+        threads.append(threading.current_thread())
+
+    @app.job(queue=name)
+    def in_transaction(tr: Transaction) -> None:
+        threads.append(threading.current_thread())
+        again.using(tr).push()
+
+    @app.job(queue=f"{name}-b")
+    def again() -> None:
+        threads.append(threading.current_thread())
+        plain.push()
+
+    @app.job(queue=name)
+    async def coroutine() -> str:
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+    plain.push()
+    in_transaction.push()
+    handle = coroutine.push()
+    drained = drain(app)
+    assert [attempt.job for attempt in drained] == [
+        each.name for each in (plain, in_transaction, coroutine, again, plain)
+    ]
+    assert {*drained.outcomes()} == {"done"}
+    assert threads == [threading.current_thread()] * 4
+    assert handle.result() != threading.current_thread().name
+
+
+def test_jobs_do_not_see_the_context_variables_of_the_test(app: App, name: str) -> None:
+    """In production they cannot see those of the program that pushed them."""
+    variable = contextvars.ContextVar("variable", default="none")
+
+    @app.job(queue=name)
+    def read() -> str:
+        return variable.get()
+
+    variable.set("of the test")
+    handle = read.push()
+    drain(app)
+    assert handle.result() == "none"
+
+
+def test_only_the_named_queues_are_drained(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    work.push()
+    elsewhere = work.using(queue=f"{name}-other").push()
+    assert drain(app, f"{name}-other").of(elsewhere).outcomes() == ["done"]
+    work.using(queue=f"{name}-other").push()
+    assert drain(app).outcomes(work) == ["done", "done"]
+
+
+def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name)
+    def push_again() -> None:
+        push_again.push()
+
+    push_again.push()
+    with pytest.raises(DrainLimit, match="more than 10 attempts") as caught:
+        drain(app, limit=10)
+    assert caught.value.drained.outcomes() == ["done"] * 11
+
+    @app.job(queue=f"{name}-b")
+    def snooze() -> None:
+        raise Snooze("1h")
+
+    snooze.push()
+    with pytest.raises(DrainLimit, match="snoozed"):
+        drain(app, f"{name}-b", advance=clock, limit=10)
+
+
+def test_a_paused_queue_ends_a_drain(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    work.using(delay="1h").push()
+    app.queue(name).configure(app.db, paused=True)
+    assert drain(app, advance=clock) == []
+    app.queue(name).configure(app.db, paused=False)
+    assert drain(app).outcomes() == ["done"]
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, pytest.fail.Exception])
+def test_a_job_may_end_the_test(app: App, name: str, ending: Any) -> None:
+    @app.job(queue=name)
+    def work() -> None:
+        raise ending("now")
+
+    @app.job(queue=name)
+    def other() -> None: ...
+
+    handle = work.push()
+    left = other.push()
+    with pytest.raises(ending):
+        drain(app)
+    assert handle.info().attempts == 1
+    assert left.state() == "ready"
+    assert left.info().attempts == 0
+
+
+def test_a_job_can_be_told_to_stop_in_time(app: App, name: str) -> None:
+    @app.job(queue=name, timeout=0.01)
+    def slow(context: Context) -> bool:
+        return context.cancelled.wait(60)
+
+    handle = slow.push()
+    assert drain(app).outcomes() == ["done"]
+    assert handle.result() is True
+
+
+def test_lost_answers_change_nothing(db: Any, name: str, clock: Clock, rng: Any) -> None:
+    faulty: Any = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
+    with bound_app(App(), faulty) as app:
+
+        @app.job(queue=name, retry=HOURLY)
+        def work(context: Context) -> None:
+            if context.attempt == 1:
+                raise OSError
+
+        work.push_many([work.bind() for _ in range(5)])
+        drained = drain(app, advance=clock)
+        assert sorted(drained.outcomes()) == ["done"] * 5 + ["failed"] * 5
+
+
+def test_an_app_is_bound_to_a_new_database_and_restored() -> None:
+    own = fdbqueue.open("memory:")
+    app = App(own)
+
+    @app.job()
+    def work() -> None: ...
+
+    work.push()
+    with bound_app(app) as bound:
+        assert bound is app
+        assert app.db is not own
+        assert drain(app) == []
+        work.push()
+        with bound_app(app):
+            assert app.queue("jobs").size(app.db) == 0
+        assert app.queue("jobs").size(app.db) == 1
+    with pytest.raises(ZeroDivisionError), bound_app(app):
+        1 / 0
+    assert app.db is own
+    assert app.queue("jobs").size(app.db) == 1
