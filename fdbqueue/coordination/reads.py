@@ -37,6 +37,7 @@ from fdbqueue.types import (
     SearchPage,
     State,
     Task,
+    job_of,
 )
 
 _T = TypeVar("_T", bound=Item | Task)
@@ -349,7 +350,7 @@ class Reads(Generic[_T]):
         self, tr: ReadTransaction, wanted: Filter, found: LocatedItem
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
-        priority, agent, id, error, client = wanted
+        priority, agent, id, error, client, job = wanted
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
         if priority is not None and self.given_options.kind == "priority":
@@ -369,6 +370,10 @@ class Reads(Generic[_T]):
             begun_lease = self.views.begin_lease(tr, found)
 
         def test() -> bool:
+            if job is not None:
+                stored = job_of(self._decoded_if_possible(tr, found))
+                if stored is None or not stored.is_named(job):
+                    return False
             lease = begun_lease and begun_lease()
             last_error = begun_error() if begun_error else found.error
             return _has(last_error, error) and _has(lease and lease.client, client)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fdbqueue.jobs.job import Job, stored_job
+from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
-from fdbqueue.types import Transaction
+from fdbqueue.types import Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
 from fdbqueue.worker.outcomes import Dead, Snooze

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor
+from fdbqueue.types import Duration, Item, ItemInfo, State, StoredJob, Transactor
 from fdbqueue.worker.handler import first_annotation
 
 if TYPE_CHECKING:
@@ -50,52 +50,10 @@ class Settings:
     ttl: Duration | None = None
 
 
-class Stored(NamedTuple):
-    """A job as the value of an item.
-
-    Attributes:
-        name: The name of the job.
-        args: Its positional arguments in their stored form.
-        kwargs: Its keyword arguments in their stored form.
-        version: The version of the job that pushed it.
-    """
-
-    name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    version: int
-
-    @property
-    def value(self) -> dict[str, Any]:
-        """The value of the item."""
-        value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
-        return value if self.version == 1 else {**value, "version": self.version}
-
-
-def stored_job(value: object) -> Stored | None:
-    """Return the job that is the value of an item; `None` if it is none.
-
-    >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
-    Stored(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
-    >>> stored_job("send") is None
-    True
-    """
-    if not isinstance(value, dict):
-        return None
-    stored = cast(dict[str, Any], value)
-    name, version = stored.get("job"), stored.get("version", 1)
-    args, kwargs = stored.get("args", []), stored.get("kwargs", {})
-    if not isinstance(name, str) or not isinstance(version, int):
-        return None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return None
-    return Stored(name, args, kwargs, version)
-
-
 class Call(Generic[_Push, _Result]):
     """A job with its arguments, for `push_many`."""
 
-    def __init__(self, stored: Stored, unique: str | None) -> None:
+    def __init__(self, stored: StoredJob, unique: str | None) -> None:
         self.stored = stored
         self.unique = unique
 
@@ -254,7 +212,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique = self.settings.unique
         key = unique(*args, **kwargs) if callable(unique) else unique
         stored_args, stored_kwargs = self.arguments.encode(args, kwargs)
-        return Call(Stored(self.name, stored_args, stored_kwargs, self.version), key)
+        return Call(StoredJob(self.name, stored_args, stored_kwargs, self.version), key)
 
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.

@@ -197,13 +197,14 @@ class Move(_Request):
 class ChangeAll(_Request):
     """A change of all items in a state, or of those that match."""
 
-    change: Literal["remove", "retry", "run_now", "release", "reprioritize"]
+    change: Literal["remove", "retry", "run_now", "release", "cancel", "reprioritize"]
     state: State
     priority: Priority | None = None
     agent: Part | None = None
     id: Part | None = None
     error: Part | None = None
     client: Part | None = None
+    job: Part | None = None
     limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 
@@ -313,6 +314,7 @@ class Info(BaseModel):
     result: Any
     error: str | None
     unique: str | None
+    run_time: float | None = Field(description="Seconds that its last attempt ran, once it ended.")
     failed_attempts: list[dict[str, Any]]
 
 
