@@ -49,7 +49,7 @@ export function historyCard(queue) {
   const note = h("p.muted");
   const begin = h("span");
   const table = makeTable();
-  const content = h("div", {},
+  const content = h("div.history-body", {},
     h("div.legend", {}, SERIES.map(([kind, , label]) => h(`span.legend-${kind}`, {}, `${label} `, legend[kind]))),
     chart.node,
     h("div.axis", {}, begin, h("span", {}, "now")),

@@ -12,10 +12,10 @@ const MAX_QUEUES = 25; // whose jobs are read
 
 /**
  * @typedef {{name: string, ready: number, delayed: number, claimed: number, dead: number, done: number, failed_attempts: number,
- *   rate: number, run_time_median: number | null, run_time_p95: number | null}} Numbers
+ *   rate: number | null, run_time_median: number | null, run_time_p95: number | null}} Numbers
  */
 
-const COLUMNS = ["Job", "Queue", "Done", "Median run", "95 % ran at most", "Failed attempts", "Ready", "Delayed", "Claimed", "Dead"];
+const COLUMNS = ["Job", "Queue", "Done", "Rate", "Median run", "95 % of runs", "Failed attempts", "Ready", "Delayed", "Claimed", "Dead"];
 
 /** Make the page. */
 export function jobsPage() {
@@ -34,7 +34,7 @@ export function jobsPage() {
       place.replaceChildren(empty("There are no jobs.", h("p", {}, "Items that were pushed as jobs appear here by the name of the job.")));
       return;
     }
-    const unit = unitOf(Math.max(...found.map((job) => job.rate)));
+    const unit = unitOf(Math.max(...found.map((job) => job.rate ?? 0)));
     reconcile(body, found, ({ queue, name }) => JSON.stringify([queue, name]), () => row(), (element, job) => {
       const text = JSON.stringify([job, unit]);
       if (element.shown === text) return;
@@ -58,7 +58,7 @@ function basisText(answers, used) {
   const since = answers.map((answer) => answer.since).filter(Boolean).sort()[0];
   const left = used > answers.length ? ` Only the first ${plural(answers.length, "queue")} of ${number(used)} that hold items are read.` : "";
   return `From a sample: up to ${number(limit)} items in each state of each queue, of the done ones the newest${since ? `, back to ${clock(since)}` : ""}. `
-    + `Rates and run times are those of done items that are kept.${left}`;
+    + `Rates and run times are those of the done ones.${left}`;
 }
 
 function cells(job, unit) {
@@ -66,7 +66,7 @@ function cells(job, unit) {
   const time = (seconds) => (seconds === null ? "–" : wait(seconds));
   const values = [
     h("strong", {}, job.name), h("a", { href: address(job.queue, {}) }, job.queue),
-    link("done", job.done ? `${number(job.done)}, ${pace(job.rate, unit)}` : "–"),
+    link("done", number(job.done)), job.rate === null ? "–" : pace(job.rate, unit),
     time(job.run_time_median), time(job.run_time_p95), number(job.failed_attempts),
     ...["ready", "delayed", "claimed", "dead"].map((state) => link(state, number(job[state]))),
   ];

@@ -344,7 +344,7 @@ class Job(BaseModel):
     dead: int
     done: int
     failed_attempts: int
-    rate: float = Field(description="Done items a second, since `since` or the last minute.")
+    rate: float | None = Field(description="Done items a second since the time `since`.")
     run_time_median: float | None = Field(description="Seconds, of the done items.")
     run_time_p95: float | None = Field(description="Seconds that 95 % of them did not exceed.")
 

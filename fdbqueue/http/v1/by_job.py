@@ -13,8 +13,6 @@ from fdbqueue.types import ItemInfo
 SAMPLE = 500
 """How many items in each state are looked at."""
 
-_SHORTEST = 60.0  # seconds for which a rate is calculated at least
-
 
 def by_job(
     items: Iterable[ItemInfo], since: datetime | None, now: datetime
@@ -28,6 +26,7 @@ def by_job(
     """
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, list[float]] = defaultdict(list)
+    first = Counter[str]()
     for info in items:
         if info.job is None:
             continue
@@ -35,15 +34,17 @@ def by_job(
         # The last attempt of a done item has not failed, and that of a claimed one not yet.
         failed = info.attempts - (info.state in ("claimed", "done"))
         counts[name].update({info.state: 1, "failed_attempts": failed})
+        first[name] += info.state == "done" and info.finished_at == since
         if info.state == "done" and info.run_time is not None:
             times[name].append(info.run_time.total_seconds())
-    seconds = _SHORTEST if since is None else max(_SHORTEST, (now - since).total_seconds())
+    # The first one began the time, so it is not among those that ended within it.
+    seconds = 0.0 if since is None else (now - since).total_seconds()
     numbers = ("ready", "delayed", "claimed", "dead", "done", "failed_attempts")
     return [
         {
             "name": name,
             **{number: found[number] for number in numbers},
-            "rate": found["done"] / seconds,
+            "rate": (found["done"] - first[name]) / seconds if seconds > 0 else None,
             "run_time_median": median(times[name]) if times[name] else None,
             "run_time_p95": _p95(times[name]),
         }
