@@ -129,7 +129,9 @@ def _fields(letter: ItemInfo) -> dict[str, Any]:
         "id": letter.id,
         "attempts": letter.attempts,
         "died_at": letter.died_at and letter.died_at.isoformat(timespec="seconds"),
+        "run_time": letter.run_time and letter.run_time.total_seconds(),
         "error": letter.error,
+        "job": None if letter.job is None else letter.job.name,
     }
 
 
@@ -137,7 +139,7 @@ def _fields(letter: ItemInfo) -> dict[str, Any]:
 @queue_argument
 @command_options()
 def ls(db: Database, queue: str, as_json: bool) -> None:
-    """List the dead letters of QUEUE: id, attempts, time, last error.
+    """List the dead letters of QUEUE: id, attempts, time, seconds, last error, and the job.
 
     \b
     Example:
@@ -145,7 +147,8 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     """
     for letter in existing_queue(db, queue).items(db, state="dead"):
         fields = _fields(letter)
-        line = "  ".join(printable(str(value or "-")) for value in fields.values())
+        shown = [*fields.values()][:-1] + ([letter.job] if letter.job else [])
+        line = "  ".join(printable(str(value or "-")) for value in shown)
         click.echo(json_line(fields) if as_json else line)
 
 

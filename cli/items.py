@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from shlex import quote
 from typing import Any, BinaryIO
 
 import click
@@ -22,7 +24,8 @@ from fdbqueue import (
     existing_queue,
 )
 from fdbqueue.errors import NoResult, WrongState
-from fdbqueue.types import Database, ItemInfo, PriorityJson, State, UniqueUntil
+from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.types import Database, ItemInfo, PriorityJson, State, UniqueUntil, stored_job
 
 from .common import (
     PRIORITY,
@@ -66,6 +69,10 @@ from .signals import defer_signals
 
 _PAGE = 500  # items that are read before they are printed
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
+
+_ROOMS = "coordination|database|embedded|jobs|layout|operations|queue|worker"
+_OWN_FRAMES = re.compile(rf'(?:  File "[^"]*\bfdbqueue[/\\](?:{_ROOMS})\b.*\n(?:    .*\n)*)+')
+"""Frames of this library in a traceback, one after the other."""
 
 _count_option = click.option(
     "-n",
@@ -294,18 +301,15 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     type=click.IntRange(min=0),
     help="Maximum number of items; 0 for all.",
 )
-@click.option(
-    "--agent", metavar="TEXT", help="With --state, only tasks with this text in the agent's name."
-)
-@click.option("--id", metavar="TEXT", help="With --state, only items with this text in their id.")
-@click.option(
-    "--error", metavar="TEXT", help="With --state, only items with this text in their last error."
-)
+@click.option("--agent", metavar="TEXT", help="Only tasks with this text in the agent's name.")
+@click.option("--id", metavar="TEXT", help="Only items with this text in their id.")
+@click.option("--error", metavar="TEXT", help="Only items with this text in their last error.")
 @click.option(
     "--client",
     metavar="TEXT",
     help="With --state claimed, only items held by a client with this text in its name.",
 )
+@click.option("--job", metavar="NAME", help="Only jobs of this name.")
 @click.option("--after", metavar="ID", help="List only items after this one.")
 @click.option("--reverse", is_flag=True, help="List items in reverse order.")
 @command_options()
@@ -322,21 +326,21 @@ def items(
 ) -> None:
     """List the ready items of QUEUE in order: id, priority, value.
 
-    With --state, the items in that state are listed: id, priority, attempts, next event or last
-    error, value. With --json, each line has the same fields as `fdbq show`. A TEXT is any part of
-    the name, id or error.
+    With --state or a filter, the items in that state are listed: id, priority, attempts, times or
+    last error, and the value, or the call if it is a job. With --json, each line has the same
+    fields as `fdbq show`. A TEXT is any part of the name, id or error. A NAME is that of a job,
+    such as shop.send, or its end, such as send.
 
     \b
     Example:
       fdbq items jobs --limit 20
       fdbq items jobs --state delayed
-      fdbq items jobs --state dead --error KeyError
+      fdbq items jobs --state dead --job send --error KeyError
     """
-    if state is not None:
-        _list_in_state(db, queue, state, priority, limit, after, reverse, as_json, texts)
+    if state is not None or any(text is not None for text in texts.values()):
+        shown = state or "ready"
+        _list_in_state(db, queue, shown, priority, limit, after, reverse, as_json, texts)
         return
-    if any(text is not None for text in texts.values()):
-        raise click.UsageError("--agent, --id, --error and --client need --state")
     target = json_queue(db, queue, must_exist=True)
     if priority is None:
         listed = target.items(db, limit=limit, after=after, reverse=reverse)
@@ -345,7 +349,9 @@ def items(
         exact = priority_from_json(ordered, priority)
         listed = ordered.items(db, priority=exact, limit=limit, after=after, reverse=reverse)
     for item in listed:
-        line = f"{item.id}  {_priority_text(item.priority):>4}  {json_line(item.value)}"
+        job = stored_job(item.value)
+        value = json_line(item.value) if job is None else printable(str(job))
+        line = f"{item.id}  {_priority_text(item.priority):>4}  {value}"
         click.echo(item_json(item) if as_json else line)
     check_integrity(db)
 
@@ -401,17 +407,22 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
     verb = "cancelled, still claimed" if info.cancelling else "claimed"
     times = {
         "due": info.due_at,
-        f"{verb} by {client}, lease ends": info.lease_ends,
+        f"{verb} by {client} at": info.claimed_at if info.state == "claimed" else None,
+        "lease ends": info.lease_ends,
         "died": info.died_at,
         info.outcome or "done": info.finished_at,
         "expires": info.expires_at,
     }
     notes = [f"{what} {time:%Y-%m-%dT%H:%M:%SZ}" for what, time in times.items() if time]
+    if info.run_time is not None:
+        notes.append(f"ran {text_of_seconds(info.run_time.total_seconds())}")
     if info.error:
         notes.append(printable(info.error))
     of = "" if info.max_attempts is None else f" of {info.max_attempts:,}"
     priority = "-" if fields["priority"] is None else json_line(fields["priority"])
     value = "cannot be decoded" if info.item is None else json_line(fields["value"])
+    if info.job is not None:
+        value = printable(str(info.job))
     attempts = f"{count_noun(info.attempts, 'attempt')}{of}"
     return "  ".join([info.id, f"{priority:>4}", ", ".join([attempts, *notes]), value])
 
@@ -439,6 +450,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
         click.echo(json_line(fields))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
+    if info.job is not None:
+        fields["job"] = str(info.job)
     if info.progress is not None:
         fields["progress"] = f"{info.progress.fraction:.0%} {info.progress.message}".rstrip()
     for name, value in fields.items():
@@ -449,11 +462,13 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     for attempt in failed:
         client = attempt["client"] or "unknown client"
         error = attempt["error"] or "failed"
-        line = f"attempt {attempt['number']}, {attempt['ended_at']}, {client}: {error}"
+        ran = attempt["run_time"]
+        after = "" if ran is None else f" after {text_of_seconds(ran)}"
+        line = f"attempt {attempt['number']}, {attempt['ended_at']}{after}, {client}: {error}"
         click.echo(escaped(line))
         _show_log(attempt["log"])
         if attempt["traceback"]:
-            click.echo(_indented(attempt["traceback"]))
+            click.echo(_indented(_OWN_FRAMES.sub("  ...\n", attempt["traceback"])))
 
 
 def _show_log(log: str) -> None:
@@ -536,12 +551,14 @@ def rm(
         for item_id in ids:
             named.pushed_at(item_id)  # raises for an invalid id, before anything is removed
         removed = {item_id: named.remove(db, item_id) for item_id in ids}
-    echo_results(
-        removed,
-        "removed",
-        as_json,
-        lambda _: "it is claimed (`fdbq cancel` ends it), or not in the queue",
-    )
+
+    def explain(item_id: str) -> str:
+        found = existing_queue(db, queue).state(db, item_id)
+        if found == "claimed":
+            return f"it is claimed; `fdbq cancel {quote(queue)} {item_id}` ends it"
+        return "the queue has no such item"
+
+    echo_results(removed, "removed", as_json, explain)
 
 
 @click.command()

@@ -29,6 +29,7 @@ _SECTIONS = {
     "Look": {
         "ls": "queues",
         "items": "items",
+        "jobs": "jobs",
         "show": "items",
         "result": "items",
         "stats": "queues",

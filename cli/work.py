@@ -94,9 +94,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
         if given[option] is not None:
             name = "exec" if option == "command" else option.replace("_", "-")
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
-    app = _loaded(path, "app")
-    if not isinstance(app, App):
-        raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
+    app = loaded_app(path)
     log_to_stderr(logging.WARNING if given["quiet"] else logging.INFO)
     set_log_format(given["log_format"])
     queues, weights = queues_and_weights(names)
@@ -405,6 +403,14 @@ def _loaded(path: str, noun: str) -> Any:
         raise click.UsageError(
             f"{path!r} cannot be loaded as MODULE:{noun.upper()}: {_origin(error)}"
         ) from error
+
+
+def loaded_app(path: str) -> App:
+    """Import MODULE:APP."""
+    app = _loaded(path, "app")
+    if not isinstance(app, App):
+        raise click.UsageError(f"{path!r} is not an app, which is what fdbqueue.App(...) returns")
+    return app
 
 
 def _article(noun: str) -> str:

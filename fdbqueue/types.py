@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    cast,
+    overload,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -54,6 +64,7 @@ __all__ = [
     "ReadTransactor",
     "SearchPage",
     "State",
+    "StoredJob",
     "Task",
     "TaskPriority",
     "TaskStats",
@@ -86,7 +97,7 @@ UniqueUntil: TypeAlias = Literal["claimed", "ended"]
 Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
 """How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""
 
-Change: TypeAlias = Literal["remove", "retry", "release", "reprioritize"]
+Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]
 """A change of all items in a state."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
@@ -245,6 +256,82 @@ class Progress:
     message: str = ""
     reported_at: datetime | None = None
 
+    @property
+    def run_time(self) -> timedelta | None:
+        """How long it ran, from the claim to its end; `None` if that is not known."""
+        return _between(self.started_at, self.ended_at)
+
+
+def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
+    """Return the time from a start to an end, at least 0: they may be of different clocks."""
+    return None if start is None or end is None else max(end - start, timedelta())
+
+
+class StoredJob(NamedTuple):
+    """A call of a job, as the value of an item has it; its text is that of the call.
+
+    Attributes:
+        name: The name of the job.
+        args: Its positional arguments in their stored form.
+        kwargs: Its keyword arguments in their stored form.
+        version: The version of the job that pushed it.
+
+    Example:
+        >>> print(StoredJob("shop.send", ["ada@example.com"], {"subject": "hi"}, 1))
+        shop.send('ada@example.com', subject='hi')
+    """
+
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    version: int
+
+    def __str__(self) -> str:
+        named = (f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"{self.name}({', '.join([*map(repr, self.args), *named])})"
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The value of the item."""
+        value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
+        return value if self.version == 1 else {**value, "version": self.version}
+
+    def is_named(self, name: str) -> bool:
+        """Return whether it has this name, or one that ends with it, as in `module.function`.
+
+        >>> job = StoredJob("shop.send", [], {}, 1)
+        >>> [job.is_named(name) for name in ("shop.send", "send", "end")]
+        [True, True, False]
+        """
+        return f".{self.name}".endswith(f".{name}")
+
+
+def stored_job(value: object) -> StoredJob | None:
+    """Return the job that is the value of an item; `None` if it is none.
+
+    >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
+    StoredJob(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
+    >>> stored_job("send") is None
+    True
+    """
+    if not isinstance(value, dict):
+        return None
+    stored = cast(dict[str, Any], value)
+    name, version = stored.get("job"), stored.get("version", 1)
+    args, kwargs = stored.get("args", []), stored.get("kwargs", {})
+    if not isinstance(name, str) or not isinstance(version, int):
+        return None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return None
+    return StoredJob(name, args, kwargs, version)
+
+
+def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
+    """Return the job that is the value of an item, or the payload of a task."""
+    if item is None:
+        return None
+    return stored_job(item.payload if isinstance(item, Task) else item.value)
+
 
 @dataclass(frozen=True, slots=True)
 class ItemInfo:
@@ -301,6 +388,22 @@ class ItemInfo:
     progress: Progress | None
     log: str
     failed_attempts: tuple[FailedAttempt, ...]
+
+    @property
+    def job(self) -> StoredJob | None:
+        """The job that is the value of the item; `None` if it is none, or cannot be decoded."""
+        return job_of(self.item)
+
+    @property
+    def run_time(self) -> timedelta | None:
+        """How long its last attempt ran, from the claim to the end.
+
+        `None` if none has ended, if the time is not known, or if the item is claimed: then it has
+        run since `claimed_at`.
+        """
+        if self.state in ("claimed", "done"):
+            return _between(self.claimed_at, self.finished_at)
+        return self.failed_attempts[-1].run_time if self.failed_attempts else None
 
 
 @dataclass(frozen=True, slots=True)

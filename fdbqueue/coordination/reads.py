@@ -37,7 +37,9 @@ from fdbqueue.types import (
     ReadTransactor,
     SearchPage,
     State,
+    StoredJob,
     Task,
+    job_of,
 )
 
 _T = TypeVar("_T", bound=Item | Task)
@@ -311,6 +313,21 @@ class Reads(Generic[_T]):
         found, last, scanned = self._first(db, of, wanted, _matches, scan, scan)
         return MatchCount(len(found), last, scanned)
 
+    def sample(
+        self, db: ReadTransactor, state: State, limit: int
+    ) -> Iterator[tuple[StoredJob | None, LocatedItem]]:
+        """Iterate over the first items in a state and their jobs; the newest done ones.
+
+        What needs further reads is left out.
+        """
+
+        def show(
+            tr: ReadTransaction, items: list[LocatedItem]
+        ) -> list[tuple[StoredJob | None, LocatedItem]]:
+            return [(job_of(self._decoded_if_possible(tr, found)), found) for found in items]
+
+        return self._pages(db, show, self._range(db, state, None, False), limit)
+
     def _first(
         self,
         db: ReadTransactor,
@@ -358,7 +375,7 @@ class Reads(Generic[_T]):
         self, tr: ReadTransaction, wanted: Filter, found: LocatedItem
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
-        priority, agent, id, error, client = wanted
+        priority, agent, id, error, client, job = wanted
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
         if priority is not None and self.given_options.kind == "priority":
@@ -378,6 +395,10 @@ class Reads(Generic[_T]):
             begun_lease = self.views.begin_lease(tr, found)
 
         def test() -> bool:
+            if job is not None:
+                stored = job_of(self._decoded_if_possible(tr, found))
+                if stored is None or not stored.is_named(job):
+                    return False
             lease = begun_lease and begun_lease()
             last_error = begun_error() if begun_error else found.error
             return _has(last_error, error) and _has(lease and lease.client, client)

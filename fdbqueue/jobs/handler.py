@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-from fdbqueue.jobs.job import Job, stored_job
+from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
-from fdbqueue.types import Transaction
+from fdbqueue.types import Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
 from fdbqueue.worker.outcomes import Dead, Snooze

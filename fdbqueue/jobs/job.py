@@ -6,12 +6,20 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import validate_scope, validate_unique
-from fdbqueue.types import Duration, Item, ItemInfo, State, Transactor, UniqueUntil
+from fdbqueue.types import (
+    Duration,
+    Item,
+    ItemInfo,
+    State,
+    StoredJob,
+    Transactor,
+    UniqueUntil,
+)
 from fdbqueue.worker.handler import first_annotation
 from fdbqueue.worker.telemetry import inject
 
@@ -64,55 +72,10 @@ class Settings:
         validate_scope(unique, self.unique_until, self.unique_for)
 
 
-class Stored(NamedTuple):
-    """A job as the value of an item.
-
-    Attributes:
-        name: The name of the job.
-        args: Its positional arguments in their stored form.
-        kwargs: Its keyword arguments in their stored form.
-        version: The version of the job that pushed it.
-    """
-
-    name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-    version: int
-
-    @property
-    def value(self) -> dict[str, Any]:
-        """The value of an item that is pushed now, with the current span of OpenTelemetry."""
-        value: dict[str, Any] = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
-        if self.version != 1:
-            value["version"] = self.version
-        inject(value)
-        return value
-
-
-def stored_job(value: object) -> Stored | None:
-    """Return the job that is the value of an item; `None` if it is none.
-
-    >>> stored_job({"job": "shop.send", "args": ["ada@example.com"]})
-    Stored(name='shop.send', args=['ada@example.com'], kwargs={}, version=1)
-    >>> stored_job("send") is None
-    True
-    """
-    if not isinstance(value, dict):
-        return None
-    stored = cast(dict[str, Any], value)
-    name, version = stored.get("job"), stored.get("version", 1)
-    args, kwargs = stored.get("args", []), stored.get("kwargs", {})
-    if not isinstance(name, str) or not isinstance(version, int):
-        return None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return None
-    return Stored(name, args, kwargs, version)
-
-
 class Call(Generic[_Push, _Result]):
     """A job with its arguments, for `push_many`."""
 
-    def __init__(self, stored: Stored, unique: str | None) -> None:
+    def __init__(self, stored: StoredJob, unique: str | None) -> None:
         self.stored = stored
         self.unique = unique
 
@@ -201,9 +164,12 @@ class Pusher(Generic[_Push, _Result]):
         if settings.unique not in (None, False):
             scope["unique"] = map(self._key_of, calls)
             scope["unique_until"], scope["unique_for"] = settings.unique_until, settings.unique_for
+        values = [call.stored.value for call in calls]
+        for value in values:
+            inject(value)
         items = app.queue(settings.queue).push_many(
             app.db if self._tr is None else self._tr,
-            [call.stored.value for call in calls],
+            values,
             settings.priority,
             delay=settings.delay,
             at=settings.at,
@@ -270,7 +236,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique = self.settings.unique
         key = unique(*args, **kwargs) if callable(unique) else None
         stored_args, stored_kwargs = self.arguments.encode(args, kwargs)
-        return Call(Stored(self.name, stored_args, stored_kwargs, self.version), key)
+        return Call(StoredJob(self.name, stored_args, stored_kwargs, self.version), key)
 
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.

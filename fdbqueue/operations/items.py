@@ -644,6 +644,7 @@ class Filter(NamedTuple):
         id: Text within the id.
         error: Text within the error of the last failed attempt, ignoring case.
         client: Text within the name of the client that has claimed the item, ignoring case.
+        job: The name of the job that is its value, or the end of the name behind a dot.
     """
 
     priority: Any = None
@@ -651,6 +652,7 @@ class Filter(NamedTuple):
     id: str | None = None
     error: str | None = None
     client: str | None = None
+    job: str | None = None
 
 
 class LocatedItem(NamedTuple):

@@ -44,6 +44,20 @@ def seconds_of_text(text: str) -> float:
     return sum(float(n) * _UNITS[unit] for n, unit in parts) if is_valid else math.nan
 
 
+def text_of_seconds(seconds: float) -> str:
+    """Return a length of time as text, to its two largest units.
+
+    >>> [text_of_seconds(seconds) for seconds in (0, 0.25, 90, 3661.5, 604_800)]
+    ['0s', '250ms', '1m30s', '1h1m', '7d']
+    """
+    left, parts = round(1000 * seconds), list[str]()
+    for unit in ("d", "h", "m", "s", "ms"):
+        n, left = divmod(left, round(1000 * _UNITS[unit]))
+        if n:
+            parts.append(f"{n}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
 def validate_seconds(
     name: str, seconds: object, *, is_over: bool = False, below: int | None = None
 ) -> float:
@@ -306,7 +320,7 @@ def validate_filter(kind: str, state: State, wanted: Filter) -> Filter:
         Traceback (most recent call last):
         ValueError: agent: only the items of a task queue have an agent, not those of a fifo queue
     """
-    for name in ("agent", "id", "error", "client"):
+    for name in ("agent", "id", "error", "client", "job"):
         text = getattr(wanted, name)
         if text is not None and not (isinstance(text, str) and text):
             raise ValueError(f"{name} is text of at least one character, not {text!r}")

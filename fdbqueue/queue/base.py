@@ -536,13 +536,14 @@ class BaseQueue(ABC, Generic[_T]):
         id: str | None = None,
         error: str | None = None,
         client: str | None = None,
+        job: str | None = None,
         limit: int = 0,
         to: Priority | None = None,
     ) -> dict[str, bool]:
         """Make the same change of all items in a state; return by id whether each was changed.
 
-        With `priority`, `agent`, `id`, `error` and `client`, only the items that match are changed,
-        as `search` finds them.
+        With `priority`, `agent`, `id`, `error`, `client` and `job`, only the items that match are
+        changed, as `search` finds them.
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
@@ -555,8 +556,9 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             db: A database.
             change: `"remove"` for items in any state but claimed, `"retry"` for dead letters and
-                delayed items, `"release"` for claimed ones, or `"reprioritize"` for ready, delayed
-                or dead ones of a priority or task queue; those keep their order.
+                delayed items, `"release"` for claimed ones, `"cancel"` for ready, delayed and
+                claimed ones, or `"reprioritize"` for ready, delayed or dead ones of a priority or
+                task queue; those keep their order.
             state: The state of the items.
             priority: Only the items of this priority; not for a FIFO queue.
             agent: Only tasks whose agent's name contains this text, ignoring case.
@@ -565,6 +567,8 @@ class BaseQueue(ABC, Generic[_T]):
                 ignoring case; for any state but done.
             client: Only items that are claimed by a client whose name contains this text, ignoring
                 case.
+            job: Only items whose value is a job of this name, or of one that ends with it behind a
+                dot: `send` finds `shop.send`.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
 
@@ -590,6 +594,7 @@ class BaseQueue(ABC, Generic[_T]):
             ),
             "retry": (_each(partial(store.retry, state=state)), ("delayed", "dead")),
             "release": (_each(store.take_back), ("claimed",)),
+            "cancel": (_each(store.cancel), ("ready", "delayed", "claimed")),
         }
         if (change == "reprioritize") != (to is not None):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
@@ -597,7 +602,7 @@ class BaseQueue(ABC, Generic[_T]):
             changes["reprioritize"] = (self._mover(to), MOVABLE)
         if change not in changes or validate_state(state) not in changes[change][1]:
             raise ValueError(f"{change!r} is not a change of {state} items")
-        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
         items = store.reads.matching(db, state, wanted, validate_number(limit, "limit"))
         results: dict[str, bool] = {}
         # An item that was moved to a later priority comes once more.
@@ -616,6 +621,7 @@ class BaseQueue(ABC, Generic[_T]):
         id: str | None = None,
         error: str | None = None,
         client: str | None = None,
+        job: str | None = None,
         limit: int = 100,
         after: _T | str | None = None,
         reverse: bool = False,
@@ -628,8 +634,9 @@ class BaseQueue(ABC, Generic[_T]):
         `next` is `None`. Every 500 items are read in a separate transaction.
 
         Cost: one read for each 500 items, and up to four for each item that matches. `error` reads
-        the last failed attempt of each item that is not dead, `client` the lease of each item. The
-        priority of a priority queue is found without looking at other items, except for done ones.
+        the last failed attempt of each item that is not dead, `client` the lease of each item,
+        `job` the rest of each value over 90,000 bytes. The priority of a priority queue is found
+        without looking at other items, except for done ones.
 
         Args:
             db: A database.
@@ -641,6 +648,8 @@ class BaseQueue(ABC, Generic[_T]):
                 ignoring case; for any state but done.
             client: Only items that are claimed by a client whose name contains this text, ignoring
                 case.
+            job: Only items whose value is a job of this name, or of one that ends with it behind a
+                dot: `send` finds `shop.send`.
             limit: The maximum number of items in the page, from 1.
             after: An item or the id of one: only the items behind it.
             reverse: Search in the opposite order.
@@ -666,7 +675,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [info.error for info in page.items], page.next
             (['timeout'], None)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
         limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
         return self._store.reads.search(db, state, wanted, limit, after, reverse, scan)
 
@@ -680,6 +689,7 @@ class BaseQueue(ABC, Generic[_T]):
         id: str | None = None,
         error: str | None = None,
         client: str | None = None,
+        job: str | None = None,
         after: _T | str | None = None,
         scan: int = MAX_SCAN,
     ) -> MatchCount:
@@ -700,6 +710,8 @@ class BaseQueue(ABC, Generic[_T]):
                 ignoring case; for any state but done.
             client: Only items that are claimed by a client whose name contains this text, ignoring
                 case.
+            job: Only items whose value is a job of this name, or of one that ends with it behind a
+                dot: `send` finds `shop.send`.
             after: An item or the id of one: only the items behind it.
             scan: The maximum number of items to look at, from 1.
 
@@ -718,7 +730,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> tasks.count(db, state="ready", agent="ada")
             MatchCount(count=2, next=None, scanned=3)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client))
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
         scan = validate_number(scan, "scan", 1)
         return self._store.reads.count(db, state, wanted, after, scan)
 

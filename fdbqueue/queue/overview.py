@@ -231,10 +231,17 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     >>> fields["state"], fields["attempts"], fields["failed_attempts"]
     ('ready', 0, [])
     """
-    fields = {**_fields(info), "failed_attempts": [*map(_fields, info.failed_attempts)]}
+    failed = [_with_run_time(attempt) for attempt in info.failed_attempts]
+    fields = {**_with_run_time(info), "failed_attempts": failed}
     fields["progress"] = info.progress and _fields(info.progress)
     del fields["item"]
     return fields
+
+
+def _with_run_time(record: ItemInfo | FailedAttempt) -> dict[str, Any]:
+    """Return the fields of a record by name, and the seconds that an attempt ran."""
+    run_time = record.run_time
+    return {**_fields(record), "run_time": None if run_time is None else run_time.total_seconds()}
 
 
 def _fields(

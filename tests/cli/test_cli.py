@@ -285,12 +285,19 @@ def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
     assert shown(2) == ["q1", "q3", "3 more"]
 
 
-def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str) -> None:
+def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str, db: Any) -> None:
     item_id = json.loads(filled.output("peek", name, "--json"))["id"]
     assert filled.output("rm", name, item_id) == "1 removed\n"
     done = filled("rm", name, item_id)
     assert (done.returncode, done.stdout) == (1, "0 removed\n")
-    assert "it is claimed (`fdbq cancel` ends it), or not in the queue" in done.stderr
+    assert "the queue has no such item" in done.stderr
+    queue = fdbqueue.PriorityQueue.existing(db, name)
+    claim = queue.claim(db)
+    assert claim is not None
+    done = filled("rm", name, claim.item.id)
+    assert (done.returncode, done.stdout) == (1, "0 removed\n")
+    assert f"it is claimed; `fdbq cancel {name} {claim.item.id}` ends it" in done.stderr
+    queue.release(db, claim)
     other = json.loads(filled.output("peek", name, "--json"))["id"]
     assert "is not the id of an item" in error_of(filled("rm", name, other, "nonsense"))
     assert json.loads(filled.output("peek", name, "--json"))["id"] == other
@@ -781,7 +788,8 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
     assert sizes(fdbq, name) == {}
     for command_name, command in commands().items():
         options = {option for each in command.params for option in each.opts}
-        assert command_name == "completion" or {"--db", "-C", "--timeout", "--json"} <= options
+        needs_one = command_name not in ("completion", "jobs")
+        assert not needs_one or {"--db", "-C", "--timeout", "--json"} <= options
 
 
 def test_the_help_groups_all_commands_and_cuts_no_summary(fdbq: Shell) -> None:
@@ -888,12 +896,53 @@ def test_items_are_listed_by_text_within_their_error_id_or_client(
     assert listed("--state", "dead", "--id", ids[1][-16:]) == [ids[1]]
     assert listed("--state", "claimed", "--client", "mail") == [ids[3]]
     assert listed("--state", "claimed", "--client", "other") == []
+    assert listed("--id", ids[3]) == []  # of the ready items
     for arguments, reason in [
-        (("--error", "timeout"), "need --state"),
+        (("--client", "mail"), "client: only claimed items have a client, not ready ones"),
         (("--state", "dead", "--agent", "ada"), "agent: only the items of a task queue"),
     ]:
         done = fdbq("items", name, *arguments)
         assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+
+
+def test_jobs_are_listed_as_calls_with_their_run_time(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1, keep=10)
+    done, dead, ready = queue.push_many(
+        db, [{"job": f"shop.{each}", "args": ["ada\n"]} for each in ("send", "send", "resend")]
+    )
+    queue.ack(db, queue.claim(db))
+    claim = queue.claim(db)
+    assert claim is not None
+    queue.nack(db, claim, error="busy")
+    assert fdbq.output("items", name) == f"{ready.id}     0  shop.resend('ada\\n')\n"
+    assert fdbq.output("items", name, "--job", "send") == ""
+    (line,) = fdbq.output("items", name, "--state", "done", "--job", "send").splitlines()
+    assert re.search(rf"^{done.id} .*, ran [0-9ms]+  shop.send\('ada\\n'\)$", line)
+    (line,) = fdbq.output("items", name, "--state", "dead", "--job", "shop.send").splitlines()
+    assert re.search(r", ran [0-9ms]+, busy  shop.send", line)
+    fields = json.loads(fdbq.output("items", name, "--state", "dead", "--json"))
+    assert fields["value"] == {"job": "shop.send", "args": ["ada\n"]}
+    assert fields["run_time"] >= 0
+    shown = fdbq.output("show", name, dead.id)
+    assert "job           shop.send('ada\\n')" in shown
+    assert re.search(r"^attempt 1, \S+ after [0-9ms]+, ", shown, re.M)
+    assert "shop.send('ada\\n')" in fdbq.output("dead", "ls", name)
+
+
+def test_show_leaves_out_the_frames_of_the_library(fdbq: Shell, name: str, db: Any) -> None:
+    queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    item = queue.push(db, 7)
+
+    def handler(item: Any) -> None:
+        queue.push(db, {"not": "JSON", "to": {1}})
+
+    fdbqueue.Worker(db, queue, handler).run(drain=True)
+    shown = fdbq.output("show", name, item.id)
+    before, after = shown.split(f'  File "{__file__}", line ')
+    assert before.endswith("  Traceback (most recent call last):\n    ...\n  ")
+    assert "\n    ...\n" in after
+    assert "fdbqueue/" not in after
+    assert "worker/worker.py" in fdbq.output("show", name, item.id, "--json")
 
 
 def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
@@ -915,7 +964,9 @@ def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
     assert fdbqueue.PriorityQueue.named(db, name).claim(db, n=2) is not None
     shown = json.loads(fdbq.output("show", name, ids[1], "--json"))
     assert (shown["state"], shown["claimed_by"].endswith(f":{os.getpid()}")) == ("claimed", True)
-    assert f":{os.getpid()}, lease ends" in fdbq.output("items", name, "--state", "claimed")
+    assert f"claimed by {shown['claimed_by']} at " in fdbq.output(
+        "items", name, "--state", "claimed"
+    )
     assert fdbq.output("release", name, "--all") == "2 released\n"
     assert "it is ready" in fdbq("release", name, ids[0]).stderr
     assert "give either the ids of items, or --all" in error_of(fdbq("release", name))

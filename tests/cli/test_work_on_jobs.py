@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,46 @@ def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
     assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
     assert "give QUEUE and MODULE:FUNCTION" in error_of(fdbq("work"))
+
+
+def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
+    (fdbq.path / "shop.py").write_text(DECLARED)
+    lines = fdbq.output("jobs", "--app", "shop:app").splitlines()
+    assert [line.split() for line in lines] == [
+        ["job", "queue", "priority", "attempts", "delays", "timeout", "unique", "version"],
+        ["shop.again", "jobs", "0", "-", "patient", "-", "key", "1"],
+        ["shop.send", "mail", "5", "8", "2s", "to", "1h", "1m30s", "-", "3"],
+        ["shop.sweep", "jobs", "0", "any", "1s", "to", "1h", "-", "sweep", "1"],
+    ]
+    again, send, _ = map(
+        json.loads, fdbq.output("jobs", "--app", "shop:app", "--json").splitlines()
+    )
+    assert (again["retry"], again["unique"]) == ("patient", "key")
+    assert send["retry"] == {
+        **{"attempts": 8, "first": 2.0, "factor": 2.0, "longest": 3600.0, "jitter": 0.5},
+        **{"on": ["OSError"], "never_on": []},
+    }
+    assert (send["job"], send["queue"], send["timeout"]) == ("shop.send", "mail", 90.0)
+    assert fdbq.output("jobs", "--app", "shop:nothing") == "no jobs\n"
+    assert "'shop' does not name an app" in error_of(fdbq("jobs", "--app", "shop"))
+
+
+DECLARED = """
+import fdbqueue
+from fdbqueue.jobs import Retry
+app, nothing = fdbqueue.App("embedded:/nowhere"), fdbqueue.App()
+def patient(error, context):
+    return 60
+def key(n):
+    return str(n)
+@app.job(queue="mail", priority=5, version=3, timeout="90s",
+         retry=Retry(attempts=8, first="2s", on=(OSError,)))
+def send() -> None: ...
+@app.job(retry=patient, unique=key)
+def again(n: int) -> None: ...
+@app.job(retry=Retry(attempts=None), unique="sweep")
+def sweep() -> None: ...
+"""
 
 
 def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:

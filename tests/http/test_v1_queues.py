@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from time import sleep, time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
+from fdbqueue.queue.by_job import by_job
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named
@@ -194,6 +196,75 @@ def test_items_are_found_counted_and_changed_by_filters(
     assert jobs.get("/count", state="claimed", client="mail")["count"] == 1
     assert jobs.get("/count", state="claimed", client="other")["count"] == 0
     assert queue.stats(db).dead == 36
+
+
+def test_jobs_are_found_and_changed_by_their_name(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    values = [{"job": each} for each in ("shop.send", "shop.resend", "post.send")]
+    queue.push_many(db, values)
+    jobs = Api(client, name)
+    (found,) = jobs.get("/items", job="shop.send")["items"]
+    assert (found["item"], found["run_time"]) == ({"job": "shop.send"}, None)
+    assert jobs.get("/count", job="send")["count"] == 2
+    assert jobs.get("/items", job="send", scan=1)["scanned"] == 1
+    queue.claim(db, lease=600)
+    cancelled = jobs.post("/change", {"change": "cancel", "state": "claimed", "job": "send"})
+    assert cancelled == {"changed": 1, "unchanged": []}
+    assert jobs.get("/items", state="claimed")["items"][0]["cancelling"] is True
+    removed = jobs.post("/change", {"change": "cancel", "state": "ready", "job": "resend"})
+    assert removed == {"changed": 1, "unchanged": []}
+    assert queue.stats(db).ready == 1
+
+
+def test_jobs_are_summed_up_by_name(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100)
+    jobs = Api(client, name)
+    queue.push(db, "no job")
+    queue.ack(db, queue.claim(db))
+    for each in ("send", "send", "sweep"):
+        queue.push(db, {"job": each})
+        claim = queue.claim(db)
+        assert claim is not None
+        queue.nack(db, claim, delay=0)
+        queue.ack(db, queue.claim(db))
+    queue.push(db, {"job": "sweep"})
+    queue.nack(db, queue.claim(db), delay=600)
+    queue.push(db, {"job": "sweep"})
+    found = jobs.get("/jobs")
+    since = min(info.finished_at for info in queue.items(db, state="done") if info.finished_at)
+    assert datetime.fromisoformat(found["since"]) == since
+    send, sweep = found["jobs"]
+    counts = ("name", "ready", "delayed", "claimed", "dead", "done", "failed_attempts")
+    assert [send[each] for each in counts] == ["send", 0, 0, 0, 0, 2, 2]
+    assert [sweep[each] for each in counts] == ["sweep", 1, 1, 0, 0, 1, 2]
+    times = [
+        info.run_time.total_seconds()
+        for info in queue.search(db, state="done", job="send").items
+        if info.run_time is not None
+    ]
+    assert send["run_time_median"] == pytest.approx(sum(times) / 2)
+    assert max(times) >= send["run_time_p95"] >= send["run_time_median"]
+    assert sweep["run_time_median"] == sweep["run_time_p95"]
+
+
+def test_a_sample_of_jobs_is_bounded(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.queue.by_job.SAMPLE", 3)
+    queue = PriorityQueue.named(db, name, keep=100)
+    queue.push_many(db, [{"job": "old"}, *[{"job": "new"}] * 3])
+    begin = time()
+    for _ in range(4):
+        queue.ack(db, queue.claim(db))
+        sleep(0.01)  # so that each ends at a time of its own
+    queue.push_many(db, [{"job": "new"}] * 5)
+    found = by_job(db, queue)
+    assert (found["more"], found["limit"]) == (["ready", "done"], 3)
+    (new,) = found["jobs"]
+    assert (new["ready"], new["done"]) == (3, 3)
+    # The first of the three is that which began the time.
+    first = datetime.fromisoformat(found["since"]).timestamp()
+    assert begin <= first
+    assert new["rate"] * (time() - first) >= 2
+    assert 2 / new["rate"] >= 0.02
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ def filled(db: Any, queue: Any, state: str) -> None:
         ("retry", "dead", "ready"),
         ("retry", "delayed", "ready"),
         ("release", "claimed", "ready"),
+        ("cancel", "ready", None),
+        ("cancel", "delayed", None),
     ],
 )
 def test_all_items_in_a_state_are_changed(
@@ -71,6 +73,14 @@ def test_all_items_in_a_state_are_changed(
     assert getattr(stats, state) == 0
     assert after is None or getattr(stats, after) == N
     assert queue.change_all(db, change, state=state) == {}
+
+
+def test_all_claimed_items_are_cancelled_and_their_workers_told(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    filled(db, queue, "claimed")
+    results = queue.change_all(db, "cancel", state="claimed")
+    assert [*results.values()] == [True] * N
+    assert [info.cancelling for info in queue.items(db, state="claimed")] == [True] * N
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, TaskQueue])

@@ -131,6 +131,59 @@ def test_claimed_items_are_found_by_their_client(db: Any, name: str, kind: Any) 
     assert matching(db, queue, "claimed", client="other") == ([], 6)
 
 
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+@pytest.mark.parametrize("state", STATES)
+def test_jobs_are_found_by_their_name(db: Any, name: str, kind: Any, state: Any) -> None:
+    queue = kind.named(db, name, max_attempts=1, keep=100)
+    long = "x" * 100_000  # is stored in pieces
+    values = [
+        *({"job": "shop.send", "args": [n], "kwargs": {"body": long}} for n in range(2)),
+        *({"job": each} for each in ("shop.resend", "post.send", "send", 7)),
+        "shop.send",
+        {"job": "shop.send", "args": 3},
+    ]
+    for value in values:
+        queue.push(db, payload=value) if kind is TaskQueue else queue.push(db, value)
+    if state != "ready":
+        claim = queue.claim(db, n=len(values), lease=600)
+        if state == "done":
+            queue.ack(db, claim)
+        elif state != "claimed":
+            queue.configure(db, max_attempts=1 if state == "dead" else None)
+            queue.nack(db, claim, delay=600)
+    for wanted, count in (("shop.send", 2), ("send", 4), ("end", 0), ("shop", 0)):
+        found, scanned = matching(db, queue, state, job=wanted)
+        assert (len(found), scanned) == (count, len(values)), wanted
+    calls = [str(info.job) for info in queue.search(db, state=state, job="post.send").items]
+    assert calls == ["post.send()"]
+    counting = CountingDatabase(db)
+    page = queue.search(counting, state=state, job="missing", scan=3)
+    assert (page.items, page.scanned, page.next is None) == ([], 3, False)
+
+
+def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1)
+    item = queue.push(db, {"job": "send", "args": [1], "kwargs": {"to": "ada"}})
+
+    def info() -> Any:
+        found = queue.get(db, item)
+        assert found is not None
+        return found
+
+    assert (info().run_time, str(info().job)) == (None, "send(1, to='ada')")
+    claim = queue.claim(db)
+    assert claim is not None
+    assert info().run_time is None
+    queue.nack(db, claim, delay=0)
+    (attempt,) = info().failed_attempts
+    assert info().run_time == attempt.run_time == attempt.ended_at - attempt.started_at
+    claim = queue.claim(db)
+    assert claim is not None
+    assert info().run_time is None
+    queue.ack(db, claim)
+    assert info().run_time == info().finished_at - info().claimed_at
+
+
 def test_a_call_reads_no_more_items_than_it_may_look_at(db: Any, name: str) -> None:
     queue = failed(db, name, *["refused"] * 30)
     counting = CountingDatabase(db)
@@ -174,6 +227,7 @@ def test_only_the_items_that_match_are_changed(db: Any, name: str) -> None:
         (PriorityQueue, "dead", {"client": "mail-1"}, "client: only claimed"),
         (PriorityQueue, "dead", {"error": ""}, "error is text"),
         (PriorityQueue, "dead", {"id": 7}, "id is text"),
+        (PriorityQueue, "dead", {"job": ""}, "job is text"),
         (PriorityQueue, "dead", {"scan": 0}, "scan is a number"),
         (PriorityQueue, "dead", {"priority": "high"}, "priority"),
         (PriorityQueue, "late", {}, "a state is one of"),

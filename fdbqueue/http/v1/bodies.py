@@ -212,13 +212,14 @@ class Move(_Request):
 class ChangeAll(_Request):
     """A change of all items in a state, or of those that match."""
 
-    change: Literal["remove", "retry", "run_now", "release", "reprioritize"]
+    change: Literal["remove", "retry", "run_now", "release", "cancel", "reprioritize"]
     state: State
     priority: Priority | None = None
     agent: Part | None = None
     id: Part | None = None
     error: Part | None = None
     client: Part | None = None
+    job: Part | None = None
     limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 
@@ -338,6 +339,7 @@ class Info(BaseModel):
     unique: str | None
     progress: Progress | None = Field(description="What its client reported; null if not claimed.")
     log: str
+    run_time: float | None = Field(description="Seconds that its last attempt ran, once it ended.")
     failed_attempts: list[dict[str, Any]]
 
 
@@ -355,6 +357,30 @@ class Count(BaseModel):
     count: int
     next: str | None = Field(description="The `after` of the next request, or null.")
     scanned: int = Field(description="How many items were looked at.")
+
+
+class Job(BaseModel):
+    """The items of a job in a sample, by state, and how often and how long it ran."""
+
+    name: str
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+    failed_attempts: int
+    rate: float | None = Field(description="Done items a second since the time `since`.")
+    run_time_median: float | None = Field(description="Seconds, of the done items.")
+    run_time_p95: float | None = Field(description="Seconds that 95 % of them did not exceed.")
+
+
+class Jobs(BaseModel):
+    """The jobs of a queue by name, from a sample of its items."""
+
+    jobs: list[Job]
+    since: str | None = Field(description="ISO 8601: when the first done item of the sample ended.")
+    more: list[State] = Field(description="The states with more items than were looked at.")
+    limit: int = Field(description="How many items in each state were looked at, at most.")
 
 
 class Position(BaseModel):

@@ -75,7 +75,7 @@ def _invalid_values() -> Generator[None]:
         of_item("$response.body#/items/0/id"),
         next_page(
             *("/v1/queues/{name}/items", "items"),
-            *("state", "priority", "agent", "id", "error", "client", "reverse", "scan"),
+            *("state", "priority", "agent", "id", "error", "client", "job", "reverse", "scan"),
             name=SAME_QUEUE,
         ),
     ),
@@ -257,7 +257,7 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
     """Make the same change to all items in a state, or to those that match, 100 in a transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
-    ones) and `reprioritize`.
+    ones), `cancel` and `reprioritize`.
     """
     handle = await served.queue(name)
     given = body.model_dump()

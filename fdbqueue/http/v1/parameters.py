@@ -64,6 +64,9 @@ class Filters:
     client: Annotated[
         str | None, _text("Only items held by a client with this text in its name, ignoring case.")
     ] = None
+    job: Annotated[
+        str | None, _text("Only jobs of this name, or of one that ends with it behind a dot.")
+    ] = None
 
 
 def _names(dependant: Dependant) -> Iterator[str]:

@@ -28,6 +28,7 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.by_job import by_job
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
@@ -255,6 +256,16 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
     handle = await served.queue(name)
     windows = await handle.history(served.db)
     return json_response({"windows": [*map(history_as_json, windows)]})
+
+
+@router.get("/queues/{name}/jobs", response_model=bodies.Jobs)
+async def jobs(served: ServedQueues, name: ReadOf) -> Response:
+    """Return the jobs of a queue by name, from a sample of up to 500 items in each state.
+
+    Of the done items that the queue keeps, these are the newest.
+    """
+    handle = await served.queue(name)
+    return json_response(await aio.run(by_job, served.db, handle.queue))
 
 
 @router.get("/queues/{name}/scale", response_model=bodies.Scale)

@@ -1,0 +1,90 @@
+"""The command `fdbq jobs`, which lists the jobs of an app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fdbqueue.jobs import Retry
+from fdbqueue.jobs.job import Job
+from fdbqueue.queue.arguments import text_of_seconds, validate_seconds
+
+from .common import json_line
+from .terminal import print_table
+from .work import loaded_app
+
+_COLUMNS = ("job", "queue", "priority", "attempts", "delays", "timeout", "unique", "version")
+
+
+@click.command()
+@click.option("--app", metavar="MODULE:APP", required=True, help="The app that declares the jobs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def jobs(app: str, as_json: bool) -> None:
+    """List the jobs that an app declares, with their queues, retry policies and other options.
+
+    The delays are those after the first failure and after many. A function that decides about
+    retries, or returns the unique key, is shown by its name. The database is not opened.
+
+    \b
+    Example:
+      fdbq jobs --app shop:app
+    """
+    found = [job for _, job in sorted(loaded_app(app).jobs.items())]
+    if as_json:
+        for job in found:
+            click.echo(json_line(_fields(job)))
+        return
+    print_table(_COLUMNS, [[*map(_row, found)]], "no jobs")
+
+
+def _fields(job: Job[Any, Any, Any, Any]) -> dict[str, Any]:
+    """Return what is declared about a job, with times in seconds."""
+    settings = job.settings
+    return {
+        "job": job.name,
+        "queue": settings.queue,
+        "priority": settings.priority,
+        "retry": _policy(settings.retry),
+        "timeout": settings.timeout,
+        "unique": _name(settings.unique) if callable(settings.unique) else settings.unique,
+        "version": job.version,
+    }
+
+
+def _policy(retry: Retry | Callable[..., object]) -> dict[str, Any] | str:
+    if not isinstance(retry, Retry):
+        return _name(retry)
+    return {
+        "attempts": retry.attempts,
+        "first": validate_seconds("first", retry.first),
+        "factor": retry.factor,
+        "longest": validate_seconds("longest", retry.longest),
+        "jitter": retry.jitter,
+        "on": [kind.__name__ for kind in retry.on],
+        "never_on": [kind.__name__ for kind in retry.never_on],
+    }
+
+
+def _name(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _row(job: Job[Any, Any, Any, Any]) -> list[str]:
+    fields, retry, timeout = _fields(job), job.settings.retry, job.settings.timeout
+    attempts, delays = "-", _policy(retry)
+    if isinstance(retry, Retry):
+        attempts = "any" if retry.attempts is None else str(retry.attempts)
+        bounds = (validate_seconds("delay", each) for each in (retry.first, retry.longest))
+        delays = " to ".join(map(text_of_seconds, bounds))
+    return [
+        job.name,
+        job.settings.queue,
+        str(job.settings.priority),
+        attempts,
+        str(delays),
+        "-" if timeout is None else text_of_seconds(timeout),
+        fields["unique"] or "-",
+        str(job.version),
+    ]
