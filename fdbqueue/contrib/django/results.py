@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 from typing import Any
 
-from django.conf import settings
+from django import conf
 from django.utils import timezone
 
 from fdbqueue.contrib.django.api import Task, TaskError, TaskResult, TaskResultStatus
@@ -85,4 +85,4 @@ def _error(attempt: FailedAttempt) -> TaskError:
 
 def django_time(moment: datetime | None) -> datetime | None:
     """Return a time as Django's settings want it, with a time zone or without one."""
-    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
+    return moment if moment is None or conf.settings.USE_TZ else timezone.make_naive(moment)
