@@ -18,16 +18,22 @@ def declared_task(path: str) -> Task[..., Any] | None:
         path: The path, `module.name`.
     """
     module, _, name = path.rpartition(".")
-    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    found = _names(sys.modules.get(module)).get(name)
     return found if _is_task(found) and found.module_path == path else None
 
 
 def declared_tasks() -> dict[str, Task[..., Any]]:
     """Return the tasks of all modules that are imported, by their paths."""
-    values = [value for module in [*sys.modules.values()] for value in [*vars(module).values()]]
+    modules = [*sys.modules.values()]
+    values = [value for module in modules for value in [*_names(module).values()]]
     paths = {value.module_path for value in values if _is_task(value)}
     found = {path: declared_task(path) for path in sorted(paths)}
     return {path: task for path, task in found.items() if task is not None}
+
+
+def _names(module: object) -> dict[str, Any]:
+    # An entry of a module that must not be imported is `None`.
+    return getattr(module, "__dict__", {})
 
 
 def _is_task(value: object) -> TypeGuard[Task[..., Any]]:

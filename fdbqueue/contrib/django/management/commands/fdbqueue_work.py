@@ -72,6 +72,7 @@ class Command(BaseCommand):
             report = app.work(*names, concurrency=concurrency, lease=lease, name=name, drain=drain)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"{report.done:,} done, {report.failed:,} failed")
+        if verbosity:
+            self.stdout.write(f"{report.done:,} done, {report.failed:,} failed")
         if drain and report.failed:
             sys.exit(1)
