@@ -363,7 +363,7 @@ def test_a_task_whose_worker_died_has_failed(db: Any, backend: Any, name: str) -
     [
         ({"database": "memory:"}, []),
         ({}, ["fdbqueue.E001"]),
-        ({"database": "memory:", "databse": 1}, ["fdbqueue.E002"]),
+        ({"database": "memory:", "kept": 1}, ["fdbqueue.E002"]),
         ({"database": "memory:", "retry": 3}, ["fdbqueue.E003"]),
     ],
 )
