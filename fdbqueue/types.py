@@ -241,6 +241,16 @@ class FailedAttempt:
     traceback: str | None
     log: str
 
+    @property
+    def run_time(self) -> timedelta | None:
+        """How long it ran, from the claim to its end; `None` if that is not known."""
+        return _between(self.started_at, self.ended_at)
+
+
+def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
+    """Return the time from a start to an end, at least 0: they may be of different clocks."""
+    return None if start is None or end is None else max(end - start, timedelta())
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -255,16 +265,6 @@ class Progress:
     fraction: float
     message: str = ""
     reported_at: datetime | None = None
-
-    @property
-    def run_time(self) -> timedelta | None:
-        """How long it ran, from the claim to its end; `None` if that is not known."""
-        return _between(self.started_at, self.ended_at)
-
-
-def _between(start: datetime | None, end: datetime | None) -> timedelta | None:
-    """Return the time from a start to an end, at least 0: they may be of different clocks."""
-    return None if start is None or end is None else max(end - start, timedelta())
 
 
 class StoredJob(NamedTuple):

@@ -32,7 +32,9 @@ def test_the_examples_of_the_documentation_pass_the_strict_checks(
     command: list[Any], tmp_path: Path
 ) -> None:
     """Pyright checks the package as well, which it needs to read anyway; `test_style` runs mypy."""
-    pages = {path.relative_to(ROOT): program(path) for path in PAGES}
+    # The fields of Django's models have types only for a plugin of mypy.
+    programs = {path.relative_to(ROOT): program(path) for path in PAGES}
+    pages = {path: text for path, text in programs.items() if "import django" not in text}
     files = []
     for path, text in pages.items():
         if text:

@@ -18,10 +18,10 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
 from fdbqueue.jobs.handler import JobHandler
-from fdbqueue.jobs.job import Handle, Job, stored_job
+from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
-from fdbqueue.types import Database, ItemInfo
+from fdbqueue.types import Database, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, outcome_of
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze

@@ -8,9 +8,9 @@ from typing import Any
 
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.app import App, known_queues
-from fdbqueue.jobs.job import Job, Stored, stored_job
+from fdbqueue.jobs.job import Job
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import ItemInfo, State
+from fdbqueue.types import ItemInfo, State, StoredJob, stored_job
 
 _WAITING: tuple[State, ...] = ("ready", "delayed")
 _UNKNOWN = datetime.fromtimestamp(0, timezone.utc)
@@ -108,9 +108,9 @@ def refute_pushed(job: Job[Any, Any, Any, Any], /, **arguments: object) -> None:
         raise AssertionError(f"these jobs wait:{_text(shown)}")
 
 
-def _waiting(app: App) -> list[tuple[str, Stored, ItemInfo]]:
+def _waiting(app: App) -> list[tuple[str, StoredJob, ItemInfo]]:
     """Return the waiting jobs with the names of their queues, the oldest first."""
-    found: list[tuple[str, Stored, ItemInfo]] = []
+    found: list[tuple[str, StoredJob, ItemInfo]] = []
     for name in known_queues(app):
         try:
             queue = PriorityQueue[Any].existing(app.db, name)
@@ -124,7 +124,7 @@ def _waiting(app: App) -> list[tuple[str, Stored, ItemInfo]]:
     return sorted(found, key=lambda each: each[2].pushed_at or _UNKNOWN)
 
 
-def _text(waiting: list[tuple[str, Stored, ItemInfo]]) -> str:
+def _text(waiting: list[tuple[str, StoredJob, ItemInfo]]) -> str:
     """Return a line for each of the first waiting jobs."""
     lines = [
         f"{_call_text(stored.name, stored.args, stored.kwargs)}, "

@@ -1,0 +1,1 @@
+"""Parts for other frameworks, which need their packages."""

@@ -1,0 +1,182 @@
+"""The backend: it pushes tasks as jobs, and reads their results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, ParamSpec, TypeVar, cast
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+from django.utils.module_loading import autodiscover_modules
+
+from fdbqueue import admin
+from fdbqueue.contrib.django.api import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    normalize_json,
+    task_enqueued,
+)
+from fdbqueue.contrib.django.declared import declared_task
+from fdbqueue.contrib.django.options import options_of
+from fdbqueue.contrib.django.results import django_time, result_of
+from fdbqueue.errors import InvalidItemId
+from fdbqueue.jobs import App, Retry
+from fdbqueue.jobs.job import stored_job
+from fdbqueue.types import ItemInfo
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_OPTIONS = ("database", "keep", "retry")
+_NO_DATABASE = 'the OPTIONS of the task backend %r have no "database"'
+_HINT = 'Name one, such as "embedded:/var/lib/shop", or a cluster file.'
+
+_apps: dict[tuple[str, Any], App] = {}
+_guard = threading.Lock()
+
+
+class FdbqueueBackend(BaseTaskBackend):
+    """A backend of Django's tasks on queues of fdbqueue.
+
+    A task is an item of the queue of its `queue_name`, as a job is. Its options in the settings
+    (`OPTIONS`):
+
+    - `database`: The database, or its name as for `fdbqueue.open`.
+    - `keep`: Which results are kept, as for `PriorityQueue`: by default those of a day.
+    - `retry`: When to try a task again after an error. By default it is not tried again, as with
+      the backends of Django.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @cached_property
+    def app(self) -> App:
+        """The app that opens the database and the queues; all threads share it."""
+        database = self.options.get("database")
+        if database is None:
+            raise ImproperlyConfigured(f"{_NO_DATABASE % self.alias}. {_HINT}")
+        keep = self.options.get("keep", timedelta(days=1))
+        app = App(database, keep=keep)
+        if not isinstance(database, str):
+            return app
+        with _guard:
+            return _apps.setdefault((database, keep), app)
+
+    @property
+    def retry(self) -> Any:
+        """The policy of tasks that have none of their own."""
+        return self.options.get("retry", Retry(attempts=1))
+
+    def enqueue(
+        self, task: Task[_P, _R], args: list[Any], kwargs: dict[str, Any]
+    ) -> TaskResult[_P, _R]:
+        """Push a task as a job.
+
+        Raises:
+            InvalidTask: The backend cannot run the task, or no worker could find it.
+        """
+        self.validate_task(task)
+        found = declared_task(task.module_path)
+        if found is None or found.func is not task.func:
+            raise InvalidTask(
+                f"no worker can find the task {task.module_path!r}: give it the name of its "
+                "function, at the top level of a module"
+            )
+        unique = options_of(task.func).unique
+        value: Any = normalize_json({"job": task.module_path, "args": args, "kwargs": kwargs})
+        at = task.run_after
+        queue = self.app.queue(task.queue_name)
+        item = queue.push(
+            self.app.db,
+            value,
+            -int(task.priority),
+            at=timezone.make_aware(at) if at is not None and timezone.is_naive(at) else at,
+            unique=unique(*args, **kwargs) if callable(unique) else unique,
+        )
+        if not item.is_new:
+            return cast("TaskResult[_P, _R]", self.get_result(item.id))
+        result: TaskResult[_P, _R] = TaskResult(
+            task=task,
+            id=item.id,
+            status=TaskResultStatus.READY,
+            enqueued_at=django_time(queue.pushed_at(item)),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=value["args"],
+            kwargs=value["kwargs"],
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
+        """Return the result of a task.
+
+        Raises:
+            TaskResultDoesNotExist: There is none: it is not kept any more, or it is not of a task
+                that a module of this process declares.
+        """
+        found = self.find(result_id)
+        stored = None if found is None else stored_job(found[1].item.value)
+        if found is None or stored is None:
+            raise TaskResultDoesNotExist(result_id)
+        task = declared_task(stored.name)
+        if task is None:
+            autodiscover_modules("tasks")
+            task = declared_task(stored.name)
+        if task is None:
+            raise TaskResultDoesNotExist(f"{result_id}: no imported module has {stored.name!r}")
+        return result_of(task, self.alias, *found)
+
+    def find(self, result_id: str) -> tuple[str, ItemInfo] | None:
+        """Return the item of a task, after the name of its queue; `None` if there is none."""
+        for name in sorted(self.queues) or admin.queue_names(self.app.db):
+            try:
+                info = self.app.queue(name).get(self.app.db, result_id)
+            except InvalidItemId:
+                return None
+            if info is not None:
+                return name, info
+        return None
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """Return what is wrong with the settings."""
+        return list(self._check())
+
+    def _check(self) -> Iterator[checks.CheckMessage]:
+        if "database" not in self.options:
+            yield checks.Error(_NO_DATABASE % self.alias, _HINT, id="fdbqueue.E001")
+        for name in self.options.keys() - {*_OPTIONS}:
+            yield checks.Error(
+                f"the task backend {self.alias!r} has no option {name!r}",
+                f"Its options are {', '.join(_OPTIONS)}.",
+                id="fdbqueue.E002",
+            )
+        if not isinstance(self.retry, Retry) and not callable(self.retry):
+            yield checks.Error(
+                f'"retry" of the task backend {self.alias!r} is no policy: {self.retry!r}',
+                "Use fdbqueue.jobs.Retry(attempts=5).",
+                id="fdbqueue.E003",
+            )
+        if not apps.is_installed("fdbqueue.contrib.django"):
+            yield checks.Warning(
+                "manage.py has no command fdbqueue_work, which runs the tasks of the backend "
+                f"{self.alias!r}",
+                "Add 'fdbqueue.contrib.django' to INSTALLED_APPS.",
+                id="fdbqueue.W001",
+            )
