@@ -22,7 +22,7 @@ import click
 
 from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs import App, Context
+from fdbqueue.jobs import App, Context, Job
 from fdbqueue.types import Database
 
 from .common import (
@@ -205,7 +205,9 @@ def work(
       fdbq work --app shop:app
     """
     if (handler is None) == (command is None):
-        raise click.UsageError("give either MODULE:FUNCTION or --exec")
+        raise click.UsageError(
+            "give QUEUE with MODULE:FUNCTION or --exec, or --app MODULE:APP for the jobs of an app"
+        )
     if results and command is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
     function: Any
@@ -312,6 +314,8 @@ def _article(noun: str) -> str:
 def _function(path: str) -> Callable[..., Any]:
     """Import MODULE:FUNCTION."""
     function = _loaded(path, "function")
+    if isinstance(function, Job):
+        raise click.UsageError(f"{path!r} is a job; run the jobs of its app: --app MODULE:APP")
     if not callable(function):
         raise click.UsageError(f"{path!r} is not a function")
     return function  # type: ignore[no-any-return]

@@ -334,6 +334,13 @@ def test_a_wrong_option_of_a_job_is_refused(app: App, wrong: Any) -> None:
         app.job(**wrong)
 
 
+def test_the_first_mistakes_of_a_declaration_are_named(app: App) -> None:
+    with pytest.raises(TypeError, match=re.escape("@app.job(), with parentheses")):
+        app.job(print)
+    with pytest.raises(TypeError, match=re.escape("such as Retry(attempts=3), not 3")):
+        app.job(retry=3)
+
+
 def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
     """A worker imports the module that another program runs as a script."""
     script = tmp_path / "shop.py"
