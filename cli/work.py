@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import logging
 import math
 import os
@@ -56,6 +57,8 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, app: str | None, queues: tuple[str, ...], **given: Any) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
         if app is not None:
             _work_on_jobs(app, queues, given)
             return

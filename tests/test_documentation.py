@@ -21,7 +21,7 @@ import fdbqueue
 from fdbqueue import admin, errors, jobs
 from fdbqueue.http import create_app
 from tests.support.cluster import Cluster
-from tests.support.pages import DOCS, PAGES, ROOT, blocks, program
+from tests.support.pages import DOCS, PAGES, ROOT, TUTORIAL, blocks, program
 from tests.support.server import serving
 from tests.support.shell import Shell, commands
 
@@ -41,7 +41,7 @@ def pages_with(*languages: str) -> list[Any]:
     return [
         pytest.param(path, id=str(path.relative_to(ROOT)))
         for path in PAGES
-        if blocks(path.read_text(), *languages)
+        if blocks(path.read_text(), *languages) and not (path == TUTORIAL and RUN & {*languages})
     ]
 
 

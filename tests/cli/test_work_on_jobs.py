@@ -13,7 +13,7 @@ import fdbqueue
 app = fdbqueue.App({database})
 @app.job(queue={queue!r})
 def add(x: int, y: int) -> int:
-    print(x + y, flush=True)
+    print(x + y)
 @app.job(queue={queue!r} + " too")
 def fail() -> None:
     raise OSError("busy")
@@ -41,6 +41,16 @@ def test_the_jobs_of_an_app_run_on_the_database_of_the_command(fdbq: Shell) -> N
     first, second = done.stderr.splitlines()[:2]
     assert f"queues {queue}, {queue} too; jobs shop.add, shop.fail" in first
     assert "shop.add done, attempt 1" in second
+
+
+def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
+    """Also in a log, and however Python buffers its output."""
+    queue = write_shop(fdbq)
+    fdbq.environment["PYTHONUNBUFFERED"] = "1"
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    with fdbq.start("work", "--app", "shop:app", "--quiet") as worker:
+        assert worker.stdout.readline() == "3\n"
+        worker.terminate()
 
 
 def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
