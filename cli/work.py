@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
 import logging
 import math
 import os
@@ -57,8 +56,9 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, app: str | None, queues: tuple[str, ...], **given: Any) -> None:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
+        stdout: Any = sys.stdout
+        if hasattr(stdout, "reconfigure"):
+            stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
         if app is not None:
             _work_on_jobs(app, queues, given)
             return
