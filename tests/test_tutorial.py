@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.http.test_dashboard import CHROMIUM, in_chromium
-from tests.support.pages import TUTORIAL
+from tests.support.chromium import CHROMIUM, in_chromium
+from tests.support.pages import TUTORIAL, matches
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
-from tests.test_documentation import matches
 
 VARYING = {
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}": "TIME",

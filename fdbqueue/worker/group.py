@@ -39,7 +39,8 @@ def run_together(workers: Sequence[Worker], *, drain: bool = False) -> WorkerRep
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(1)  # a signal that comes just before a wait does not interrupt it
     if errors:
         raise errors[0]
     total = WorkerReport()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -393,6 +394,17 @@ def test_one_call_works_on_several_queues(app: App, name: str) -> None:
     first.push()
     second.push()
     assert app.work(drain=True) == WorkerReport(done=2)
+
+
+def test_a_signal_that_another_thread_receives_stops_the_workers(app: App, name: str) -> None:
+    """Nor does it interrupt the wait of the main thread if it comes just before that begins."""
+
+    @app.job(queue=name)
+    def stop() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    stop.push()
+    assert app.work(name).done == 1
 
 
 def test_import_of_the_library_loads_no_jobs() -> None:

@@ -21,3 +21,9 @@ def blocks(page: str, *languages: str) -> list[str]:
 def program(path: Path) -> str:
     """Return the Python of a page, whose blocks are one program."""
     return "" if path == TUTORIAL else "\n".join(blocks(path.read_text(), "python"))
+
+
+def matches(output: str, expected: str) -> bool:
+    """Return whether the output matches; `...` in the expected output matches anything."""
+    pattern = ".*".join(re.escape(part) for part in expected.split("..."))
+    return re.fullmatch(pattern, output, re.S) is not None
