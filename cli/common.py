@@ -349,9 +349,13 @@ def open_database(url: str | None, cluster_file: str | None, create: bool) -> Da
         raise click.UsageError(str(error)) from error
     except NotADatabase as error:
         parent = Path(error.path).parent
+        is_named = bool(named or os.environ.get("FDBQ_DB"))
         if not create:
-            raise
-        if (named or os.environ.get("FDBQ_DB")) and not parent.exists():
+            if is_named or Path(error.path).exists():
+                raise
+            advice = "name yours by --db or $FDBQ_DB, or push an item to create this one"
+            raise NotADatabase(error.path, "there is no database here", advice) from error
+        if is_named and not parent.exists():
             problem = f"there is no directory {parent}"
             raise NotADatabase(error.path, problem, "create it, or correct the path") from error
     return fdbqueue.open(named, create=True)

@@ -23,7 +23,7 @@ import click
 
 from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs import App, Context
+from fdbqueue.jobs import App, Context, Job
 from fdbqueue.jobs.app import queues_of
 from fdbqueue.types import Database
 from fdbqueue.worker.group import exit_after_work, run_together, summary_of
@@ -73,6 +73,9 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, app: str | None, queues: tuple[str, ...], **given: Any) -> None:
+        stdout: Any = sys.stdout
+        if hasattr(stdout, "reconfigure"):
+            stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
         if app is not None:
             _work_on_jobs(app, queues, given)
             return
@@ -297,7 +300,9 @@ def work(
     """
     set_log_format(log_format)
     if (handler is None) == (command is None):
-        raise click.UsageError("give either MODULE:FUNCTION or --exec")
+        raise click.UsageError(
+            "give QUEUE with MODULE:FUNCTION or --exec, or --app MODULE:APP for the jobs of an app"
+        )
     if results and command is not None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
     function: Any
@@ -420,6 +425,8 @@ def _article(noun: str) -> str:
 def _function(path: str) -> Callable[..., Any]:
     """Import MODULE:FUNCTION."""
     function = _loaded(path, "function")
+    if isinstance(function, Job):
+        raise click.UsageError(f"{path!r} is a job; run the jobs of its app: --app MODULE:APP")
     if not callable(function):
         raise click.UsageError(f"{path!r} is not a function")
     return function  # type: ignore[no-any-return]

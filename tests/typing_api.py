@@ -298,6 +298,7 @@ def declared_jobs(tr: Transaction) -> None:
     send.using(tr, delay="5m").push("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.using(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fetch.push(b"https://example.com")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    app.job(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     store.push(tr, b"page")  # type: ignore[call-arg,arg-type]  # pyright: ignore[reportCallIssue]
     build.push()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     page = fetch.bind("https://example.com")

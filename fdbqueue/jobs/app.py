@@ -178,6 +178,8 @@ class App:
 
     def job(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         queue: str = "jobs",
@@ -200,6 +202,7 @@ class App:
         models. So is the result.
 
         Args:
+            function: Not to be given: it is there to say that `@app.job` needs parentheses.
             name: The name that is stored with each item; by default the module's and the
                 function's, `module.function`.
             queue: The name of its queue.
@@ -220,11 +223,16 @@ class App:
         Raises:
             DuplicateJob: Another job of this app has the name.
             InvalidUniqueKey: `unique` is a text that is not a key.
+            TypeError: `retry` is neither a policy nor a function, or the parentheses are missing.
             ValueError: `version` or `timeout` is out of range, or `unique_until` and `unique_for`
                 do not fit.
         """
+        if function:
+            raise TypeError("write @app.job(), with parentheses")
         version = validate_range("version", version, 1, MAX_INTEGER)
         policy = Retry() if retry is None else retry
+        if not callable(policy) and not isinstance(policy, Retry):
+            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {policy!r}")
         seconds = None if timeout is None else validate_timeout(timeout)
         settings = Settings(queue, priority, policy, seconds, unique, unique_until, unique_for)
 

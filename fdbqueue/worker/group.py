@@ -102,7 +102,8 @@ def run_together(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(1)  # a signal that comes just before a wait does not interrupt it
     _has_hung = any(map(hung_jobs, workers))
     if errors:
         raise errors[0]

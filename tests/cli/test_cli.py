@@ -705,6 +705,8 @@ def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name:
         arguments = {"ls": [], "info": [], "rm": ["q", "x"]}.get(command, ["q"])
         done = fdbq(command, *arguments, "--db", "nowhere")
         assert "there is no database here" in error_of(done)
+    fdbq.environment |= {"FDBQ_DB": "", "XDG_DATA_HOME": str(fdbq.path / "data")}
+    assert "name yours by --db or $FDBQ_DB" in error_of(fdbq("ls"))
     (fdbq.path / "here").mkdir()
     (fdbq.path / "here" / "letter.txt").write_text("mine")
     done = fdbq("push", name, "1", "--db", "here")

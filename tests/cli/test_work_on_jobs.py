@@ -14,7 +14,7 @@ import fdbqueue
 app = fdbqueue.App({database})
 @app.job(queue={queue!r})
 def add(x: int, y: int) -> int:
-    print(x + y, flush=True)
+    print(x + y)
 @app.job(queue={queue!r} + " too")
 def fail() -> None:
     raise OSError("busy")
@@ -42,6 +42,16 @@ def test_the_jobs_of_an_app_run_on_the_database_of_the_command(fdbq: Shell) -> N
     first, second = done.stderr.splitlines()[:2]
     assert f"queues {queue}, {queue} too; jobs shop.add, shop.fail" in first
     assert "shop.add done, attempt 1" in second
+
+
+def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
+    """Also in a log, and however Python buffers its output."""
+    queue = write_shop(fdbq)
+    fdbq.environment["PYTHONUNBUFFERED"] = "1"
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    with fdbq.start("work", "--app", "shop:app", "--quiet") as worker:
+        assert worker.stdout.readline() == "3\n"
+        worker.terminate()
 
 
 def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
@@ -73,6 +83,9 @@ def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
     assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
     assert "give QUEUE and MODULE:FUNCTION" in error_of(fdbq("work"))
+    assert "or --app MODULE:APP for" in error_of(fdbq("work", "shop:app"))
+    queue = fdbq.output("push", fdbq.environment["q"], "1") and fdbq.environment["q"]
+    assert "'shop:add' is a job" in error_of(fdbq("work", queue, "shop:add"))
 
 
 def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:

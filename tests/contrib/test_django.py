@@ -30,8 +30,8 @@ from fdbqueue.contrib.django.api import (
 from fdbqueue.contrib.django.running import worker_app
 from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.jobs import Retry
+from fdbqueue.testing import Clock
 from tests.contrib import tasks
-from tests.support.clock import Clock
 from tests.support.leases import lapse
 from tests.support.waiting import wait_until
 
@@ -175,7 +175,7 @@ def test_a_task_waits_for_its_time(backend: Any, name: str, clock: Clock) -> Non
     assert tasks.ran == [(("past",), {})]
     assert (later.status, past.status) == (READY, READY)
     assert abs(backend.get_result(later.id).task.run_after - at) < timedelta(seconds=1)
-    clock.move(3601)
+    clock.advance(3601)
     assert work(backend, name).done == 1
     later.refresh()
     assert later.status == SUCCESSFUL
@@ -188,7 +188,7 @@ def test_times_without_a_zone_if_django_uses_none(backend: Any, name: str, clock
         assert result.enqueued_at.tzinfo is None
         assert abs(at - timedelta(hours=1) - result.enqueued_at) < timedelta(minutes=5)
         assert work(backend, name).done == 0
-        clock.move(3601)
+        clock.advance(3601)
         assert work(backend, name).done == 1
         assert backend.get_result(result.id).finished_at.tzinfo is None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -20,16 +19,13 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
+from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 ROOT = Path(__file__).parents[2]
 AXE = Path(os.environ.get("AXE_PATH") or ROOT / "node_modules" / "axe-core" / "axe.min.js")
 
-in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
 with_axe = pytest.mark.skipif(
     not AXE.exists(), reason=f"there is no axe-core at {AXE}; run `npm install --no-save axe-core`"
 )

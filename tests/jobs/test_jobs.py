@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -334,6 +335,13 @@ def test_a_wrong_option_of_a_job_is_refused(app: App, wrong: Any) -> None:
         app.job(**wrong)
 
 
+def test_the_first_mistakes_of_a_declaration_are_named(app: App) -> None:
+    with pytest.raises(TypeError, match=re.escape("@app.job(), with parentheses")):
+        app.job(print)
+    with pytest.raises(TypeError, match=re.escape("such as Retry(attempts=3), not 3")):
+        app.job(retry=3)
+
+
 def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
     """A worker imports the module that another program runs as a script."""
     script = tmp_path / "shop.py"
@@ -386,6 +394,17 @@ def test_one_call_works_on_several_queues(app: App, name: str) -> None:
     first.push()
     second.push()
     assert app.work(drain=True) == WorkerReport(done=2)
+
+
+def test_a_signal_that_another_thread_receives_stops_the_workers(app: App, name: str) -> None:
+    """Nor does it interrupt the wait of the main thread if it comes just before that begins."""
+
+    @app.job(queue=name)
+    def stop() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    stop.push()
+    assert app.work(name).done == 1
 
 
 def test_import_of_the_library_loads_no_jobs() -> None:

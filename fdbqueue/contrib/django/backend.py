@@ -30,8 +30,7 @@ from fdbqueue.contrib.django.options import options_of
 from fdbqueue.contrib.django.results import django_time, result_of
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs import App, Retry
-from fdbqueue.jobs.job import stored_job
-from fdbqueue.types import ItemInfo
+from fdbqueue.types import ItemInfo, stored_job
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fdbqueue.jobs.job import Unique
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.types import Duration
+
+UniqueTask: TypeAlias = str | Callable[..., str]
+"""A unique key, or a function of the arguments that returns one."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -19,14 +21,14 @@ class TaskOptions(NamedTuple):
 
     retry: Retry | Decision | None = None
     timeout: Duration | None = None
-    unique: Unique | None = None
+    unique: UniqueTask | None = None
 
 
 def options(
     *,
     retry: Retry | Decision | None = None,
     timeout: Duration | None = None,
-    unique: Unique | None = None,
+    unique: UniqueTask | None = None,
 ) -> Callable[[_F], _F]:
     """Return a decorator that gives the function of a task options of fdbqueue.
 
