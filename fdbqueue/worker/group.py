@@ -32,6 +32,7 @@ _log = logging.getLogger("fdbqueue.worker")
 _STATM = Path("/proc/self/statm")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _has_hung = False  # whether threads may be left that Python cannot end
+_LOOK = 0.1  # seconds after which the handler of a signal runs, at the latest
 _MEMORY = 1.0  # seconds between looks at the memory of the process
 
 
@@ -102,8 +103,8 @@ def run_together(
         for thread in threads:
             thread.start()
         for thread in threads:
-            while thread.is_alive():
-                thread.join(1)  # a signal that comes just before a wait does not interrupt it
+            while thread.is_alive():  # if another thread gets a signal, it does not end a `join`
+                thread.join(_LOOK)
     _has_hung = any(map(hung_jobs, workers))
     if errors:
         raise errors[0]

@@ -96,7 +96,7 @@ class Presence:
     def __init__(self, name: str | None, queue: str, concurrency: int, lease: float) -> None:
         self.name = name
         self._lease = lease
-        self._queue = queue
+        self.queue = queue
         self._concurrency = concurrency
         self._since = milliseconds()
         self._key = worker_key(*uuids(1))
@@ -119,7 +119,7 @@ class Presence:
             self.name or client_name(),
             socket.gethostname(),
             os.getpid(),
-            self._queue,
+            self.queue,
             self._concurrency,
             jobs,
             self._since,

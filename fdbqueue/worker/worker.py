@@ -6,9 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent import futures
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,7 +32,7 @@ from fdbqueue.queue.arguments import (
     validate_timeout,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
-from fdbqueue.types import Claim, Database, Duration, Future, Transaction
+from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
     NO_RESULTS,
@@ -53,8 +53,9 @@ from fdbqueue.worker.handler import (
 )
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.leases import Leases
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
-from fdbqueue.worker.presence import LOOK, Presence
+from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
 from fdbqueue.worker.telemetry import Telemetry
@@ -184,7 +185,7 @@ class Worker:
         self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._ends = Ends(self._name, self._lease, self._telemetry)
-        self._presence = Presence(name, self._name, self._concurrency, self._lease)
+        presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
@@ -194,10 +195,7 @@ class Worker:
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: dict[HeldJob, None] = {}  # in the order of their claims
-        self._extended_at = 0.0
-        self._woken = threading.Event()  # wakes the thread that extends leases
-        self._late_in = math.inf  # seconds until the time of a job is over
-        self._watch: Future | None = None  # fires when a job is cancelled
+        self._leases = Leases(db, queue, self._lease, presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
@@ -250,7 +248,7 @@ class Worker:
             serving_health(health, partial(trouble_of, self)),
             closing(self._handler),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(self._held)),
-            self._extending(),
+            self._leases.kept(self._end_late, self._fail),
             self._background,
         ):
             try:
@@ -261,7 +259,7 @@ class Worker:
                         self.stop()
                         raise
                     finally:
-                        self._woken.set()
+                        self._leases.woken.set()
                         self._release(self._threads.withdraw())
             finally:
                 with self._ended:
@@ -370,7 +368,7 @@ class Worker:
         try:
             if time.monotonic() > job.lease_end:
                 # This process may have been stopped for a while: make sure the claim still holds.
-                self._extend(job)
+                self._leases.extend(job)
             call = job.call = self._handler.call(context)
             item = claim.item
             with self._telemetry.span(item.id, claim.attempt, call.name, call.pushed) as in_span:
@@ -418,10 +416,13 @@ class Worker:
                 raise _GivenUp
         return returned
 
+    def _all_held(self) -> list[HeldJob]:
+        with self._guard:
+            return list(self._held)
+
     def _end_late(self) -> float:
         """Stop the jobs whose time is over; return the seconds until that of the next one."""
-        with self._guard:
-            running = [job for job in self._held if job.call and not job.call.in_transaction]
+        running = [job for job in self._all_held() if job.call and not job.call.in_transaction]
         left = math.inf
         for job in running:
             timeout = (job.call and job.call.timeout) or self._timeout
@@ -445,8 +446,7 @@ class Worker:
         left = self._stopped_at + self._grace - time.monotonic()
         if self._stopped_at == math.inf:
             return left
-        with self._guard:
-            begun = [job for job in self._held if job.tell_shutdown()]
+        begun = [job for job in self._all_held() if job.tell_shutdown()]
         if left > 0:
             return left
         if late := [job for job in begun if self._takes_from_handler(job)]:
@@ -479,13 +479,8 @@ class Worker:
             job.claim,
             self._store.options.max_attempts,
             lambda: job.lease_end - time.monotonic(),
-            partial(self._extend, job),
+            partial(self._leases.extend, job),
         )
-
-    def _extend(self, job: HeldJob) -> None:
-        began = time.monotonic()
-        self._store.extend(self._db, (job.claim, job.report), self._lease)
-        job.lease_end = began + self._lease
 
     def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:
         """Report the end of a job whose acknowledgement is over."""
@@ -589,92 +584,6 @@ class Worker:
             self._ended.notify()
         if self._share is not None:
             self._share.freed()
-
-    @contextmanager
-    def _extending(self) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease; tell those cancelled."""
-        is_over = False
-        self._extended_at = time.monotonic()
-
-        def extend() -> None:
-            left = 0.0
-            while True:
-                self._woken.wait(min(left, LOOK))
-                if is_over:
-                    return
-                self._woken.clear()
-                try:
-                    self._renew()
-                    self._late_in = self._end_late()
-                    self._try("cannot look for cancelled jobs", self._tell_cancelled)
-                except BaseException as error:  # of the program's logging
-                    self._fail(error)
-                left = min(self._extended_at + self._lease / 3 - time.monotonic(), self._late_in)
-
-        thread = threading.Thread(target=extend, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over = True
-            self._woken.set()
-            thread.join()
-            if self._watch is not None:
-                self._watch.cancel()
-            self._try("cannot be removed from the workers", self._presence.end)
-
-    def _tell_cancelled(self, db: Database) -> None:
-        """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
-        if self._watch is not None and not self._watch.is_ready():
-            return
-        now = time.perf_counter()
-        with self._guard:
-            running = [job for job in self._held if job.context is not None]
-        if not any(now - job.began > LOOK / 2 for job in running):
-            return  # quick jobs are worth no watch
-        claims = [job.claim for job in running]
-        self._watch, cancelled = self._store.watch_cancelled(db, claims)
-        self._watch.on_ready(lambda _: self._woken.set())
-        for job, is_cancelled in zip(running, cancelled):
-            if is_cancelled and job.context is not None:
-                job.context.cancelled.set("cancelled")
-
-    def _renew(self) -> None:
-        """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
-
-        In between, extend those of the jobs that have reported anything, to store that.
-        """
-        with self._guard:
-            held = list(self._held)
-        now, n = time.monotonic(), len(held)
-        if not held or now - self._extended_at >= 0.99 * self._lease / 3:
-            self._extended_at = now
-            extended = held
-        else:
-            extended = [job for job in held if job.report != job.reported]
-        if not extended:
-            if self._presence.is_due(n):
-                write = partial(self._presence.write, jobs=n)
-                self._try("cannot be listed among the workers", write)
-            return
-        renew = self._presence.renewal(n)
-        extensions = [(job.claim, job.report) for job in extended]
-        try:
-            errors = self._store.extend_each(self._db, extensions, self._lease, renew)
-        except Exception as error:
-            message = "%s: the leases of %d jobs cannot be extended: %s"
-            _log.error(message, self._name, len(extended), error)
-            return
-        for job, (_, report), lost in zip(extended, extensions, errors):
-            if lost is None:  # else the job just ended, or its end will report the loss
-                job.lease_end, job.reported = now + self._lease, report
-
-    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
-        """Make a change that the worker does not depend on; log an error of the database."""
-        try:
-            change(self._db)
-        except Exception as error:
-            _log.warning("%s: this worker %s: %s", self._name, failure, error)
 
 
 def held_jobs(worker: Worker) -> int:

@@ -78,10 +78,8 @@ def test_a_named_fifo_queue_works_like_other_queues(db: Any, fdbq: Shell, name: 
     exported = fdbq.output("export", name).splitlines()
     assert [json.loads(line)["value"] for line in exported] == ["first", "second", 4]
     assert fdbq.output("pop", name) == '"first"\n'
-    assert (
-        fdbq.output("work", name, "--exec", "cat", "--drain", "-q")
-        == '"second"4' + "2 done, 0 failed\n"
-    )
+    worked = fdbq.output("work", name, "--exec", "cat", "--drain", "-q")
+    assert worked == '"second"4' + "2 done, 0 failed\n"
     assert fdbq("pop", name).returncode == 1
 
 

@@ -595,10 +595,8 @@ def test_several_work_commands_run_each_job_once_in_a_used_directory(
     jobs = [str(n) for n in range(300)]
     fdbq.output("import", "jobs", stdin="\n".join(jobs))
     (tmp_path / "jobs.py").write_text("import time\ndef run(item):\n    print(item.value)\n")
-    workers = [
-        Forked(tmp_path, fdbq.environment, "work", "jobs", "jobs:run", "--drain", "-q")
-        for _ in "1234"
-    ]
+    work = ("work", "jobs", "jobs:run", "--drain", "-q")
+    workers = [Forked(tmp_path, fdbq.environment, *work) for _ in range(4)]
     outputs, errors = zip(*(worker.communicate(b"") for worker in workers))
     assert [worker.wait() for worker in workers] == [0] * 4, errors
     printed = "".join(outputs).splitlines()

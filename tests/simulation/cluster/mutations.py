@@ -377,12 +377,12 @@ def _effect_outside() -> None:
 @_found_by("workers", "was taken from a live worker")
 def _unextended() -> None:
     """A worker does not extend the leases of its jobs."""
-    from fdbqueue.worker.worker import Worker
+    from fdbqueue.worker.leases import Leases
 
     def renew(self: Any) -> None:
         self._extended_at = time.monotonic()
 
-    _change(Worker, "_renew", lambda _: renew)
+    _change(Leases, "_renew", lambda _: renew)
 
 
 @_found_by("queues", "but it is gone", "and should be gone", "was not cancelled")

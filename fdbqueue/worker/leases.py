@@ -1,0 +1,145 @@
+"""The leases of the jobs that a worker holds: extended while it lives, with what jobs report."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.types import Database, Future
+from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.presence import LOOK, Presence
+
+_log = logging.getLogger("fdbqueue.worker")
+
+
+class Leases:
+    """The leases of one worker.
+
+    Args:
+        db: A database.
+        queue: The queue.
+        lease: The length of a lease in seconds.
+        presence: The row of the worker, which is renewed together with leases.
+        held: Returns the jobs that the worker holds.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        queue: BaseQueue[Any],
+        lease: float,
+        presence: Presence,
+        held: Callable[[], list[HeldJob]],
+    ) -> None:
+        self._db = db
+        self._store = store_of(queue)
+        self._lease = lease
+        self._presence = presence
+        self._held = held
+        self._extended_at = 0.0
+        self._watch: Future | None = None  # fires when a job is cancelled
+        self.woken = threading.Event()
+        """Wakes the thread that looks after the leases."""
+
+    def extend(self, job: HeldJob) -> None:
+        """Restart the lease of a job now; raise `LeaseLost` if another worker may have it."""
+        began = time.monotonic()
+        self._store.extend(self._db, (job.claim, job.report), self._lease)
+        job.lease_end = began + self._lease
+
+    @contextmanager
+    def kept(
+        self, look: Callable[[], float], failed: Callable[[BaseException], object]
+    ) -> Generator[None]:
+        """Extend the leases of all held jobs, three times per lease; tell those cancelled.
+
+        Args:
+            look: Called at least once a second; returns the seconds until the next call.
+            failed: Called with an error of the program's logging.
+        """
+        is_over = False
+        self._extended_at = time.monotonic()
+
+        def keep() -> None:
+            left = 0.0
+            while True:
+                self.woken.wait(min(left, LOOK))
+                if is_over:
+                    return
+                self.woken.clear()
+                look_again_in = LOOK
+                try:
+                    self._renew()
+                    look_again_in = look()
+                    self._try("cannot look for cancelled jobs", self._tell_cancelled)
+                except BaseException as error:
+                    failed(error)
+                left = min(self._extended_at + self._lease / 3 - time.monotonic(), look_again_in)
+
+        thread = threading.Thread(target=keep, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over = True
+            self.woken.set()
+            thread.join()
+            if self._watch is not None:
+                self._watch.cancel()
+            self._try("cannot be removed from the workers", self._presence.end)
+
+    def _tell_cancelled(self, db: Database) -> None:
+        """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
+        if self._watch is not None and not self._watch.is_ready():
+            return
+        now = time.perf_counter()
+        running = [job for job in self._held() if job.context is not None]
+        if not any(now - job.began > LOOK / 2 for job in running):
+            return  # quick jobs are worth no watch
+        self._watch, cancelled = self._store.watch_cancelled(db, [job.claim for job in running])
+        self._watch.on_ready(lambda _: self.woken.set())
+        for job, is_cancelled in zip(running, cancelled):
+            if is_cancelled and job.context is not None:
+                job.context.cancelled.set("cancelled")
+
+    def _renew(self) -> None:
+        """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
+
+        In between, extend those of the jobs that have reported anything, to store that.
+        """
+        held, now = self._held(), time.monotonic()
+        n = len(held)
+        if not held or now - self._extended_at >= 0.99 * self._lease / 3:
+            self._extended_at = now
+            extended = held
+        else:
+            extended = [job for job in held if job.report != job.reported]
+        if not extended:
+            if self._presence.is_due(n):
+                write = partial(self._presence.write, jobs=n)
+                self._try("cannot be listed among the workers", write)
+            return
+        renew = self._presence.renewal(n)
+        extensions = [(job.claim, job.report) for job in extended]
+        try:
+            errors = self._store.extend_each(self._db, extensions, self._lease, renew)
+        except Exception as error:
+            message = "%s: the leases of %d jobs cannot be extended: %s"
+            _log.error(message, self._presence.queue, len(extended), error)
+            return
+        for job, (_, report), lost in zip(extended, extensions, errors):
+            if lost is None:  # else the job just ended, or its end will report the loss
+                job.lease_end, job.reported = now + self._lease, report
+
+    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
+        """Make a change that the worker does not depend on; log an error of the database."""
+        try:
+            change(self._db)
+        except Exception as error:
+            _log.warning("%s: this worker %s: %s", self._presence.queue, failure, error)
