@@ -26,7 +26,7 @@ def address(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
 
     def found() -> str:
         wait_until(lambda: "answering /live and /ready" in caplog.text)
-        return re.findall(r"http://\S+", caplog.text)[0]
+        return str(re.findall(r"http://\S+", caplog.text)[0])
 
     return found
 
