@@ -17,9 +17,10 @@ class Slots:
     of the first worker whose queue may have jobs. By weight, it is that of the worker with the
     fewest claimed jobs for its weight; one that had nothing to claim does not make up for it later.
 
-    A worker that has found nothing sleeps once no other one claims any more. A sleeping worker
-    learns of new jobs a moment late. So when the last slot is taken, all of them wake, and whoever
-    is first in the order looks first when a slot becomes free.
+    A worker that has found nothing sleeps, and learns of new jobs a moment late. In the order, that
+    would be too late: a job that is ready when a slot becomes free would not be the first. So
+    workers in order sleep only while slots are free and no other one claims jobs. When the last
+    slot is taken, all of them wake, and they look in their order when one becomes free.
 
     Args:
         n: The number of slots.
@@ -57,8 +58,7 @@ class Slots:
     def rouse(self) -> None:
         """Let all workers look for jobs. The caller has the lock."""
         for share in self.shares:
-            share.wants = True
-            share.wake()
+            share.want()
 
 
 class Share:
@@ -94,10 +94,12 @@ class Share:
         """The number of jobs that the worker itself has room for."""
         return self._most - self.held()
 
-    def wake(self) -> None:
-        """End the sleep of the worker, if it sleeps."""
-        if (sleep := self._sleep) is not None:
-            sleep.set()
+    def want(self) -> None:
+        """Let the worker look for jobs; wake it if it sleeps. The caller has the lock."""
+        if not self.wants:
+            self.wants, self.passed = True, max(self.passed, self._slots.time)
+        if self._sleep is not None:
+            self._sleep.set()
 
     def freed(self) -> None:
         """Tell the workers that a job has ended."""
@@ -134,7 +136,8 @@ class Share:
     def _claimed(self, stop: Stop, claim: Callable[[int], int]) -> int:
         slots, claimed = self._slots, 0
         with slots.changed:
-            self.wants, self.is_away = True, False
+            self.want()
+            self.is_away = False
             while not stop.is_set and slots.next() is not self:
                 slots.changed.wait(_LOOK)
             if stop.is_set:
@@ -152,8 +155,8 @@ class Share:
                     slots.time = self.passed
                     self.passed += claimed / self._weight
                 else:
-                    self.wants, self.passed = False, max(self.passed, slots.time)
-                if slots.held >= slots.n:
+                    self.wants = False
+                if slots.held >= slots.n and not slots.by_weight:
                     slots.rouse()
                 slots.changed.notify_all()
         return claimed
@@ -177,6 +180,8 @@ class Share:
 
     @property
     def _may_sleep(self) -> bool:
-        """True if no other worker claims jobs, or would if the slots allowed it."""
+        """True if nothing that other workers do concerns this one, which has found no jobs."""
         slots = self._slots
+        if slots.by_weight and not slots.drain:
+            return True
         return slots.turn is None and not slots.wanting and not (slots.drain and slots.held)
