@@ -635,6 +635,22 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str, db: Any) -> Non
     assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
+def test_a_push_may_be_unique_until_a_claim_or_for_a_time(fdbq: Shell, name: str, db: Any) -> None:
+    claimed = ("--unique", "k", "--unique-until", "claimed")
+    first = fdbq.output("push", name, "1", *claimed)
+    assert fdbq("push", name, "2", *claimed).stdout == first
+    fdbq.output("pop", name)
+    assert fdbq("push", name, "2", *claimed).stdout != first
+    period = ("--unique", "p", "--unique-for", "1h")
+    tasks = [fdbq.output("task", "push", f"{name}t", "1", *period)]
+    fdbq.output("task", "pop", f"{name}t")
+    tasks.append(fdbq.output("task", "push", f"{name}t", "1", *period))
+    assert tasks[0] == tasks[1]
+    assert "needs a key" in error_of(fdbq("push", name, "1", "--unique-for", "1h"))
+    assert "not both" in error_of(fdbq("push", name, "1", *claimed, "--unique-for", "1h"))
+    assert fdbq.output("show", name, fdbq.output("push", name, "1", *period).strip()).count("p\n")
+
+
 def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
     late, soon = "2030-01-02T00:00+00:00", "2030-01-01T00:00+00:00"
     push = ("task", "push", name)

@@ -125,6 +125,9 @@ def test_a_push_takes_every_option(client: TestClient, db: Any, name: str, jobs:
     assert info.expires_at is not None
     again = jobs.post("/push", {"item": "other", "unique": "key"})
     assert again == {"id": delayed, "is_new": False}
+    jobs.push("hourly", unique="hour", unique_for=3600)
+    jobs.post("/pop")
+    assert not jobs.post("/push", {"item": 1, "unique": "hour", "unique_for": 60})["is_new"]
     assert queue.get(db, jobs.push(1, at=soon)).due_at is not None
     tasks = make(db, f"{name}t", "task")
     task = Api(client, f"{name}t").push(
@@ -196,6 +199,43 @@ def test_a_batch_of_unique_items_returns_the_ids_of_those_that_fit(
     stored = jobs.get("/items")["items"]
     assert [each["unique"] for each in stored] == ["a", "b"]
     assert answer["ids"] == [each["id"] for each in stored]
+
+
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
+def test_a_batch_may_have_items_of_every_scope(
+    client: TestClient, db: Any, name: str, kind: str
+) -> None:
+    queue, jobs = make(db, name, kind), Api(client, name)
+    items = [
+        {"item": 0},
+        {"item": 1, "unique": "a", "unique_until": "claimed"},
+        {"item": 2, "unique": "a", "unique_until": "claimed"},
+        {"item": 3, "unique": "b", "unique_for": 3600},
+        {"item": 4, "unique": "b"},
+    ]
+    ids = jobs.post("/batch", {"items": items})["ids"]
+    assert (ids[1], ids[3], len({*ids})) == (ids[2], ids[4], 3)
+    jobs.post("/pop", {"n": 9})
+    again = jobs.post("/batch", {"items": items[1:]})["ids"]
+    assert again[0] not in ids
+    assert again[2:] == ids[3:]
+    assert_views_agree(db, queue)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"unique_for": 60},
+        {"unique": "k", "unique_until": "claimed", "unique_for": 60},
+        {"unique": "k", "unique_until": "done"},
+        {"unique": "k", "unique_for": 0},
+    ],
+)
+def test_a_wrong_scope_of_a_key_is_refused(jobs: Api, wrong: Any) -> None:
+    assert jobs.problem("POST", "/push", {"item": 1, **wrong})["status"] == 422
+    items = [{"item": 1}, {"item": 2, **wrong}]
+    assert jobs.problem("POST", "/batch", {"items": items})["status"] == 422
+    assert jobs.problem("GET", "")["status"] == 404
 
 
 def test_a_repeated_request_with_an_idempotency_key_stores_nothing_more(

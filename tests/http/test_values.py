@@ -41,6 +41,8 @@ PUSH = {
     **{"item": anything, "priority": priorities, "delay": numbers, "at": times, "ttl": numbers},
     **{
         "unique": texts,
+        "unique_until": texts,
+        "unique_for": numbers,
         "deadline": times,
         "cost": numbers,
         "agent_name": texts,

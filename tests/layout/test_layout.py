@@ -60,6 +60,9 @@ NO_OTHERS = bytes(5) + b"\x26" + bytes(2) + b"\x15\x0a\x16\x1f\x40"
 """Without bound, ageing, max_attempts, concurrency or agent_concurrency; not paused; keeps no done
 items, 10 failed attempts, and 8,000 bytes of a traceback."""
 
+NUMBERS = (b"\x14", b"\x15\x01", b"\x15\x02")
+"""The numbers of the first three items of a level, packed."""
+
 PACKED_RANDOM = b"\x01\x00\xff" + RANDOM[1:] + b"\x00"
 
 
@@ -128,6 +131,31 @@ def test_golden_bytes_of_the_history(
     queue.push(db, 2)
     sample = db[space.pack((29, 1, 30, 63_360_001))]
     assert bytes(sample) == fdb_tuple.pack((1, 1, 1, 0, 0, 0, 0, 1))
+
+
+def test_golden_bytes_of_unique_keys(
+    db: Any, space: Subspace, fixed_random: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_nanoseconds = SimpleNamespace(time_ns=lambda: 1_900_800_000 * 10**9)
+    monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
+    queue = PriorityQueue(space, codec="bytes")
+    queue.push(db, b"x", unique="k")
+    queue.push(db, b"x", unique="c", unique_until="claimed")
+    queue.push(db, b"x", unique="p", unique_for="1h")
+    stored = rows(db, space)
+    keys = [b"\x15\x16\x02" + key + b"\x00" for key in (b"c", b"k", b"p")]
+    ends = b"\x1a\x01\xba\x90\xb9\x2e\x80"  # milliseconds
+    assert [stored[key] for key in keys] == [
+        b"\x14\x15\x01" + PACKED_RANDOM,
+        b"\x14\x14" + PACKED_RANDOM,
+        b"\x14\x15\x02" + PACKED_RANDOM + ends,
+    ]
+    assert stored[b"\x15\x1e" + ends + b"\x02p\x00"] == stored[keys[2]]
+    headers = [b"\x14\x00\x02k\x00", b"\x14\x00\x02c\x00\x00\x00\x00\x02c\x00\x00"]
+    headers.append(b"\x14\x00\x00\x00\x00\x00\x02p\x00" + ends)
+    assert [stored[b"\x14\x14" + number + PACKED_RANDOM] for number in NUMBERS] == [
+        b"\xffheader:" + len(header).to_bytes(2, "big") + header + b"x" for header in headers
+    ]
 
 
 def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:
@@ -251,6 +279,7 @@ def test_golden_bytes_of_the_key_spaces() -> None:
         "dead": "1514",
         "expiries": "1515",
         "unique_keys": "1516",
+        "unique_ends": "151e",
         "slots": "1517",
         "agent_slots": "1517 1501",
     }

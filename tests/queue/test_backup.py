@@ -731,3 +731,39 @@ def test_names_must_be_a_list_of_names(db: Any, other: Any, name: str) -> None:
         restore(db, file, ["jobs"], new_name="")
     with pytest.raises(InvalidQueueName):
         admin.copy(other, db, "jobs", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unique_keys_of_every_scope_go_where_their_queue_goes(
+    db: Any, other: Any, name: str, kind: str
+) -> None:
+    queue: Any = {"task": TaskQueue, "fifo": Queue}.get(kind, PriorityQueue).named(db, name)
+    scopes: list[dict[str, Any]] = [
+        {"unique": "ended"},
+        {"unique": "claimed", "unique_until": "claimed"},
+        {"unique": "period", "unique_for": "1h"},
+    ]
+
+    def push(db: Any, queue: Any, scope: dict[str, Any]) -> str:
+        if kind == "task":
+            return str(queue.push(db, payload=1, **scope))
+        return str(queue.push(db, 1, **scope).id)
+
+    ids = [push(db, queue, scope) for scope in scopes]
+    claim = queue.claim(db, n=3)
+    queue.ack(db, next(each for each in claim if each.item.id == ids[2]))
+    waiting = push(db, queue, scopes[1])
+    assert waiting != ids[1]
+    expected = [ids[0], waiting, ids[2]]
+    file = io.BytesIO()
+    backup(db, file, [name])
+    restore(other, file)
+    admin.copy(db, other, name, f"{name}copy")
+    admin.rename(db, name, f"{name}new")
+    for database, found in ((other, name), (other, f"{name}copy"), (db, f"{name}new")):
+        there = fdbqueue.existing_queue(database, found)
+        assert [push(database, there, scope) for scope in scopes] == expected
+        assert fdbqueue.admin.check(database, there).ok
+    admin.drop(db, f"{name}new")
+    again = type(queue).named(db, f"{name}new")
+    assert push(db, again, scopes[2]) not in expected

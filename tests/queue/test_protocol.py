@@ -13,7 +13,7 @@ from fdbqueue.errors import QueueFull
 from tests.support.leases import come_due
 
 KINDS = [PriorityQueue, Queue, TaskQueue]
-PUSH = {"delay", "at", "ttl", "unique", "if_full"}
+PUSH = {"delay", "at", "ttl", "unique", "unique_until", "unique_for", "if_full"}
 VERBS = {
     "push": PUSH,
     "push_many": {"as_many_as_fit", "if_full"},
@@ -51,6 +51,8 @@ def test_the_verbs_do_the_same(db: Any, name: str, kind: Any) -> None:
     push(queue, db, "later", delay=600)
     push(queue, db, "second", unique="k")
     assert push(queue, db, "third", unique="k") is not None
+    assert push(queue, db, "third", unique="k", unique_until="claimed") is not None
+    assert push(queue, db, "third", unique="k", unique_for="1h") is not None
     assert [value_of(item) for item in queue.peek_many(db, 9)] == ["first", "second"]
     assert value_of(queue.peek(db)) == "first"
     push(queue, db, "fourth")

@@ -15,7 +15,7 @@ from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 
-STEPS = int(os.environ.get("FDBQ_UNIQUE_STEPS", "150"))
+STEPS = int(os.environ.get("FDBQ_UNIQUE_STEPS", "300"))
 # In seconds. The clock moves by thousands, so that it does not matter how long the test takes.
 PERIOD, TTL, DELAY = 50_500, 30_500, 20_500
 SCOPES: dict[str, Any] = {
@@ -104,7 +104,7 @@ class Machine:
 
     def _key(self) -> tuple[str, Any]:
         scope = self.rng.choice([*SCOPES])
-        return f"{scope}{self.rng.randrange(3)}", SCOPES[scope]
+        return f"{scope}{self.rng.randrange(2)}", SCOPES[scope]
 
     def _one(self, *states: str) -> str | None:
         self.model.settle()
@@ -123,7 +123,7 @@ class Machine:
 
     def push_many(self) -> None:
         scope = self.rng.choice([*SCOPES])
-        keys = [f"{scope}{self.rng.randrange(3)}" for _ in range(3)]
+        keys = [f"{scope}{self.rng.randrange(2)}" for _ in range(3)]
         items = self.queue.push_many(self.faulty, keys, unique=keys, **SCOPES[scope])
         for key, item in zip(keys, items, strict=True):
             assert (item.id, item.is_new) == self.model.push(key, item.id, None, 0)
@@ -218,9 +218,9 @@ class Machine:
         self.model.now += seconds
 
     def step(self) -> None:
-        operations = [self.push, self.push, self.push_many, self.claim, self.claim, self.end]
-        operations += [self.end, self.lapse, self.pop, self.remove, self.move, self.retry]
-        operation = self.rng.choice([*operations, self.wait, self.wait])
+        often = [self.push, self.push, self.claim, self.end]
+        seldom = [self.lapse, self.pop, self.remove, self.move, self.retry, self.wait, self.wait]
+        operation = self.rng.choice([*3 * often, *seldom, self.push_many, self.push_many])
         operation()
         self.model.settle()
         report = fdbqueue.admin.check(self.db, self.queue)

@@ -57,6 +57,7 @@ costs = (
     )
 )
 schedule = {"delay": seconds, "at": times, "ttl": seconds, "unique": names}
+schedule |= {"unique_until": names | st.sampled_from(["claimed", "ended"]), "unique_for": seconds}
 task = {
     **schedule,
     **{"priority": integers, "deadline": times, "cost": costs},
