@@ -11,6 +11,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fdbqueue.database.opening import open as open_database
@@ -158,15 +159,18 @@ class _Drain:
         self._limit = limit
 
     def run(self, clock: Clock | None) -> Drained:
-        while True:
+        quiet = 0  # the queues that were empty since the last attempt
+        for queue in cycle(self._queues):
             before = len(self.drained)
-            for queue in self._queues:
-                self._work(queue)
-            if len(self.drained) == before:
-                left = min(map(self._seconds_left, self._queues), default=math.inf)
+            self._work(queue)
+            quiet = 1 if len(self.drained) > before else quiet + 1
+            if quiet == len(self._queues):
+                left = min(map(self._seconds_left, self._queues))
                 if clock is None or left == math.inf:
-                    return self.drained
+                    break
                 clock.advance(left)
+                quiet = 0
+        return self.drained
 
     def _seconds_left(self, queue: str) -> float:
         """Return the seconds until a job is due, or a lease is over."""
