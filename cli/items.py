@@ -434,18 +434,32 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     if as_json:
         click.echo(json_line(fields))
         return
-    failed = fields.pop("failed_attempts")
+    failed, log = fields.pop("failed_attempts"), fields.pop("log")
+    if info.progress is not None:
+        fields["progress"] = f"{info.progress.fraction:.0%} {info.progress.message}".rstrip()
     for name, value in fields.items():
         if value is not None or name == "value":
             text = value if isinstance(value, str) and name != "value" else json_line(value)
             click.echo(f"{name:<12}  {escaped(text)}")
+    _show_log(log)
     for attempt in failed:
         client = attempt["client"] or "unknown client"
         error = attempt["error"] or "failed"
         line = f"attempt {attempt['number']}, {attempt['ended_at']}, {client}: {error}"
         click.echo(escaped(line))
+        _show_log(attempt["log"])
         if attempt["traceback"]:
-            click.echo("  " + escaped(attempt["traceback"]).rstrip().replace("\n", "\n  "))
+            click.echo(_indented(attempt["traceback"]))
+
+
+def _show_log(log: str) -> None:
+    if log:
+        click.echo("log")
+        click.echo(_indented(log))
+
+
+def _indented(text: str) -> str:
+    return "  " + escaped(text).rstrip().replace("\n", "\n  ")
 
 
 @click.command()

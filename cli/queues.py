@@ -140,8 +140,8 @@ def history(db: Database, queue: str, as_json: bool) -> None:
     """Show the activity of QUEUE in the last 5 minutes, hour and day.
 
     An item waits from the moment it becomes ready until a pop or a claim takes it. The table has
-    the median wait and the wait that 95 % of the items do not exceed. With --json, each window is
-    a line, with its periods.
+    the median wait and the wait that 95 % of the items do not exceed, and the same for the run
+    times of attempts. With --json, each window is a line, with its periods.
 
     \b
     Example:
@@ -153,19 +153,20 @@ def history(db: Database, queue: str, as_json: bool) -> None:
             click.echo(json_line({"queue": queue, **history_as_json(window)}))
         return
     rows = [
-        [name, *(f"{getattr(window, number):,}" for number in _HISTORY), *_waits(window)]
+        [name, *(f"{getattr(window, number):,}" for number in _HISTORY), *_times(window)]
         for name, window in zip(("5 minutes", "hour", "day"), windows)
     ]
-    print_table(("last", *_HISTORY, "median wait", "95 % wait"), [rows])
+    print_table(("last", *_HISTORY, "median wait", "95 % wait", "median run", "95 % run"), [rows])
     check_integrity(db)
 
 
-def _waits(window: HistoryWindow) -> Iterator[str]:
-    for wait in (window.waiting_median, window.waiting_p95):
-        if wait is None:
+def _times(window: HistoryWindow) -> Iterator[str]:
+    waits = window.waiting_median, window.waiting_p95
+    for time in (*waits, window.running_median, window.running_p95):
+        if time is None:
             yield "-"
         else:
-            yield f"{wait:.2f} s" if wait < 60 else str(timedelta(seconds=round(wait)))
+            yield f"{time:.2f} s" if time < 60 else str(timedelta(seconds=round(time)))
 
 
 def _value_text(value: dict[str, int] | str | int | None) -> str:

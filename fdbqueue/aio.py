@@ -62,6 +62,7 @@ from fdbqueue.types import (
     Task,
     Transaction,
     Transactor,
+    V,
 )
 from fdbqueue.worker import worker
 from fdbqueue.worker.handler import FunctionHandler
@@ -98,9 +99,9 @@ _H = TypeVar("_H", bound="_Handle[Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
 _Queue: TypeAlias = BaseQueue[Item | Task]
-_PriorityQueue: TypeAlias = priority_queue.PriorityQueue[Any]
-_FifoQueue: TypeAlias = fifo.Queue[Any]
-_TaskQueue: TypeAlias = task_queue.TaskQueue[Any]
+_PriorityQueue = priority_queue.PriorityQueue
+_FifoQueue = fifo.Queue
+_TaskQueue = task_queue.TaskQueue
 
 
 def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
@@ -152,18 +153,19 @@ def _listed(
     return call
 
 
-class _Opened(Generic[_P]):
-    """A class method that opens the blocking queue and returns its counterpart for asyncio."""
+def _opened(
+    method: Callable[_P, BaseQueue[Any]], kind: Callable[[], type[_H]]
+) -> Callable[_P, _Awaited[_H]]:
+    """Return a coroutine function that opens a blocking queue and returns its counterpart.
 
-    def __init__(self, method: Callable[_P, BaseQueue[Any]]) -> None:
-        self._method = method
+    `kind()` returns the class of the counterpart, which is not yet defined.
+    """
 
-    def __get__(self, handle: object, kind: type[_H]) -> Callable[_P, _Awaited[_H]]:
-        @functools.wraps(self._method)
-        async def call(*args: _P.args, **kwargs: _P.kwargs) -> _H:
-            return kind(await run(self._method, *args, **kwargs))
+    @functools.wraps(method)
+    async def call(*args: _P.args, **kwargs: _P.kwargs) -> _H:
+        return kind()(await run(method, *args, **kwargs))
 
-        return call
+    return call
 
 
 class Listing(Generic[_T]):
@@ -205,7 +207,7 @@ class _Release(Protocol):
     def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
 
 
-class _FifoItems(Protocol):
+class _FifoItems(Protocol[V]):
     """The type of `items`, which has two forms."""
 
     @overload
@@ -217,7 +219,7 @@ class _FifoItems(Protocol):
         limit: int = 0,
         after: Item | str | None = None,
         reverse: bool = False,
-    ) -> Listing[Item]: ...
+    ) -> Listing[Item[V]]: ...
 
     @overload
     def __call__(
@@ -231,7 +233,7 @@ class _FifoItems(Protocol):
     ) -> Listing[ItemInfo]: ...
 
 
-class _Items(Protocol):
+class _Items(Protocol[V]):
     """The type of `items` of a priority queue."""
 
     @overload
@@ -244,7 +246,7 @@ class _Items(Protocol):
         limit: int = 0,
         after: Item | str | None = None,
         reverse: bool = False,
-    ) -> Listing[Item]: ...
+    ) -> Listing[Item[V]]: ...
 
     @overload
     def __call__(
@@ -313,7 +315,7 @@ class _Handle(Generic[_Q]):
     clear = _method(_Queue.clear)
 
 
-class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
+class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     """`fdbqueue.PriorityQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -329,25 +331,25 @@ class PriorityQueue(_Handle[priority_queue.PriorityQueue]):
     """
 
     kind = priority_queue.PriorityQueue.kind
-    named = _Opened(_PriorityQueue.named)
-    existing = _Opened(_PriorityQueue.existing)
-    at = _Opened(_PriorityQueue.at)
-    claim = _method(_PriorityQueue.claim)
-    push = _method(_PriorityQueue.push)
-    push_many = _method(_PriorityQueue.push_many)
-    pop_min = _method(_PriorityQueue.pop_min)
+    named = staticmethod(_opened(_PriorityQueue[Any].named, lambda: PriorityQueue[Any]))
+    existing = staticmethod(_opened(_PriorityQueue[Any].existing, lambda: PriorityQueue[Any]))
+    at = staticmethod(_opened(_PriorityQueue[Any].at, lambda: PriorityQueue[Any]))
+    claim = _method(_PriorityQueue[V].claim)
+    push = _method(_PriorityQueue[V].push)
+    push_many = _method(_PriorityQueue[V].push_many)
+    pop_min = _method(_PriorityQueue[V].pop_min)
     pop = pop_min
-    pop_max = _method(_PriorityQueue.pop_max)
-    pop_many = _method(_PriorityQueue.pop_many)
-    peek_min = _method(_PriorityQueue.peek_min)
+    pop_max = _method(_PriorityQueue[V].pop_max)
+    pop_many = _method(_PriorityQueue[V].pop_many)
+    peek_min = _method(_PriorityQueue[V].peek_min)
     peek = peek_min
-    peek_max = _method(_PriorityQueue.peek_max)
-    peek_many = _method(_PriorityQueue.peek_many)
-    items = cast("_Items", _listed(_PriorityQueue.items))
-    reprioritize = _method(_PriorityQueue.reprioritize)
+    peek_max = _method(_PriorityQueue[V].peek_max)
+    peek_many = _method(_PriorityQueue[V].peek_many)
+    items: _Items[V] = cast("_Items[V]", _listed(_PriorityQueue[V].items))
+    reprioritize = _method(_PriorityQueue[V].reprioritize)
 
 
-class Queue(_Handle[fifo.Queue]):
+class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -362,21 +364,21 @@ class Queue(_Handle[fifo.Queue]):
     """
 
     kind = fifo.Queue.kind
-    named = _Opened(_FifoQueue.named)
-    existing = _Opened(_FifoQueue.existing)
-    at = _Opened(_FifoQueue.at)
-    claim = _method(_FifoQueue.claim)
-    push = _method(_FifoQueue.push)
-    push_many = _method(_FifoQueue.push_many)
-    pop = _method(_FifoQueue.pop)
-    pop_many = _method(_FifoQueue.pop_many)
+    named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
+    existing = staticmethod(_opened(_FifoQueue[Any].existing, lambda: Queue[Any]))
+    at = staticmethod(_opened(_FifoQueue[Any].at, lambda: Queue[Any]))
+    claim = _method(_FifoQueue[V].claim)
+    push = _method(_FifoQueue[V].push)
+    push_many = _method(_FifoQueue[V].push_many)
+    pop = _method(_FifoQueue[V].pop)
+    pop_many = _method(_FifoQueue[V].pop_many)
     enqueue, enqueue_many, dequeue, dequeue_many = push, push_many, pop, pop_many
-    peek = _method(_FifoQueue.peek)
-    peek_many = _method(_FifoQueue.peek_many)
-    items = cast("_FifoItems", _listed(_FifoQueue.items))
+    peek = _method(_FifoQueue[V].peek)
+    peek_many = _method(_FifoQueue[V].peek_many)
+    items: _FifoItems[V] = cast("_FifoItems[V]", _listed(_FifoQueue[V].items))
 
 
-class TaskQueue(_Handle[task_queue.TaskQueue]):
+class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):
     """`fdbqueue.TaskQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -391,24 +393,24 @@ class TaskQueue(_Handle[task_queue.TaskQueue]):
     """
 
     kind = task_queue.TaskQueue.kind
-    named = _Opened(_TaskQueue.named)
-    existing = _Opened(_TaskQueue.existing)
-    at = _Opened(_TaskQueue.at)
-    push = _method(_TaskQueue.push)
-    push_many = _method(_TaskQueue.push_many)
-    pop = _method(_TaskQueue.pop)
-    pop_many = _method(_TaskQueue.pop_many)
-    peek = _method(_TaskQueue.peek)
-    peek_many = _method(_TaskQueue.peek_many)
-    claim = _method(_TaskQueue.claim)
-    items = _listed(_TaskQueue.items)
-    get_all_tasks = _listed(_TaskQueue.get_all_tasks)
-    get_tasks_for_agent = _listed(_TaskQueue.get_tasks_for_agent)
-    get_tasks_for_client = _listed(_TaskQueue.get_tasks_for_client)
-    get_task = _method(_TaskQueue.get_task)
-    counts = _method(_TaskQueue.counts)
-    get_stats = _method(_TaskQueue.get_stats)
-    reprioritize = _method(_TaskQueue.reprioritize)
+    named = staticmethod(_opened(_TaskQueue[Any].named, lambda: TaskQueue[Any]))
+    existing = staticmethod(_opened(_TaskQueue[Any].existing, lambda: TaskQueue[Any]))
+    at = staticmethod(_opened(_TaskQueue[Any].at, lambda: TaskQueue[Any]))
+    push = _method(_TaskQueue[V].push)
+    push_many = _method(_TaskQueue[V].push_many)
+    pop = _method(_TaskQueue[V].pop)
+    pop_many = _method(_TaskQueue[V].pop_many)
+    peek = _method(_TaskQueue[V].peek)
+    peek_many = _method(_TaskQueue[V].peek_many)
+    claim = _method(_TaskQueue[V].claim)
+    items = _listed(_TaskQueue[V].items)
+    get_all_tasks = _listed(_TaskQueue[V].get_all_tasks)
+    get_tasks_for_agent = _listed(_TaskQueue[V].get_tasks_for_agent)
+    get_tasks_for_client = _listed(_TaskQueue[V].get_tasks_for_client)
+    get_task = _method(_TaskQueue[V].get_task)
+    counts = _method(_TaskQueue[V].counts)
+    get_stats = _method(_TaskQueue[V].get_stats)
+    reprioritize = _method(_TaskQueue[V].reprioritize)
 
 
 class Worker:

@@ -215,6 +215,7 @@ class FailedAttempt:
         client: The name of the client that had claimed the item; empty if unknown.
         error: What went wrong; `None` if the client did not say.
         traceback: The end of the traceback of the exception; `None` without one.
+        log: The lines that the handler logged, as text.
     """
 
     number: int
@@ -223,6 +224,22 @@ class FailedAttempt:
     client: str
     error: str | None
     traceback: str | None
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the work on a claimed item is.
+
+    Attributes:
+        fraction: The part that is done, from 0 to 1.
+        message: What happens at present; its first 1,000 characters are kept.
+        reported_at: When the client reported it, by its clock; `None` in a report to be made.
+    """
+
+    fraction: float
+    message: str = ""
+    reported_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +270,9 @@ class ItemInfo:
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
             done item, why it was discarded.
         unique: Its unique key, or `None`.
+        progress: How far the work on a claimed item is, as its client has reported; `None` in any
+            other state, or if it has not.
+        log: The lines that the handler of a claimed or done item has logged, as text.
         failed_attempts: Its last failed attempts, the oldest first, as many as the queue keeps.
     """
 
@@ -274,6 +294,8 @@ class ItemInfo:
     result: Any
     error: str | None
     unique: str | None
+    progress: Progress | None
+    log: str
     failed_attempts: tuple[FailedAttempt, ...]
 
 
@@ -405,7 +427,8 @@ class HistoryWindow:
 
     An item waits from the moment at which it becomes ready, by its push, its delay or its retry,
     until a pop or claim takes it. Each client notes the waiting times of one transaction a second,
-    so they are those of a sample of the items. They are accurate to about a sixth.
+    and the run times of another, so they are those of a sample of the items. They are accurate to
+    about a sixth.
 
     Attributes:
         seconds: The length of the window: 300, 3,600 or 86,400 seconds.
@@ -417,6 +440,9 @@ class HistoryWindow:
         died: Items that became dead letters.
         waiting_median: The seconds that half of the items waited at most; `None` if none was taken.
         waiting_p95: The seconds that 95 % of the items waited at most.
+        running_median: The seconds that half of the attempts took at most, from the claim to its
+            end; `None` if none ended.
+        running_p95: The seconds that 95 % of the attempts took at most.
         buckets: The periods of the window in which something changed, in order.
     """
 
@@ -429,6 +455,8 @@ class HistoryWindow:
     died: int
     waiting_median: float | None
     waiting_p95: float | None
+    running_median: float | None
+    running_p95: float | None
     buckets: tuple[HistoryBucket, ...]
 
 

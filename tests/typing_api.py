@@ -197,6 +197,15 @@ async def asynchronous(db: Database) -> None:
     assert_type(await aio.run(fdbqueue.admin.queue_names, db), list[str])
     assert_type(await aio.Worker(db, q, print).run(drain=True), WorkerReport)
     aio.Worker(db, PriorityQueue.named(db, "jobs"), print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    pages: aio.PriorityQueue[Page] = await aio.PriorityQueue.named(db, "pages", codec=Pages())
+    assert_type(await pages.push(db, Page()), Item[Page])
+    assert_type(await pages.pop(db), Item[Page] | None)
+    assert_type(await pages.claim(db), Claim[Item[Page]] | None)
+    assert_type(await pages.items(db), list[Item[Page]])
+    await pages.push(db, 7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    sheets: aio.TaskQueue[Page] = await aio.TaskQueue.named(db, "sheets")
+    assert_type(await sheets.pop(db), Task[Page] | None)
+    await sheets.push(db, payload=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @transactional

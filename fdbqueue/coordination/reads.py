@@ -31,6 +31,7 @@ from fdbqueue.types import (
     MatchCount,
     Options,
     Priority,
+    Progress,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
@@ -58,6 +59,12 @@ def _client_of(found: LocatedItem, lease: Lease | None) -> str | None:
     if found.state != "claimed":
         return None
     return lease.client if lease else ""
+
+
+def _progress(lease: Lease | None) -> Progress | None:
+    if lease is None or lease.report.fraction is None:
+        return None
+    return Progress(lease.report.fraction, lease.report.message, utc_time(lease.report.at))
 
 
 class Finished(NamedTuple):
@@ -180,6 +187,8 @@ class Reads(Generic[_T]):
                 result=None if returned is None else decode_json(returned.value),
                 error=found.error if state == "done" else error,
                 unique=header.unique,
+                progress=_progress(lease),
+                log=lease.report.log if lease else found.log,
                 failed_attempts=tuple(failed),
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import Header
+from fdbqueue.layout.values import NO_REPORT, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay
@@ -43,7 +43,7 @@ from fdbqueue.operations.items import (
     clear_owned,
     read_payload,
 )
-from fdbqueue.operations.leases import AckRequest, ClaimRequest, Leases
+from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
@@ -436,7 +436,7 @@ class Store(Generic[_T]):
         """Renew the lease of a claim; return `None` if the claim is over."""
         assert taken.claim is not None
         try:
-            self.extend(db, taken.claim, lease)
+            self.extend(db, (taken.claim, NO_REPORT), lease)
         except LeaseLost:
             return None
         return taken
@@ -447,27 +447,32 @@ class Store(Generic[_T]):
         claim: Claim,
         returned: bytes | None = None,
         discarded: str | None = None,
+        log: str = "",
     ) -> Steps[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
 
         `returned` is what the handler returned, as JSON.
         """
-        request = self.ack_request(claim, returned, discarded)
+        request = self.ack_request(claim, returned, discarded, log)
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
-    def begin_ack(self, tr: Transaction, claim: Claim) -> Callable[[], None]:
+    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], None]:
         """Start to read the items of a claim; return a function that acknowledges the claim."""
-        return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim))
+        return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
-        self, claim: Claim, returned: bytes | None = None, discarded: str | None = None
+        self,
+        claim: Claim,
+        returned: bytes | None = None,
+        discarded: str | None = None,
+        log: str = "",
     ) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
-        return AckRequest(claim, may_keep, returned if may_keep else None, discarded)
+        return AckRequest(claim, may_keep, returned if may_keep else None, discarded, log)
 
     def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
         """Store what the handler returned for a claim that this transaction has acknowledged."""
@@ -506,24 +511,25 @@ class Store(Generic[_T]):
         error: str | None,
         traceback: str | None,
         dead: bool,
+        log: str,
     ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures."""
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
             dues = [_due(now, seconds) for seconds in delays]
-            self._leases.nack(tr, now, claim, dues, error, traceback, dead)
+            self._leases.nack(tr, now, claim, dues, error, traceback, dead, log)
 
         self.change(tr, body, _always)
 
-    def extend(self, tr: Transactor, claim: Claim, lease: float) -> None:
+    def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
-        self._begin_leases(tr, lease, partial(self._leases.extend, claim=claim))
+        self._begin_leases(tr, lease, partial(self._leases.extend, extension=extension))
 
     def extend_each(
         self,
         db: Database,
-        claims: list[Claim],
+        extensions: Sequence[Extension],
         lease: float,
         also: Callable[[Transaction], None] | None = None,
     ) -> list[LeaseLost | None]:
@@ -533,15 +539,15 @@ class Store(Generic[_T]):
         """
 
         def extend(
-            tr: Transaction, now: int, lease: float, some: list[Claim]
+            tr: Transaction, now: int, lease: float, some: Sequence[Extension]
         ) -> list[LeaseLost | None]:
             if also is not None:
                 also(tr)
             return self._leases.extend_each(tr, now, some, lease=lease)
 
         errors: list[LeaseLost | None] = []
-        for begin in range(0, len(claims), MAX_ITEMS):
-            some = claims[begin : begin + MAX_ITEMS]
+        for begin in range(0, len(extensions), MAX_ITEMS):
+            some = extensions[begin : begin + MAX_ITEMS]
             errors += self._begin_leases(db, lease, partial(extend, some=some))
         return errors
 

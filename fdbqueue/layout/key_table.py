@@ -174,7 +174,8 @@ class Space(IntEnum):
         (
             "(17, version, ref)",
             "length of the lease and its end by the clock in milliseconds, how often the item was "
-            "claimed, when it expires: 28 bytes, then the name of the client",
+            "claimed, when it expires: 28 bytes, then the name of the client; if it has reported "
+            "anything, a zero byte and (fraction, message, time, log)",
             "claim, extend",
         ),
     )
@@ -200,7 +201,7 @@ class Space(IntEnum):
         24,
         (
             "(24, ref, number)",
-            "(time, client, error, traceback, time of the claim): a failed attempt of an "
+            "(time, client, error, traceback, time of the claim, log): a failed attempt of an "
             "unfinished item",
             "nack, sweep",
         ),
@@ -209,8 +210,8 @@ class Space(IntEnum):
         25,
         (
             "(25, ref)",
-            "(time, attempts, outcome, error, time of the claim, client) and the value of a done "
-            "item; earlier releases stored the first two",
+            "(time, attempts, outcome, error, time of the claim, client, log) and the value of a "
+            "done item; earlier releases stored the first two",
             "ack",
         ),
     )
@@ -229,6 +230,7 @@ class Space(IntEnum):
             "the totals before the first change in a period: its length, and its number since 1970",
             "every change of the totals",
         ),
+        ("(29, 2)", "the histogram of run times, as that of waiting times", "ack, nack, sweep"),
     )
 
 

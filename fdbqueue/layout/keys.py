@@ -146,6 +146,7 @@ class Layout:
     history = _Prefix(Space.HISTORY)
     waits = _Prefix(Space.HISTORY, 0)
     samples = _Prefix(Space.HISTORY, 1)
+    runs = _Prefix(Space.HISTORY, 2)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):

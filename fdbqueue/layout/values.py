@@ -139,7 +139,7 @@ METADATA: dict[State, tuple[str, ...]] = {
     "delayed": ("due",),
     "claimed": ("token", "lease_end", "attempts"),
     "dead": ("attempts", "died_at", "error"),
-    "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client"),
+    "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client", "log"),
 }
 """The names of an item's metadata in each state; the slots of a claimed item follow."""
 
@@ -261,6 +261,25 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
     raise InvalidClaimToken(text)
 
 
+class Report(NamedTuple):
+    """What the client of a claimed item has said of its work.
+
+    Attributes:
+        fraction: The part of the work that is done, from 0 to 1; `None` if it has not said.
+        message: What it does at present.
+        at: When it said so, in milliseconds since 1970.
+        log: The lines that it has logged.
+    """
+
+    fraction: float | None = None
+    message: str = ""
+    at: int = 0
+    log: str = ""
+
+
+NO_REPORT = Report()
+
+
 class Lease(NamedTuple):
     """The value of a lease's timer.
 
@@ -270,6 +289,7 @@ class Lease(NamedTuple):
         delivery_count: How many times the item has been claimed so far; 0 if unknown.
         expires: The time at which the item expires; 0 for never, or if unknown.
         client: The name of the client that has the lease; empty if unknown.
+        report: What that client has said of its work.
     """
 
     length: int
@@ -277,6 +297,7 @@ class Lease(NamedTuple):
     delivery_count: int = 0
     expires: int = 0
     client: str = ""
+    report: Report = NO_REPORT
 
     def left(self, now: int) -> int:
         """Return the milliseconds that the clock leaves it, not over 0 if it is over.
@@ -289,7 +310,12 @@ class Lease(NamedTuple):
 
 @functools.lru_cache(256)
 def encode_lease(
-    seconds: float, now: int, delivery_count: int, expires: int | None, client: str
+    seconds: float,
+    now: int,
+    delivery_count: int,
+    expires: int | None,
+    client: str,
+    report: Report = NO_REPORT,
 ) -> bytes:
     """Return the value of a lease's timer.
 
@@ -299,19 +325,21 @@ def encode_lease(
         delivery_count: How many times the item has been claimed so far.
         expires: The time at which the item expires, in milliseconds since 1970, or `None`.
         client: The name of the client.
+        report: What it has said of its work.
 
     Example:
-        >>> decode_lease(encode_lease(30, 1_700_000_000_000, 2, None, "host:7"))
-        Lease(length=30001, clock_end=1700000030001, delivery_count=2, expires=0, client='host:7')
+        >>> decode_lease(encode_lease(30, 1_700_000_000_000, 2, None, "host:7"))[:5]
+        (30001, 1700000030001, 2, 0, 'host:7')
     """
     length = int(seconds * 1000) + 1
-    return lease_value(Lease(length, now + length, delivery_count, expires or 0, client))
+    return lease_value(Lease(length, now + length, delivery_count, expires or 0, client, report))
 
 
 def lease_value(lease: Lease) -> bytes:
     """Return the value of the timer of a lease."""
-    *numbers, client = lease
-    return _LEASE.pack(*numbers) + client.encode()
+    *numbers, client, report = lease
+    value = _LEASE.pack(*numbers) + client.encode()
+    return value if report == NO_REPORT else value + b"\x00" + fdb_tuple.pack(report)
 
 
 def decode_lease(value: bytes) -> Lease | None:
@@ -324,8 +352,10 @@ def decode_lease(value: bytes) -> Lease | None:
     if len(value) < _LEASE.size:  # layout 5 stored two numbers
         return Lease(*_SHORT_LEASE.unpack(value))
     length, clock_end, delivery_count, expires = _LEASE.unpack_from(value)
-    client = value[_LEASE.size :].decode(errors="replace")
-    return Lease(length, clock_end, delivery_count, expires, client)
+    client, _, packed = value[_LEASE.size :].partition(b"\x00")  # a name has no such byte
+    report = Report(*fdb_tuple.unpack(packed)) if packed else NO_REPORT
+    name = client.decode(errors="replace")
+    return Lease(length, clock_end, delivery_count, expires, name, report)
 
 
 class StoredAttempt(NamedTuple):
@@ -338,6 +368,7 @@ class StoredAttempt(NamedTuple):
         traceback: The end of the traceback, if there is one.
         started_at: When the item was claimed, in milliseconds since 1970; `None` if an earlier
             release has stored the attempt.
+        log: The lines that the client has logged.
     """
 
     ended_at: int
@@ -345,13 +376,14 @@ class StoredAttempt(NamedTuple):
     error: str | None
     traceback: str | None
     started_at: int | None = None
+    log: str = ""
 
 
 def encode_attempt(attempt: StoredAttempt) -> bytes:
     """Return the value of a failed attempt.
 
-    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None)))
-    StoredAttempt(ended_at=1000, client='host:7', error='busy', traceback=None, started_at=None)
+    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None)))[:3]
+    (1000, 'host:7', 'busy')
     """
     return fdb_tuple.pack(attempt)
 
@@ -499,7 +531,10 @@ def decode_tallies(value: bytes) -> dict[str, int]:
 
 
 SAMPLED = ("pushed", "taken", "completed", "failed", "died")
-"""The totals in a sample, in this order; waiting times follow, as `decode_waits` returns them."""
+"""The totals in a sample, in this order.
+
+Waiting times follow, and then run times, as `decode_times` returns them.
+"""
 
 
 def encode_sample(numbers: Sequence[int]) -> bytes:
@@ -515,34 +550,37 @@ def encode_sample(numbers: Sequence[int]) -> bytes:
 def decode_sample(value: bytes) -> tuple[int, ...]:
     """Return the numbers of a sample."""
     numbers: tuple[int, ...] = fdb_tuple.unpack(value)
-    missing = len(SAMPLED) + len(WAIT_BOUNDS) + 1 - len(numbers)
+    missing = len(SAMPLED) + 2 * TIMES - len(numbers)
     return (*numbers, *[0] * missing)
 
 
-WAIT_BOUNDS = tuple(round(10 * 2 ** (i / 2)) for i in range(53))
-"""The bounds of the waiting times that are counted together, in milliseconds: 10 ms to 8 days."""
+TIME_BOUNDS = tuple(round(10 * 2 ** (i / 2)) for i in range(53))
+"""The bounds of the times that are counted together, in milliseconds: 10 ms to 8 days."""
+
+TIMES = len(TIME_BOUNDS) + 1
+"""How many numbers count times."""
 
 
-def encode_waits(waits: Iterable[int]) -> bytes:
-    """Return waiting times in milliseconds as a change of the waiting times of a queue.
+def encode_times(times: Iterable[int]) -> bytes:
+    """Return times in milliseconds as a change of the waiting times or run times of a queue.
 
     Atomic `add` counts them: below 10 ms, then in steps of the square root of 2.
 
-    >>> decode_waits(encode_waits([3, 12, 13]))[:4]
+    >>> decode_times(encode_times([3, 12, 13]))[:4]
     (1, 2, 0, 0)
     """
-    fields = [0] * (len(WAIT_BOUNDS) + 1)
-    for wait in waits:
-        fields[bisect_right(WAIT_BOUNDS, wait)] += 1
+    fields = [0] * TIMES
+    for time in times:
+        fields[bisect_right(TIME_BOUNDS, time)] += 1
     return _encode_fields(fields)
 
 
-def decode_waits(value: bytes | None) -> tuple[int, ...]:
-    """Return how many items waited for less than each bound, but not less than the one before.
+def decode_times(value: bytes | None) -> tuple[int, ...]:
+    """Return how many times are less than each bound, but not less than the one before.
 
-    The last number is that of the items that waited for longer.
+    The last number is that of the longer ones.
     """
-    return tuple(_decode_fields(value or b"", len(WAIT_BOUNDS) + 1))
+    return tuple(_decode_fields(value or b"", TIMES))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:

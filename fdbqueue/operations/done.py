@@ -27,6 +27,7 @@ class Done(NamedTuple):
         error: Why it was discarded, or `None`.
         started_at: When it was claimed, in milliseconds since 1970.
         client: The name of the client that had claimed it.
+        log: The lines that its handler has logged.
     """
 
     time: int
@@ -35,6 +36,7 @@ class Done(NamedTuple):
     error: str | None
     started_at: int
     client: str
+    log: str
 
 
 class DoneItems:

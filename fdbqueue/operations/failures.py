@@ -22,7 +22,7 @@ from fdbqueue.operations.items import (
     ReturnedItem,
     free_unique,
 )
-from fdbqueue.operations.timers import is_last_attempt
+from fdbqueue.operations.timers import Fate, fate_of_failure
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
 
 MAX_KEPT_ATTEMPTS = 1_000
@@ -32,6 +32,9 @@ MAX_TRACEBACK = 30_000
 """How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
 
 _MAX_STDERR = 4_096  # bytes
+
+MAX_LOG = 8_000
+"""How many bytes of the log of an attempt are kept."""
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
@@ -67,14 +70,14 @@ def traceback_text(error: object) -> str | None:
     stderr = getattr(error, "stderr", None)
     if isinstance(stderr, bytes):
         stderr = stderr.decode(errors="replace")
-    errors = f"Standard error:\n{_text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
-    return _text_end(text + errors, MAX_TRACEBACK)
+    errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
+    return text_end(text + errors, MAX_TRACEBACK)
 
 
-def _text_end(text: str, size: int) -> str:
+def text_end(text: str, size: int) -> str:
     """Return the end of a text, up to this many bytes in UTF-8.
 
-    >>> _text_end("Grüße", 4)
+    >>> text_end("Grüße", 4)
     'ße'
     """
     encoded = text.encode("utf-8", "backslashreplace")
@@ -100,6 +103,7 @@ def begin_attempts(
                     stored.client,
                     stored.error,
                     stored.traceback,
+                    stored.log,
                 )
             )
         return attempts
@@ -125,6 +129,7 @@ class FailedItem(NamedTuple):
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
         client: The name of the client that had claimed it.
         started_at: When that client had claimed it, in milliseconds since 1970.
+        log: The lines that the client has logged.
     """
 
     position: bytes
@@ -133,6 +138,7 @@ class FailedItem(NamedTuple):
     due: int | None
     client: str
     started_at: int
+    log: str
 
 
 class Failures:
@@ -150,37 +156,47 @@ class Failures:
         error: str | None,
         traceback: str | None = None,
         dead: bool = False,
-    ) -> None:
+    ) -> list[bytes]:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
         They become dead letters after their last attempt, or at once with `dead`. The last failed
         attempts of an item are kept until it ends, as many as the options say.
+
+        Returns:
+            The positions of the items whose fate is to end, because they have expired. They are
+            returned, too; the sweep then deletes them.
         """
+        expired: list[bytes] = []
         if not failed:
-            return
+            return expired
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
         kept = options.kept_attempts
         if traceback is not None:
-            traceback = _text_end(traceback, options.traceback_bytes) or None
+            traceback = text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
-        for position, value, attempts, due, client, started_at in failed:
-            attempt = StoredAttempt(now, client, error, traceback, started_at)
+        self._items.history.note_ended(tr, now, [item.started_at for item in failed])
+        for position, value, attempts, due, client, started_at, log in failed:
+            attempt = StoredAttempt(now, client, error, traceback, started_at, log)
             tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)
                 tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
-            if dead or is_last_attempt(attempts, options):
+            header, payload = header_of(value)
+            fate = fate_of_failure(attempts, header.expires, options, now)
+            if dead or fate == Fate.DIED:
                 free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)
             else:
-                header, payload = header_of(value)
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))
+                if fate == Fate.ENDED:
+                    expired.append(position)
         n, died = len(failed), len(failed) - len(returned)
         counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
         self._items.requeue(tr, now, returned, **counts)
+        return expired
 
     def retry(
         self, tr: Transaction, now: int, dead: LocatedItem, reserve: Callable[[Transaction], None]

@@ -1,4 +1,4 @@
-"""The history of a queue: samples of its totals, and the waiting times of items, within a day.
+"""The history of a queue: samples of its totals, waiting times and run times, within a day.
 
 The totals of a queue only grow. So what happened in a period is the difference between the totals
 at its beginning and those at the beginning of a later one. The first transaction of a period that
@@ -19,18 +19,19 @@ from fdbqueue.layout.items import Counters, StoredItem, totals_range
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     SAMPLED,
-    WAIT_BOUNDS,
+    TIME_BOUNDS,
+    TIMES,
     decode_sample,
-    decode_waits,
+    decode_times,
     encode_sample,
-    encode_waits,
+    encode_times,
     utc_time,
 )
 from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
 
 _WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
-_BETWEEN_WAITS = 1_000  # milliseconds
+_BETWEEN_NOTES = 1_000  # milliseconds
 
 
 class _Periods(NamedTuple):
@@ -50,17 +51,17 @@ _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 
 
 class History:
-    """The samples and waiting times that one client notes, as part of its transactions.
+    """The samples, waiting times and run times that one client notes in its transactions.
 
     Its methods cost nothing most of the time: a client looks once in each period of 30 seconds
-    whether there is a sample, and notes waiting times once a second.
+    whether there is a sample, and notes waiting times and run times once a second.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._known = 0  # the number of a short period that has a sample, and all before it
         self._sampled_by: Callable[[], object] = _nothing
-        self._waits_noted = 0
+        self._waits_noted = self._runs_noted = 0
 
     def _sample_keys(self, now: int) -> dict[_Periods, bytes]:
         """Return the keys of the samples of the present periods."""
@@ -105,13 +106,19 @@ class History:
 
     def note_taken(self, tr: Transaction, now: int, items: Iterable[StoredItem]) -> None:
         """Count how long the items that the transaction pops or claims were ready."""
-        if 0 < abs(now - self._waits_noted) < _BETWEEN_WAITS:
+        if 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES:
             return
         # A further try of the same transaction notes them again.
         self._waits_noted = now
         waits = [*filter(None, (self._wait_of(item, now) for item in items))]
         if waits:
-            tr.add(self._layout.waits, encode_waits(waits))
+            tr.add(self._layout.waits, encode_times(waits))
+
+    def note_ended(self, tr: Transaction, now: int, started: Iterable[int]) -> None:
+        """Count how long items ran that were claimed at these times, and have just ended."""
+        if not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES:
+            self._runs_noted = now
+            tr.add(self._layout.runs, encode_times(max(1, now - start) for start in started))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
         """Return for how many milliseconds an item has been ready; `None` if nothing says so."""
@@ -129,13 +136,13 @@ def _nothing() -> None:
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
     """Start to read the totals of a queue; return a function that waits for them."""
     rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=_WANT_ALL)
-    waits = tr.get(layout.waits)
+    waits, runs = tr.get(layout.waits), tr.get(layout.runs)
 
     def finish() -> tuple[int, ...]:
         counters = Counters(layout.subspace, rows)
         totals = (counters.pushed, counters.taken, counters.completed)
         failures = (counters.tallies["failed"], counters.tallies["died"])
-        return (*totals, *failures, *decode_waits(waits.value))
+        return (*totals, *failures, *decode_times(waits.value), *decode_times(runs.value))
 
     return finish
 
@@ -179,7 +186,7 @@ def _window(
         if number >= first
     }
     totals = [*map(sum, zip(*changes.values()))] or [0] * len(present)
-    waits = totals[len(SAMPLED) :]
+    waits, runs = totals[len(SAMPLED) : -TIMES], totals[-TIMES:]
     buckets = [
         HistoryBucket(utc_time(1000 * periods.seconds * number), **dict(zip(SAMPLED, change)))
         for number, change in changes.items()
@@ -190,6 +197,8 @@ def _window(
         utc_time(1000 * periods.seconds * first),
         waiting_median=_quantile(waits, 0.5),
         waiting_p95=_quantile(waits, 0.95),
+        running_median=_quantile(runs, 0.5),
+        running_p95=_quantile(runs, 0.95),
         buckets=tuple(buckets),
         **dict(zip(SAMPLED, totals)),
     )
@@ -199,19 +208,19 @@ def _larger(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(max, one, other))
 
 
-def _quantile(waits: Sequence[int], part: float) -> float | None:
+def _quantile(times: Sequence[int], part: float) -> float | None:
     """Return the time in seconds that this part of the items did not exceed; `None` for no items.
 
-    >>> waits = decode_waits(encode_waits([1000] * 9 + [60_000]))
-    >>> round(_quantile(waits, 0.5), 1), round(_quantile(waits, 0.95))
+    >>> times = decode_times(encode_times([1000] * 9 + [60_000]))
+    >>> round(_quantile(times, 0.5), 1), round(_quantile(times, 0.95))
     (1.1, 70)
     """
-    rank = part * sum(waits)
+    rank = part * sum(times)
     if not rank:
         return None
     counted = 0.0
     begin = 0
-    for end, number in zip(WAIT_BOUNDS, waits):
+    for end, number in zip(TIME_BOUNDS, times):
         if counted + number >= rank:
             # As if the items were spread evenly between the bounds.
             return round((begin + (end - begin) * (rank - counted) / number) / 1000, 3)

@@ -640,6 +640,7 @@ class LocatedItem(NamedTuple):
         outcome: How it ended, if it is done.
         started_at: When the client that ended it had claimed it, if that is known.
         client: The name of that client.
+        log: The lines that it has logged.
     """
 
     state: State
@@ -654,6 +655,7 @@ class LocatedItem(NamedTuple):
     outcome: Outcome = "done"
     started_at: int | None = None
     client: str = ""
+    log: str = ""
 
     @property
     def key(self) -> bytes:

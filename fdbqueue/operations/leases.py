@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
     ONE,
     ClaimedItem,
-    Lease,
+    Report,
     at_time,
     decode_claim,
     decode_lease,
@@ -30,7 +30,7 @@ from fdbqueue.operations.done import Done, DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import Items, LocatedItem, ReturnedItem, clear_owned, read_payload
 from fdbqueue.operations.slots import Candidate, Limit, Slots
-from fdbqueue.operations.timers import LEASE_OVER, VERSIONS
+from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
@@ -42,6 +42,9 @@ _key_of, _slot_of = attrgetter("key"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
+
+Extension: TypeAlias = tuple[Claim, Report | None]
+"""A claim to extend, and what its client reports; `None` if that is what it reported before."""
 
 
 def _is_cancelled(item: ClaimedItem) -> bool:
@@ -101,24 +104,26 @@ class AckRequest(NamedTuple):
         may_keep: False if the queue is known to keep no done items.
         returned: What the handler returned, as JSON, or `None`.
         discarded: Why the items are discarded; `None` if they are done.
+        log: The lines that the handler has logged.
     """
 
     claim: Claim
     may_keep: bool = True
     returned: bytes | None = None
     discarded: str | None = None
+    log: str = ""
 
     @property
     def size(self) -> int:
         """How much of a shared transaction it takes, as a number of items that are not kept.
 
-        An item that is kept as done is written once more, with what its handler returned. Both have
-        up to 90,000 bytes.
+        An item that is kept as done is written once more, with its log and what its handler
+        returned. The item and the latter have up to 90,000 bytes.
         """
         n = len(self.claim)
         if not self.may_keep:
             return n
-        return n * (_KEPT_SIZE + len(self.returned or b"") // _RETURNED_BYTES)
+        return n * (_KEPT_SIZE + (len(self.returned or b"") + len(self.log)) // _RETURNED_BYTES)
 
 
 class Leases:
@@ -195,7 +200,7 @@ class Leases:
                 items.append(self._codec.decode(stored, read_payload(tr, layout, stored)))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
-                failed = FailedItem(position, stored.value, delivery_count, due, client, now)
+                failed = FailedItem(position, stored.value, delivery_count, due, client, now, "")
                 self._fail(tr, now, failed, error)
                 continue
             slots = tuple(map(_slot_of, limits))
@@ -289,13 +294,15 @@ class Leases:
     ) -> None:
         """Delete the items of a claim that has ended, or keep them as done."""
         n = len(ended)
+        started = [milliseconds_of(item.token) for _, item in ended]
+        self._items.history.note_ended(tr, now, started)
         if options is None or not options.keeps_done:
             self._items.tally(tr, now, acked=n)
             for position, item in ended:
                 clear_owned(tr, self._layout, position, item.value)
             return
         self._items.tally(tr, now, acked=n, done=n)
-        for position, item in ended:
+        for started_at, (position, item) in zip(started, ended):
             outcome: Outcome = "done" if request.discarded is None else "discarded"
             if _is_cancelled(item):
                 outcome = "cancelled"
@@ -304,8 +311,9 @@ class Leases:
                 item.delivery_count,
                 outcome,
                 request.discarded,
-                milliseconds_of(item.token),
+                started_at,
                 request.claim.client,
+                request.log,
             )
             self._done.finish(tr, position, item.value, done, request.returned)
 
@@ -377,31 +385,36 @@ class Leases:
         self,
         tr: Transaction,
         now: int,
-        claim: Claim,
+        extension: Extension,
         reads: _Reads | None = None,
         *,
         lease: float,
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now."""
         layout = self._layout
+        claim, report = extension
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
         reads = self._begin(tr, claim) if reads is None else reads
         for position, item in self._claimed(claim, reads):
-            tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
+            old_timer = layout.timer_key(layout.leases, item.lease_end, position)
+            told = report
+            if told is None:
+                told = lease_of(tr.snapshot[old_timer].value or b"").report
+            tr.clear(old_timer)
             claimed = item._replace(lease_end=end)
             expires = header_of(item.value)[0].expires
-            timer = encode_lease(lease, now, item.delivery_count, expires, claim.client)
+            timer = encode_lease(lease, now, item.delivery_count, expires, claim.client, told)
             self._store(tr, position, claimed, timer)
             if end < item.lease_end:
                 self._items.count_returned(tr, now, 1)  # waiting clients sleep until a lease ends
 
     def extend_each(
-        self, tr: Transaction, now: int, claims: list[Claim], *, lease: float
+        self, tr: Transaction, now: int, extensions: Sequence[Extension], *, lease: float
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
-        pending = [self._begin(tr, claim) for claim in claims]
+        pending = [self._begin(tr, claim) for claim, _ in extensions]
         extend = partial(self.extend, tr, now, lease=lease)
-        return [_lost(partial(extend, *each)) for each in zip(claims, pending)]
+        return [_lost(partial(extend, *each)) for each in zip(extensions, pending)]
 
     def release(self, tr: Transaction, now: int, claim: Claim, due: int | None = None) -> None:
         """Return the items, now or when due, as if they had never been claimed."""
@@ -422,7 +435,8 @@ class Leases:
         dues: list[int | None],
         error: str | None,
         traceback: str | None,
-        dead: bool = False,
+        dead: bool,
+        log: str,
     ) -> None:
         """Return failed items, each at its due time, or make them dead letters."""
         due_of = dict(zip(claim.keys, dues))
@@ -434,6 +448,7 @@ class Leases:
                 due_of[self._layout.items + position],
                 claim.client,
                 milliseconds_of(item.token),
+                log,
             )
             for position, item in self._end_unless_cancelled(tr, now, claim)
         ]
@@ -452,8 +467,12 @@ class Leases:
                 swept = True
         return swept
 
-    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """End leases that are over by their versions, and renew those not over by the clock."""
+    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
+        """End leases that are over by their versions, and renew those not over by the clock.
+
+        Returns:
+            The positions of the items that became ready and have expired.
+        """
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         # Start all reads before waiting for the first.
@@ -464,7 +483,7 @@ class Leases:
             item = None if claim.value is None else decode_claim(claim.value)
             if item is None or item.lease_end != end:
                 continue
-            lease = decode_lease(timer.value) or Lease(0, 0)
+            lease = lease_of(timer.value)
             left = lease.left(now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
@@ -472,10 +491,18 @@ class Leases:
             else:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free(tr, item.slots)
-                count, client = item.delivery_count, lease.client
-                started_at = milliseconds_of(item.token)
-                failed.append(FailedItem(position, item.value, count, None, client, started_at))
-        self._failures.return_failed(tr, now, failed, LEASE_OVER)
+                failed.append(
+                    FailedItem(
+                        position,
+                        item.value,
+                        item.delivery_count,
+                        None,
+                        lease.client,
+                        milliseconds_of(item.token),
+                        lease.report.log,
+                    )
+                )
+        return self._failures.return_failed(tr, now, failed, LEASE_OVER)
 
     def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:
         """Store a claimed item, and the timer of its lease with this value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
 from fdbqueue.operations.leases import Leases
-from fdbqueue.operations.timers import VERSIONS
-from fdbqueue.types import KeySelector, KeyValue, State, Transaction
+from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
+from fdbqueue.types import KeySelector, KeyValue, Transaction
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
@@ -126,10 +126,12 @@ class Sweep:
             is_all = len(leases) < limit and len(dues) < limit
             moves = bool(leases or dues) and (is_all or not may_leave)
             if moves:
-                self._leases.end_over(tr, now, leases)
-                self._make_available(tr, now, dues)
-                # There may be expired items among those that just became available.
-                expiries = list(begin_read(*due[2]))
+                expired = self._leases.end_over(tr, now, leases)
+                expired += self._make_available(tr, now, dues)
+                self._expire(tr, now, [], expired)
+                if begin is not None:
+                    # No item is taken before all that expired are deleted: look from the first on.
+                    expiries = list(begin_read(*due[2]))
             if expiries:
                 self._expire(tr, now, expiries)
             return Swept(
@@ -155,40 +157,44 @@ class Sweep:
     def _swept(
         self, tr: Transaction, now: int, find: Callable[[], LocatedItem | None]
     ) -> LocatedItem | None:
-        sweeps: dict[State, Callable[[Transaction, int, list[KeyValue]], None]] = {
-            "claimed": self._leases.end_over,
-            "delayed": self._make_available,
-            "ready": self._expire,
-        }
         found = find()
-        for _ in range(2):  # a claimed or delayed item becomes ready, and then expires
-            timer = found and found.timer_over(tr, self._layout, now)
-            if found is None or timer is None:
-                break
-            rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
-            sweeps[found.state](tr, now, rows)
-            found = find()
-        return found
+        timer = found and found.timer_over(tr, self._layout, now)
+        if found is None or timer is None:
+            return found
+        rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
+        if found.state == "ready":
+            self._expire(tr, now, rows)
+        else:
+            move = self._leases.end_over if found.state == "claimed" else self._make_available
+            self._expire(tr, now, [], move(tr, now, rows))
+        return find()
 
-    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """Make the items of these delays available."""
+    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
+        """Make the items of these delays available; return the positions of those that expired."""
         layout = self._layout
         dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
         due_of = {position: due for due, position in dues}
         found = stored_at(tr, layout.delayed, due_of)
+        expired: list[bytes] = []
         self._items.clear_timers(tr, timers)
         for position, stored in found:
             self._items.unpark(tr, layout.delayed, position)
             header, content = header_of(decode_metadata(stored)[1])
             value = with_header(header._replace(since=due_of[position]), content)
             self._items.insert(tr, now, layout.items + position, value)
+            if fate_of_delay(header.expires, now) == Fate.LAPSED:
+                expired.append(position)
         if found:
             self._items.tally(tr, now, delayed=-len(found))
+        return expired
 
-    def _expire(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """Delete items that have expired."""
+    def _expire(
+        self, tr: Transaction, now: int, timers: list[KeyValue], returned: Iterable[bytes] = ()
+    ) -> None:
+        """Delete the items of these timers, and items that became ready when they had expired."""
         layout = self._layout
         positions = [layout.unpack_timer_key(layout.expiries, timer.key)[1] for timer in timers]
+        positions += returned
         found = self._items.at_positions(tr, positions)
         self._items.clear_timers(tr, timers)
         for item in found:

@@ -1,10 +1,17 @@
-"""The fate of an item whose timer is over. A sweep carries it out; a view shows it as done."""
+"""The fate of an item whose timer is over. A sweep carries it out; a view shows it as done.
+
+| Timer | Its item |
+| --- | --- |
+| the end of a lease | becomes a dead letter, ends if it has expired, or becomes ready |
+| the end of a delay | ends if it has expired, or becomes ready |
+| an expiry | ends |
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from fdbqueue.layout.values import Lease
+from fdbqueue.layout.values import ClaimedItem, Lease, decode_lease, header_of
 from fdbqueue.types import Options, State
 
 VERSIONS = 1_000_000
@@ -34,26 +41,43 @@ class Fate(Enum):
         self.after: State | None = after
 
 
-def is_last_attempt(attempts: int, options: Options | None) -> bool:
-    """Return whether an item that failed this often becomes a dead letter."""
-    max_attempts = None if options is None else options.max_attempts
-    return max_attempts is not None and attempts >= max_attempts
-
-
 def has_expired(expires: int | None, now: int) -> bool:
     """Return whether an item has expired; `expires` is `None` or 0 if it never does."""
     return 0 < (expires or 0) <= now
+
+
+def fate_of_return(expires: int | None, now: int) -> Fate:
+    """Return the fate of a claimed item that does not die, or of one staged for a dead process."""
+    return Fate.ENDED if has_expired(expires, now) else Fate.RETURNED
+
+
+def fate_of_failure(attempts: int, expires: int | None, options: Options | None, now: int) -> Fate:
+    """Return the fate of a claimed item that failed this often and is not to be delayed."""
+    max_attempts = None if options is None else options.max_attempts
+    if max_attempts is not None and attempts >= max_attempts:
+        return Fate.DIED
+    return fate_of_return(expires, now)
 
 
 def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | None:
     """Return the fate of an item whose lease is over by its version; `None` if not by the clock."""
     if lease.left(now) > 0:
         return None
-    if is_last_attempt(lease.delivery_count, options):
-        return Fate.DIED
-    return Fate.ENDED if has_expired(lease.expires, now) else Fate.RETURNED
+    return fate_of_failure(lease.delivery_count, lease.expires, options, now)
 
 
 def fate_of_delay(expires: int | None, now: int) -> Fate:
     """Return the fate of an item whose delay is over."""
     return Fate.LAPSED if has_expired(expires, now) else Fate.AVAILABLE
+
+
+def lease_of(timer: bytes, claim: ClaimedItem | None = None) -> Lease:
+    """Return the lease in the value of a timer, with what only the claim is sure to know.
+
+    A timer of an earlier release, or of a repair, lacks the number of attempts and the expiry.
+    """
+    lease = decode_lease(timer) or Lease(0, 0)
+    if claim is None:
+        return lease
+    expires = header_of(claim.value)[0].expires
+    return lease._replace(delivery_count=claim.delivery_count, expires=expires or 0)

@@ -14,12 +14,13 @@ from typing import Any, TypeGuard, get_args
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import InvalidTask, InvalidUniqueKey
+from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.layout.values import LAST_MILLISECOND, utc_time
+from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
+from fdbqueue.operations.failures import MAX_LOG, text_end
 from fdbqueue.operations.items import Filter
-from fdbqueue.types import Claim, Duration, Keep, State, TaskPriority, Transactor
+from fdbqueue.types import Claim, Duration, Keep, Progress, State, TaskPriority, Transactor
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
@@ -219,6 +220,39 @@ def validate_result(result: Any) -> bytes | None:
     (b'{"sent":3}', None)
     """
     return None if result is None else encode_returned(result)
+
+
+def validate_log(log: object) -> str:
+    r"""Return the last lines of a log, which are kept; raise `TypeError` if it is no text.
+
+    >>> len(validate_log("12345\n" * 10_000))
+    7998
+    """
+    if not isinstance(log, str):
+        raise TypeError(f"a log is text, not {log!r}")
+    end = text_end(log, MAX_LOG)
+    return end if end == log else end.partition("\n")[2] or end
+
+
+def validate_report(progress: object, log: object, now: int) -> Report | None:
+    """Return a report on the work on a claim; `None` without progress and log.
+
+    >>> validate_report(Progress(0.5, "page 4"), "", 1000)
+    Report(fraction=0.5, message='page 4', at=1000, log='')
+    """
+    text = validate_log(log)
+    if progress is None:
+        return Report(log=text) if text else None
+    if not isinstance(progress, Progress):
+        raise TypeError(f"progress is a Progress, not {progress!r}")
+    fraction = progress.fraction
+    if isinstance(fraction, bool) or not isinstance(fraction, (int, float)):
+        raise TypeError(f"progress is a number from 0 to 1, not {fraction!r}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"progress is a number from 0 to 1, not {fraction!r}")
+    if not isinstance(progress.message, str):
+        raise TypeError(f"the message of a progress is text, not {progress.message!r}")
+    return Report(float(fraction), error_text(progress.message) or "", now, text)
 
 
 def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str = "items") -> int:

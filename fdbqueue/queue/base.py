@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
-from fdbqueue.database.clock import uuids
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import (
@@ -49,7 +49,9 @@ from fdbqueue.queue.arguments import (
     validate_filter,
     validate_flag,
     validate_lease,
+    validate_log,
     validate_number,
+    validate_report,
     validate_result,
     validate_state,
     validate_wait,
@@ -66,6 +68,7 @@ from fdbqueue.types import (
     MatchCount,
     Options,
     Priority,
+    Progress,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
@@ -311,7 +314,13 @@ class BaseQueue(ABC, Generic[_T]):
 
     @driven
     def ack(
-        self, tr: Transactor, claim: Claim, *, result: Any = None, discarded: str | None = None
+        self,
+        tr: Transactor,
+        claim: Claim,
+        *,
+        result: Any = None,
+        discarded: str | None = None,
+        log: str = "",
     ) -> Steps[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
@@ -334,6 +343,7 @@ class BaseQueue(ABC, Generic[_T]):
                 claim, with up to 8,000,000 bytes in all.
             discarded: Why the jobs were given up instead of done, as text: a queue that keeps done
                 items keeps it with each, and their `ItemInfo.outcome` is `"discarded"`.
+            log: Lines to keep with each done item, as text; its last 8,000 bytes are kept.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -355,7 +365,7 @@ class BaseQueue(ABC, Generic[_T]):
         claim, returned = validate_claim(claim), validate_result(result)
         if returned is not None and len(claim) * len(returned) > MAX_PAYLOAD:
             raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD)
-        return self._store.ack(tr, claim, returned, error_text(discarded))
+        return self._store.ack(tr, claim, returned, error_text(discarded), validate_log(log))
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
@@ -397,6 +407,7 @@ class BaseQueue(ABC, Generic[_T]):
         delay: Duration | None = None,
         error: str | BaseException | None = None,
         dead: bool = False,
+        log: str = "",
     ) -> None:
         """Report that a claimed job failed: its items are retried after a delay.
 
@@ -411,6 +422,7 @@ class BaseQueue(ABC, Generic[_T]):
             error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
                 and the end of the traceback of an exception (see `configure`).
             dead: Whether to make the items dead letters now, however often they were claimed.
+            log: Lines to keep with the attempt, as text; its last 8,000 bytes are kept.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -428,18 +440,32 @@ class BaseQueue(ABC, Generic[_T]):
         claim = validate_claim(claim)
         text, traceback = error_text(error), traceback_text(error)
         dead = validate_flag("dead", dead)
-        self._store.nack(tr, claim, validate_delay(delay), text, traceback, dead)
+        log = validate_log(log)
+        self._store.nack(tr, claim, validate_delay(delay), text, traceback, dead, log)
 
-    def extend(self, tr: Transactor, claim: Claim, lease: Duration = 30) -> None:
+    def extend(
+        self,
+        tr: Transactor,
+        claim: Claim,
+        lease: Duration = 30,
+        *,
+        progress: Progress | None = None,
+        log: str = "",
+    ) -> None:
         """Restart the lease of a claim: it lasts for `lease` seconds from now.
 
         Given a database, the lease starts once more if a tenth of it has passed before the call
         returns. Conflicts and cost are those of `ack`.
 
+        With `progress` or `log`, the call also reports on the work; `get` and `search` return the
+        report until the claim ends. If the lease runs out, the log is kept with the attempt.
+
         Args:
             tr: A transaction or a database.
             claim: A claim that `claim` returned.
             lease: The length of the new lease in seconds, over 0.
+            progress: How far the work is. Without `progress` and `log`, the report stays as it was.
+            log: All lines that were logged so far, as text; its last 8,000 bytes are kept.
 
         Raises:
             LeaseLost: The claim has ended. The transaction must not commit.
@@ -450,9 +476,13 @@ class BaseQueue(ABC, Generic[_T]):
             >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
-            >>> jobs.extend(db, jobs.claim(db, lease=1), lease=60)
+            >>> claim = jobs.claim(db, lease=1)
+            >>> jobs.extend(db, claim, lease=60, progress=fdbqueue.types.Progress(0.4, "page 4"))
+            >>> jobs.get(db, claim.item).progress.message
+            'page 4'
         """
-        self._store.extend(tr, validate_claim(claim), validate_lease(lease))
+        report = validate_report(progress, log, milliseconds())
+        self._store.extend(tr, (validate_claim(claim), report), validate_lease(lease))
 
     @overload
     def release(self, tr: Transactor, claim: Claim, *, delay: Duration | None = None) -> None: ...

@@ -38,6 +38,7 @@ from fdbqueue.types import (
     Item,
     ItemInfo,
     KeyValue,
+    Progress,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
@@ -231,12 +232,13 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     ('ready', 0, [])
     """
     fields = {**_fields(info), "failed_attempts": [*map(_fields, info.failed_attempts)]}
+    fields["progress"] = info.progress and _fields(info.progress)
     del fields["item"]
     return fields
 
 
 def _fields(
-    record: QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt,
+    record: QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt | Progress,
 ) -> dict[str, Any]:
     """Return the fields of a record by name, with times as text."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}

@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec
 
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.layout.values import utc_time
-from fdbqueue.types import Claim, Transaction
+from fdbqueue.layout.values import NO_REPORT, Report, utc_time
+from fdbqueue.queue.arguments import validate_log, validate_report
+from fdbqueue.types import Claim, Progress, Transaction
 
 _P = ParamSpec("_P")
 
@@ -105,6 +106,8 @@ class Context:
         self._seconds_left = seconds_left
         self._extend = extend
         self._endings: list[Ending] = []
+        self._guard = threading.Lock()
+        self._report = NO_REPORT
 
     def __repr__(self) -> str:
         return f"<Context of {self.item!r}, attempt {self.attempt}>"
@@ -137,6 +140,55 @@ class Context:
             LeaseLost: Another worker may have the job.
         """
         self._extend()
+
+    @property
+    def report(self) -> Report:
+        """What the handler has said of its work so far."""
+        return self._report
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Say how far the work is, to show it: `get` and `search` return it as `progress`.
+
+        The worker stores it within about a second, together with what its other jobs have said, and
+        extends the lease. So a job that ends sooner stores nothing, and the call returns at once.
+
+        Args:
+            fraction: The part that is done, from 0 to 1.
+            message: What happens at present, as text; its first 1,000 characters are kept.
+        """
+        with self._guard:
+            progress = Progress(fraction, message)
+            self._report = validate_report(progress, self._report.log, milliseconds()) or NO_REPORT
+
+    def log(self, message: str) -> None:
+        """Add a line to the log of the attempt, with the time.
+
+        The log is stored with `progress`, and kept with the attempt when it ends: as `log` of the
+        failed attempt, or of the done item in a queue that keeps some. It has 8,000 bytes; earlier
+        lines make room for later ones.
+
+        Args:
+            message: The text of the line.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=100)
+            >>> item = jobs.push(db, ["a", "b"])
+            >>> def work(context: Context):
+            ...     for number, page in enumerate(context.item.value):
+            ...         context.progress(number / 2, page)
+            ...         context.log(f"page {page} is done")
+            >>> _ = fdbqueue.Worker(db, jobs, work).run(drain=True)
+            >>> [line.partition(" ")[2] for line in jobs.get(db, item).log.splitlines()]
+            ['page a is done', 'page b is done']
+        """
+        if not isinstance(message, str):
+            raise TypeError(f"a line of the log is text, not {message!r}")
+        time = utc_time(milliseconds()).strftime("%H:%M:%S.%f")[:-3]
+        with self._guard:
+            log = validate_log(f"{self._report.log}{time} {message}\n")
+            self._report = self._report._replace(log=log)
 
     def at_end(
         self,

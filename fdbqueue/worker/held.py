@@ -6,6 +6,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call
@@ -22,6 +23,7 @@ class HeldJob:
         call: The call of its handler; `None` before it is known.
         context: What the handler knows; `None` before the job begins.
         thread: The identifier of the thread that runs it.
+        reported: What its handler had said of its work when that was last stored.
         future: Its coroutine, if it is one.
         told_after: The seconds after which it was told that its time is over; `None` if it was not.
         is_ending: Whether its handler has returned.
@@ -34,6 +36,7 @@ class HeldJob:
     call: Call | None = None
     context: Context | None = None
     thread: int = 0
+    reported: Report = NO_REPORT
     future: futures.Future[Any] | None = None
     told_after: float | None = None
     is_ending: bool = False
@@ -53,6 +56,11 @@ class HeldJob:
         self.context.cancelled.set()
         if self.future is not None:
             self.future.cancel()
+
+    @property
+    def report(self) -> Report:
+        """What its handler has said of its work so far."""
+        return NO_REPORT if self.context is None else self.context.report
 
     @property
     def name(self) -> str:

@@ -358,7 +358,7 @@ class Worker:
                     with in_span():
                         returned = self._encoded(call, self._run_handler(job, call))
                     if context.endings:
-                        self._end_in_transaction(claim, returned, context.endings)
+                        self._end_in_transaction(job, returned, context.endings)
         except LeaseLost:
             self._end(job, "lost")
         except _Stopped:
@@ -373,7 +373,7 @@ class Worker:
             if call.in_transaction or context.endings:
                 self._end(job, "done")
             else:
-                request = self._store.ack_request(claim, returned)
+                request = self._store.ack_request(claim, returned, log=job.report.log)
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
@@ -429,20 +429,20 @@ class Worker:
 
     def _extend(self, job: HeldJob) -> None:
         began = time.monotonic()
-        self._queue.extend(self._db, job.claim, self._lease)
+        self._store.extend(self._db, (job.claim, job.report), self._lease)
         job.lease_end = began + self._lease
 
     def _end_in_transaction(
-        self, claim: Claim, returned: bytes | None, endings: list[Ending]
+        self, job: HeldJob, returned: bytes | None, endings: list[Ending]
     ) -> None:
         """Acknowledge a job in one transaction with what its handler gave to `at_end`."""
 
         def body(tr: Transaction) -> None:
-            self._store.begin_ack(tr, claim)()
+            self._store.begin_ack(tr, job.claim, job.report.log)()
             for ending in endings:
                 ending(tr)
             if returned is not None:
-                self._store.store_returned(tr, claim, returned)
+                self._store.store_returned(tr, job.claim, returned)
 
         change_once(self._queue, self._db, body)
 
@@ -542,7 +542,7 @@ class Worker:
         if isinstance(failure, Outcome) and failure.__cause__ is not None:
             failure = failure.__cause__
         try:
-            self._return(job.claim, outcome, failure)
+            self._return(job, outcome, failure)
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
@@ -556,19 +556,19 @@ class Worker:
         else:
             self._end(job, "failed", failure)
 
-    def _return(self, claim: Claim, outcome: Outcome | None, failure: BaseException) -> None:
+    def _return(self, job: HeldJob, outcome: Outcome | None, failure: BaseException) -> None:
         """Give a claim back, in the way that its outcome says."""
-        queue, db = self._queue, self._db
+        queue, db, claim, log = self._queue, self._db, job.claim, job.report.log
         if isinstance(outcome, Snooze):
             queue.release(db, claim, delay=outcome.after)
         elif isinstance(outcome, Discard):
-            queue.ack(db, claim, discarded=str(outcome))
+            queue.ack(db, claim, discarded=str(outcome), log=log)
         elif isinstance(outcome, Dead):
-            queue.nack(db, claim, error=failure, dead=True)
+            queue.nack(db, claim, error=failure, dead=True, log=log)
         elif isinstance(outcome, RetryIn):
-            queue.nack(db, claim, error=failure, delay=outcome.after)
+            queue.nack(db, claim, error=failure, delay=outcome.after, log=log)
         else:
-            queue.nack(db, claim, error=failure)
+            queue.nack(db, claim, error=failure, log=log)
 
     def _release(self, jobs: list[HeldJob]) -> None:
         """Release jobs that have not started."""
@@ -639,29 +639,34 @@ class Worker:
                 job.context.cancelled.set()
 
     def _renew(self) -> None:
-        """Extend the leases of all held jobs if a third of them is over; renew the worker's row."""
+        """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
+
+        In between, extend those of the jobs that have reported anything, to store that.
+        """
         with self._guard:
             held = list(self._held)
-        now = time.monotonic()
-        claims = [job.claim for job in held]
-        if not claims or now - self._extended_at < 0.99 * self._lease / 3:
-            if not claims:
-                self._extended_at = now
-            if self._presence.is_due(len(claims)):
-                write = partial(self._presence.write, jobs=len(claims))
+        now, n = time.monotonic(), len(held)
+        if not held or now - self._extended_at >= 0.99 * self._lease / 3:
+            self._extended_at = now
+            extended = held
+        else:
+            extended = [job for job in held if job.report != job.reported]
+        if not extended:
+            if self._presence.is_due(n):
+                write = partial(self._presence.write, jobs=n)
                 self._try("cannot be listed among the workers", write)
             return
-        self._extended_at = now
-        renew = self._presence.renewal(len(claims))
+        renew = self._presence.renewal(n)
+        extensions = [(job.claim, job.report) for job in extended]
         try:
-            errors = self._store.extend_each(self._db, claims, self._lease, renew)
+            errors = self._store.extend_each(self._db, extensions, self._lease, renew)
         except Exception as error:
             message = "%s: the leases of %d jobs cannot be extended: %s"
-            _log.error(message, self._name, len(claims), error)
+            _log.error(message, self._name, len(extended), error)
             return
-        for job, lost in zip(held, errors):
+        for job, (_, report), lost in zip(extended, extensions, errors):
             if lost is None:  # else the job just ended, or its end will report the loss
-                job.lease_end = now + self._lease
+                job.lease_end, job.reported = now + self._lease, report
 
     def _try(self, failure: str, change: Callable[[Database], None]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""

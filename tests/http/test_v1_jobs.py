@@ -375,3 +375,24 @@ def test_delayed_jobs_come_when_they_are_due(db: Any, name: str, jobs: Api) -> N
     assert jobs.claim() == []
     come_due(db, queue_of(db, name))
     assert jobs.claim()[0]["item"] == "later"
+
+
+def test_a_client_reports_on_its_work(db: Any, jobs: Api, name: str) -> None:
+    queue = make(db, name, "priority")
+    queue.configure(db, keep=10)
+    id = jobs.push("job")
+    (claim,) = jobs.claim()
+    report = {"progress": 0.4, "message": "page 4", "log": "began\n"}
+    jobs.post("/extend", {"token": claim["token"], **report})
+    info = jobs.get(f"/items/{id}")
+    reported = info["progress"]
+    assert (reported["fraction"], reported["message"], info["log"]) == (0.4, "page 4", "began\n")
+    assert datetime.fromisoformat(reported["reported_at"]).tzinfo
+    jobs.post("/nack", {"token": claim["token"], "delay": 0, "log": "failed\n"})
+    (claim,) = jobs.claim()
+    jobs.post("/ack", {"token": claim["token"], "log": "sent\n"})
+    info = jobs.get(f"/items/{id}")
+    assert (info["progress"], info["log"]) == (None, "sent\n")
+    assert [attempt["log"] for attempt in info["failed_attempts"]] == ["failed\n"]
+    problem = jobs.problem("POST", "/extend", {"token": claim["token"], "progress": 1.5})
+    assert problem["status"] == 422

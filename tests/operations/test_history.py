@@ -17,7 +17,7 @@ from fdbqueue.layout.key_table import Space
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push
-from tests.support.leases import look_again
+from tests.support.leases import lapse, look_again
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 NOON = 1_900_800_000  # a multiple of a day
@@ -167,6 +167,28 @@ def test_waiting_times_are_those_of_ready_items(db: Any, queue: PriorityQueue, n
     assert queue.history(db)[0].waiting_median == pytest.approx(20, rel=0.2)
 
 
+def test_run_times_are_those_of_attempts(db: Any, queue: PriorityQueue, now: Clock) -> None:
+    """From the claim until it is acknowledged, has failed, or is found to be over."""
+    for seconds, end in ((40, queue.ack), (90, queue.nack)):
+        queue.push(db, "x")
+        claim = queue.claim(db)
+        now.time += seconds
+        end(db, claim)
+        minutes = queue.history(db)[0]
+        assert minutes.running_median == pytest.approx(seconds, rel=0.2)
+        assert minutes.running_p95 is not None
+        assert seconds < minutes.running_p95 < 1.5 * seconds
+        now.time += 5 * MINUTE
+        assert queue.history(db)[0].running_median is None
+    queue.clear(db)
+    queue.push(db, "x")
+    look(queue).claim(db)
+    now.time += 200
+    lapse(db, queue)
+    assert look(queue).claim(db) is not None
+    assert queue.history(db)[0].running_median == pytest.approx(200, rel=0.2)
+
+
 def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now: Clock) -> None:
     queue.configure(db, max_attempts=3)
     item = queue.push(db, "x")
@@ -258,9 +280,9 @@ def test_a_busy_client_pays_once_in_a_period(db: Any, queue: PriorityQueue, now:
     reads, written = costs[2]
     assert written == 0
     now.time += 5
-    assert cost() == (reads, 1)  # a client notes waiting times once a second
+    assert cost() == (reads, 2)  # a client notes a waiting time and a run time once a second
     now.time += 30
-    assert cost()[1] == 3
+    assert cost()[1] == 4
 
 
 def test_a_client_that_finds_nothing_writes_nothing(

@@ -86,7 +86,9 @@ CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {
     "claim of several": lambda queue, db, _: queue.claim(db, lease=LEASE, n=2),
     "claim of an agent": lambda queue, db, _: queue.claim(db, lease=LEASE, agent="ada"),
     "extend": lambda queue, db, claim: queue.extend(db, claim, LEASE),
-    "extend_each": lambda queue, db, claim: store_of(queue).extend_each(db, list(claim), LEASE),
+    "extend_each": lambda queue, db, claim: store_of(queue).extend_each(
+        db, [(each, None) for each in claim], LEASE
+    ),
 }
 
 

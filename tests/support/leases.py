@@ -7,6 +7,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.values import (
+    Lease,
     decode_claim,
     decode_lease,
     decode_metadata,
@@ -40,9 +41,9 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
                 del tr[row.key]
                 tr[layout.claims + place] = encode_claim(item._replace(lease_end=1))
                 expires = header_of(item.value)[0].expires
-                lease = decode_lease(row.value)
-                client = lease.client if lease else ""
-                timer = encode_lease(0, 0, item.delivery_count, expires, client)
+                lease = decode_lease(row.value) or Lease(0, 0)
+                client, report = lease.client, lease.report
+                timer = encode_lease(0, 0, item.delivery_count, expires, client, report)
                 tr[layout.timer_key(layout.leases, 1, place)] = timer
 
     body(db)

@@ -39,6 +39,9 @@ _MAX_SECONDS = 10**10
 
 Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
 PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
+Log = Annotated[
+    str, Field(max_length=100_000, description="Lines of the log; the last 8,000 bytes are kept.")
+]
 
 
 def _time_from_text(value: Any) -> Any:
@@ -160,6 +163,7 @@ class Ack(OfClaim):
     """A claim whose job is done, and what to push in the same transaction."""
 
     result: JsonValue = None
+    log: Log = ""
     then: list[FollowUp] = Field(default=[], max_length=100)
 
 
@@ -169,12 +173,16 @@ class Nack(OfClaim):
     delay: Seconds | None = Field(None, description="Seconds until the next attempt.")
     error: str | None = Field(None, max_length=100_000)
     dead: bool = Field(False, description="Make it a dead letter now.")
+    log: Log = ""
 
 
 class Extend(OfClaim):
-    """A claim that needs more time."""
+    """A claim that needs more time, and what its client reports of the work."""
 
     lease: PositiveSeconds = 30
+    progress: float | None = Field(None, ge=0, le=1, description="The part that is done.")
+    message: str = Field("", max_length=1000, description="What happens now; with `progress`.")
+    log: Log = ""
 
 
 class Release(OfClaim):
@@ -289,6 +297,14 @@ class Claims(BaseModel):
     claims: list[Claimed]
 
 
+class Progress(BaseModel):
+    """How far the work on a claimed item is."""
+
+    fraction: float = Field(description="The part that is done, from 0 to 1.")
+    message: str
+    reported_at: str
+
+
 class Info(BaseModel):
     """Everything about an item, by the names of `ItemInfo` in Python."""
 
@@ -313,6 +329,8 @@ class Info(BaseModel):
     result: Any
     error: str | None
     unique: str | None
+    progress: Progress | None = Field(description="What its client reported; null if not claimed.")
+    log: str
     failed_attempts: list[dict[str, Any]]
 
 
@@ -477,6 +495,10 @@ class HistoryWindow(BaseModel):
         description="The seconds that half of the items waited at most before they were taken."
     )
     waiting_p95: float | None = Field(description="The same for 95 % of the items.")
+    running_median: float | None = Field(
+        description="The seconds that half of the attempts took at most, from the claim to its end."
+    )
+    running_p95: float | None = Field(description="The same for 95 % of the attempts.")
     buckets: list[HistoryBucket] = Field(description="The periods in which something happened.")
 
 

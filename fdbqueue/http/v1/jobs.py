@@ -42,7 +42,7 @@ from fdbqueue.http.v1.values import (
 )
 from fdbqueue.queue.base import change_once, claim_from_text, claim_text
 from fdbqueue.queue.transfer.idempotency import remembered
-from fdbqueue.types import Claim, Transaction
+from fdbqueue.types import Claim, Progress, Transaction
 
 _B = TypeVar("_B", bound=BaseModel)
 _C = TypeVar("_C", bound=bodies.OfClaim)
@@ -248,7 +248,7 @@ async def ack(request: Request) -> Response:
     call, claim = await _read_claim(request, bodies.Ack)
     served, body = call.served, call.body
     if not body.then:
-        await call.handle.ack(served.db, claim, result=body.result)
+        await call.handle.ack(served.db, claim, result=body.result, log=body.log)
         return json_response({"ids": []})
     targets: list[AnyQueue] = []
     for each in body.then:
@@ -258,7 +258,7 @@ async def ack(request: Request) -> Response:
         targets.append(target)
 
     def acknowledge(tr: Transaction) -> list[str]:
-        call.queue.ack(tr, claim, result=body.result)
+        call.queue.ack(tr, claim, result=body.result, log=body.log)
         return [push(tr, target, each)[0] for target, each in zip(targets, body.then)]
 
     ids = await aio.run(change_once, call.queue, served.db, acknowledge)
@@ -281,7 +281,7 @@ async def nack(request: Request) -> Response:
     call, claim = await _read_claim(request, bodies.Nack)
     body = call.body
     await call.handle.nack(
-        call.served.db, claim, delay=body.delay, error=body.error, dead=body.dead
+        call.served.db, claim, delay=body.delay, error=body.error, dead=body.dead, log=body.log
     )
     return Response(status_code=204)
 
@@ -293,9 +293,15 @@ async def nack(request: Request) -> Response:
     responses=links(204, of_claim(SAME_TOKEN)),
 )
 async def extend(request: Request) -> Response:
-    """Restart the lease of a claim: it lasts for `lease` seconds from now."""
+    """Restart the lease of a claim: it lasts for `lease` seconds from now.
+
+    With `progress` or `log`, report on the work, too: the item shows it until the claim ends.
+    Without them, the last report stays.
+    """
     call, claim = await _read_claim(request, bodies.Extend)
-    await call.handle.extend(call.served.db, claim, call.body.lease)
+    body = call.body
+    progress = None if body.progress is None else Progress(body.progress, body.message)
+    await call.handle.extend(call.served.db, claim, body.lease, progress=progress, log=body.log)
     return Response(status_code=204)
 
 

@@ -8,16 +8,16 @@ from typing import NamedTuple, TypeVar
 
 from fdbqueue.layout.items import Counters, StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import (
-    Lease,
-    decode_claim,
-    decode_expiry,
-    decode_lease,
-    header_of,
-    with_header,
-)
+from fdbqueue.layout.values import decode_claim, decode_expiry, header_of, with_header
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
-from fdbqueue.operations.timers import LEASE_OVER, Fate, fate_of_delay, fate_of_lease, has_expired
+from fdbqueue.operations.timers import (
+    LEASE_OVER,
+    Fate,
+    fate_of_delay,
+    fate_of_lease,
+    fate_of_return,
+    lease_of,
+)
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
 from fdbqueue.types import KeyValue, Options, ReadTransaction, State
 
@@ -84,9 +84,9 @@ def begin_overdue(
         leases, dues, expiries = reads
         for row in leases:
             _, position = layout.unpack_timer_key(layout.leases, row.key)
-            lease = decode_lease(row.value) or Lease(0, 0)
-            if lease.delivery_count == 0:  # a timer of an earlier release, or of a repair
-                lease = _lease_of_claim(tr[layout.claims + position].value, lease)
+            lease = lease_of(row.value)
+            if lease.delivery_count == 0 and (claim := tr[layout.claims + position].value):
+                lease = lease_of(row.value, decode_claim(claim))
             fate = fate_of_lease(lease, options, now)
             if fate is not None:
                 overdue.fates[position] = fate
@@ -98,21 +98,11 @@ def begin_overdue(
             overdue.fates[position] = Fate.EXPIRED
         for key, value in staged:
             position = layout.position(key)
-            is_over = has_expired(header_of(value)[0].expires, now)
-            overdue.fates[position] = Fate.ENDED if is_over else Fate.RETURNED
+            overdue.fates[position] = fate_of_return(header_of(value)[0].expires, now)
             overdue.staged[position] = value
         return overdue
 
     return finish
-
-
-def _lease_of_claim(claim: bytes | None, lease: Lease) -> Lease:
-    """Return a lease with what its timer does not know."""
-    if claim is None:
-        return lease
-    item = decode_claim(claim)
-    expires = header_of(item.value)[0].expires
-    return lease._replace(delivery_count=item.delivery_count, expires=expires or 0)
 
 
 def with_timers(counters: Counters) -> tuple[int, int, int]:

@@ -193,10 +193,10 @@ def _uncounted_attempt() -> None:
     """An attempt that failed does not count."""
     from fdbqueue.operations.failures import Failures
 
-    def return_failed(return_failed: Callable[..., None]) -> Callable[..., None]:
-        def without_count(self: Any, tr: Any, now: int, failed: Any, *args: Any) -> None:
+    def return_failed(return_failed: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
+        def without_count(self: Any, tr: Any, now: int, failed: Any, *args: Any) -> list[bytes]:
             uncounted = [each._replace(attempts=each.attempts - 1) for each in failed]
-            return_failed(self, tr, now, uncounted, *args)
+            return return_failed(self, tr, now, uncounted, *args)
 
         return without_count
 
@@ -212,7 +212,7 @@ def _sweep_without_conflict() -> None:
     from fdbqueue.operations.leases import Leases
     from fdbqueue.operations.sweep import Sweep
 
-    def by_snapshot(sweep: Callable[..., None]) -> Callable[..., None]:
+    def by_snapshot(sweep: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         return lambda self, tr, *args: sweep(self, _Snapshot(tr), *args)
 
     _change(Sweep, "_make_available", by_snapshot)
