@@ -28,6 +28,7 @@ from fdbqueue import (
     aio,
     embedded,
     jobs,
+    testing,
     transactional,
 )
 from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
@@ -303,3 +304,17 @@ def declared_jobs(tr: Transaction) -> None:
     build.push()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     page = fetch.bind("https://example.com")
     send.push_many([page])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def helpers_for_tests(db: Database) -> None:
+    with testing.bound_app(app, db) as bound, testing.Clock() as clock:
+        assert_type(bound, jobs.App)
+        clock.advance("1h")
+        assert_type(testing.drain(app, "mail", advance=clock, limit=3), testing.Drained)
+        assert_type(testing.drain(app).of(send)[0].error, BaseException | None)
+        assert_type(testing.assert_pushed(build, target="all"), testing.Pushed)
+        assert_type(testing.pushed(fetch), list[testing.Pushed])
+        testing.refute_pushed(store)
+        testing.drain(app).outcomes(send.push("a", subject="b"))
+        testing.drain(app, clock)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        testing.assert_pushed(send.function)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fdbqueue.database.opening import open as open_database
@@ -19,6 +20,7 @@ from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Handle, Job
+from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
 from fdbqueue.types import Database, ItemInfo, stored_job
@@ -78,11 +80,10 @@ class DrainLimit(FdbqueueError, AssertionError):
     def __init__(self, limit: int, drained: Drained) -> None:
         self.limit = limit
         self.drained = drained
-        last = ", ".join(f"{each.job} {each.outcome}" for each in drained[-3:])
+        first = ", ".join(f"{each.job} {each.outcome}" for each in drained[:3])
         super().__init__(
-            f"more than {limit:,} attempts, and jobs still wait; the last ones: {last}; "
-            "a job that comes back or pushes itself for ever needs `drain` without `advance`, and "
-            "many jobs a higher `limit`"
+            f"more than {limit:,} attempts: {first} and so on; a job may push itself or come back "
+            "for ever; without `advance` a drain runs only what is due now, and `limit` allows more"
         )
 
 
@@ -144,6 +145,7 @@ def drain(app: App, *queues: str, advance: Clock | None = None, limit: int = 1_0
         ...     drain(app, advance=clock).outcomes()
         ['failed', 'dead']
     """
+    limit = validate_number(limit, "limit", 1)
     return _Drain(app, list(queues) or known_queues(app), limit).run(advance)
 
 
@@ -157,20 +159,18 @@ class _Drain:
         self._limit = limit
 
     def run(self, clock: Clock | None) -> Drained:
-        moves = 0
-        while True:
+        quiet = 0  # the queues that were empty since the last attempt
+        for queue in cycle(self._queues):
             before = len(self.drained)
-            for queue in self._queues:
-                self._work(queue)
-            if len(self.drained) > before:
-                continue
-            left = math.inf if clock is None else min(map(self._seconds_left, self._queues))
-            if clock is None or left == math.inf:
-                return self.drained
-            moves += 1
-            if moves > 2 * self._limit:
-                raise DrainLimit(self._limit, self.drained)
-            clock.advance(left)
+            self._work(queue)
+            quiet = 1 if len(self.drained) > before else quiet + 1
+            if quiet == len(self._queues):
+                left = min(map(self._seconds_left, self._queues))
+                if clock is None or left == math.inf:
+                    break
+                clock.advance(left)
+                quiet = 0
+        return self.drained
 
     def _seconds_left(self, queue: str) -> float:
         """Return the seconds until a job is due, or a lease is over."""

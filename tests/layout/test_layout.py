@@ -111,8 +111,7 @@ def test_golden_bytes_of_the_history(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_900_800_000]
-    to_nanoseconds = SimpleNamespace(time_ns=lambda: now[0] * 10**9)
-    monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
+    monkeypatch.setattr("fdbqueue.database.clock.nanoseconds", lambda: now[0] * 10**9)
     monkeypatch.setattr("fdbqueue.layout.keys.time_of", lambda _: utc_time(1_900_799_999_985))
     queue = PriorityQueue(space)
     queue.push(db, 1)

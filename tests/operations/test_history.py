@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = float(NOON)
-        monkeypatch.setattr(clock, "time", SimpleNamespace(time_ns=lambda: int(self.time * 10**9)))
+        monkeypatch.setattr(clock, "nanoseconds", lambda: int(self.time * 10**9))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +25,12 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._ahead = 0.0
-        monkeypatch.setattr(clock, "time", SimpleNamespace(time_ns=self._time_ns))
+        monkeypatch.setattr(clock, "nanoseconds", self._nanoseconds)
 
     def is_ahead(self, seconds: float) -> None:
         self._ahead = seconds
 
-    def _time_ns(self) -> int:
+    def _nanoseconds(self) -> int:
         return time.time_ns() + int(self._ahead * 10**9)
 
 

@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.admin import check
 from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import Clock, FaultyDatabase
 from recipes.deadline_queue import DeadlineQueue
 from tests.support.keys import layout_of
 
@@ -371,16 +371,15 @@ def test_task_calls_take_part_in_the_callers_transaction(
 
 
 def test_with_ageing_a_task_is_not_overtaken_by_tasks_pushed_much_later(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+    db: Any, space: Subspace, clock: Clock
 ) -> None:
     """Check the bound in the class docstring for each priority under a flood of urgent tasks."""
     tasks = TaskQueue(space["ageing"], ageing=timedelta(seconds=60))
-    began = 1_000_000_007.0
     for second in range(0, 600, 10):
-        monkeypatch.setattr("fdbqueue.queue.task.time.time", lambda second=second: began + second)
         if second == 30:
             tasks.push_many(db, [{"priority": p, "payload": -p} for p in TaskPriority])
         tasks.push(db, priority=CRITICAL, payload=second)
+        clock.advance(10)
     order = payloads(tasks.get_all_tasks(db))
     for priority in TaskPriority:
         passed_by = [each for each in order[: order.index(-priority)] if each > 30]

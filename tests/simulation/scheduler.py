@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import fdbqueue
 from fdbqueue.errors import FDBError
-from fdbqueue.testing import FaultyDatabase, FaultyReads, FaultyTransaction
+from fdbqueue.testing.faults import FaultyDatabase, FaultyReads, FaultyTransaction
 
 MAX_VERSIONS_IN_FLIGHT = 100_000_000  # by which a recovery advances the version
 

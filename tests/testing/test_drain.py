@@ -257,8 +257,11 @@ def test_a_drain_ends_after_a_number_of_attempts(app: App, name: str, clock: Clo
         raise Snooze("1h")
 
     snooze.push()
-    with pytest.raises(DrainLimit, match="snoozed"):
+    with pytest.raises(DrainLimit, match="snooze snoozed, "):
         drain(app, f"{name}-b", advance=clock, limit=10)
+    with pytest.raises(ValueError, match="limit is a number of items from 1"):
+        drain(app, limit=0)
+    assert drain(App(app.db), advance=clock) == []
 
 
 def test_a_paused_queue_ends_a_drain(app: App, name: str, clock: Clock) -> None:
