@@ -47,6 +47,12 @@ class JobHandler(Handler):
         """True if a job is the body of a transaction."""
         return any(job.takes == "Transaction" for job in self._jobs.values())
 
+    @property
+    def may_be_last(self) -> bool:
+        """True if the policy of a job has a single attempt."""
+        policies = [job.settings.retry for job in self._jobs.values()]
+        return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
+
     def call(self, context: Context) -> Call:
         """Return the call for a job.
 

@@ -126,6 +126,11 @@ class Handler(ABC):
     def can_overlap(self) -> bool:
         """True if one thread may run several jobs, each while others wait for the database."""
 
+    @property
+    def may_be_last(self) -> bool:
+        """True if a job may have a single attempt, whatever its queue allows."""
+        return False
+
     @abstractmethod
     def call(self, context: Context) -> Call:
         """Return the call for a job."""

@@ -341,7 +341,7 @@ class Worker:
         lease_end = time.monotonic() + self._lease
         jobs = [HeldJob(each, lease_end) for each in claim]
         free = max(0, self._concurrency - len(self._held))
-        are_last = self._store.options.max_attempts == 1
+        are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from django.db import connection
@@ -97,6 +98,16 @@ def use_database() -> None:
     connection.ensure_connection()
     connections.append(connection)
     ran.append(connection.connection is not None)
+
+
+release = threading.Event()
+
+
+@task
+@options(timeout=0.01)
+def hang() -> None:
+    ran.append(threading.current_thread())
+    release.wait()
 
 
 hidden = task(lambda: None)

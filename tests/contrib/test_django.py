@@ -28,7 +28,7 @@ from fdbqueue.contrib.django.api import (
     task_started,
 )
 from fdbqueue.contrib.django.running import worker_app
-from fdbqueue.errors import PayloadTooLarge
+from fdbqueue.errors import PayloadTooLarge, TimedOut
 from fdbqueue.jobs import Retry
 from fdbqueue.testing import Clock
 from tests.contrib import tasks
@@ -328,6 +328,33 @@ def test_signals_tell_of_the_steps_of_a_task(backend: Any, name: str, sent: list
     ]
 
 
+def test_a_task_that_takes_too_long_has_failed(
+    backend: Any, name: str, sent: list[Any], request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(tasks.release.set)
+    tasks.release.clear()
+    result = tasks.hang.using(queue_name=name).enqueue()
+    assert work(backend, name, grace=0) == WorkerReport(failed=1)
+    result.refresh()
+    assert result.status == FAILED
+    (error,) = result.errors
+    assert error.exception_class is TimedOut
+    assert "release.wait()" in error.traceback  # where it hangs
+    tasks.release.set()
+    wait_until(lambda: not tasks.ran[0].is_alive())
+    assert [each[0] for each in sent] == ["enqueued", "started"]
+
+
+def test_a_task_that_was_cancelled_has_failed(db: Any, backend: Any, name: str) -> None:
+    result = tasks.note.using(queue_name=name).enqueue()
+    queue = fdbqueue.PriorityQueue.existing(db, name)
+    claim: Any = queue.claim(db)
+    assert queue.cancel(db, result.id)
+    queue.ack(db, claim)
+    result.refresh()
+    assert (result.status, result.is_finished) == (FAILED, True)
+
+
 def test_a_task_that_is_tried_again_has_not_finished(
     backend: Any, name: str, sent: list[Any]
 ) -> None:
@@ -393,13 +420,20 @@ def test_threads_share_the_database_in_memory() -> None:
         (["nowhere"], "has no queue 'nowhere'"),
         (["--concurrency", "0"], "concurrency"),
         (["--lease", "long"], "lease"),
-        (["--backend", "unknown"], "unknown"),
+        (["--backend", "unknown"], "'unknown' is not an FdbqueueBackend"),
     ],
 )
 def test_wrong_arguments_of_the_command(backend: Any, arguments: list[str], message: str) -> None:
-    with pytest.raises(Exception, match=message) as raised:
+    with pytest.raises(CommandError, match=message):
         call_command("fdbqueue_work", *arguments, "--drain", "-v0")
-    assert isinstance(raised.value, CommandError) or "unknown" in message
+
+
+def test_the_command_says_which_database_cannot_be_opened(
+    options: dict[str, Any], backend: Any, tmp_path: Path
+) -> None:
+    options["database"] = str(tmp_path / "no.cluster")
+    with pytest.raises(CommandError, match=r"no cluster file .*no\.cluster"):
+        call_command("fdbqueue_work", "--drain", "-v0")
 
 
 PROJECT = """

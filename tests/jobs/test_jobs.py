@@ -413,3 +413,16 @@ def test_import_of_the_library_loads_no_jobs() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert printed.stdout == "[]\n"
+
+
+def test_jobs_with_a_single_attempt_are_not_claimed_ahead(db: Any, app: App, name: str) -> None:
+    """The death of the worker would cost such a job its only attempt before it began."""
+    claimed = []
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def count() -> None:
+        claimed.append(app.queue(name).stats(db).claimed)
+
+    count.push_many([count.bind() for _ in range(20)])
+    app.work(name, drain=True, concurrency=1)
+    assert claimed == [1] * 20

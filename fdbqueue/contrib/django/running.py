@@ -81,6 +81,8 @@ def _function(backend: FdbqueueBackend, task: Task[..., Any], policy: Any) -> Ca
             if outcome is error:
                 raise
             raise outcome from error
+        if context.cancelled.is_set():
+            context.extend()  # raises an error if the worker has given up on the task
         finish(result, TaskResultStatus.SUCCESSFUL, returned)
         return returned
 

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from fdbqueue.contrib.django.api import task_backends
 from fdbqueue.contrib.django.backend import FdbqueueBackend
 from fdbqueue.contrib.django.running import worker_app
+from fdbqueue.errors import FdbqueueError
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
 
@@ -53,7 +54,7 @@ class Command(BaseCommand):
         **_options: Any,
     ) -> None:
         """Run the worker."""
-        chosen = task_backends[backend]
+        chosen = task_backends[backend] if backend in task_backends.settings else None
         if not isinstance(chosen, FdbqueueBackend):
             raise CommandError(f"the task backend {backend!r} is not an FdbqueueBackend")
         unknown = {*queues} - chosen.queues
@@ -70,7 +71,7 @@ class Command(BaseCommand):
         try:
             app = worker_app(chosen)
             report = app.work(*names, concurrency=concurrency, lease=lease, name=name, drain=drain)
-        except ValueError as error:
+        except (FdbqueueError, ValueError) as error:
             raise CommandError(str(error)) from error
         if verbosity:
             self.stdout.write(f"{report.done:,} done, {report.failed:,} failed")
