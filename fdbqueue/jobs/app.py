@@ -260,7 +260,9 @@ class App:
         """
         names = queues or tuple(dict.fromkeys(job.settings.queue for job in self._jobs.values()))
         if not names:
-            raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
+            raise ValueError(
+                "the app has no jobs; its module has to import the modules that declare them"
+            )
         _log.info(
             "working on %s: queues %s; jobs %s",
             self._where(),
