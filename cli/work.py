@@ -405,8 +405,11 @@ def _loaded(path: str, noun: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # the module may raise anything
+        text = _origin(error)
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            text += f"; it is neither in {os.getcwd()} nor on the Python path"
         raise click.UsageError(
-            f"{path!r} cannot be loaded as MODULE:{noun.upper()}: {_origin(error)}"
+            f"{path!r} cannot be loaded as MODULE:{noun.upper()}: {text}"
         ) from error
 
 

@@ -337,7 +337,9 @@ class App:
         """
         names = queues_of(self, queues)
         if not names:
-            raise ValueError("the app has no jobs, so there is nothing to work on; name a queue")
+            raise ValueError(
+                "the app has no jobs; its module has to import the modules that declare them"
+            )
         shares = shares_of(names, concurrency, at_most, weights)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
         for option, number in {**limits, "processes": processes}.items():

@@ -79,6 +79,8 @@ def test_only_the_named_queues_are_worked_on(fdbq: Shell) -> None:
 def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     write_shop(fdbq)
     assert "'shop' does not name an app" in error_of(fdbq("work", "--app", "shop"))
+    elsewhere = error_of(fdbq("work", "--app", "shpo:app"))
+    assert f"it is neither in {fdbq.path} nor on the Python path" in elsewhere
     assert "'shop:add' is not an app" in error_of(fdbq("work", "--app", "shop:add"))
     assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
     assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
