@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -141,6 +142,7 @@ class _Converters(NamedTuple):
         rest: That of `*args`, with its name.
         extra: That of `**kwargs`.
         result: That of the result.
+        fewest: The number of positional arguments that suffice without keyword arguments.
     """
 
     positional: list[tuple[str, _Converter]]
@@ -148,6 +150,7 @@ class _Converters(NamedTuple):
     rest: tuple[str, _Converter]
     extra: _Converter
     result: _Converter
+    fewest: float
 
 
 class Arguments:
@@ -188,6 +191,7 @@ class Arguments:
         named: dict[str, _Converter] = {}
         extra = _Converter(self._name, Any)
         rest = "", extra
+        fewest = 0.0
         for name, parameter in self._signature.parameters.items():
             converter = self._converter(name, parameter.annotation)
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -199,8 +203,10 @@ class Arguments:
                     positional.append((name, converter))
                 if parameter.kind is not parameter.POSITIONAL_ONLY:
                     named[name] = converter
+                if parameter.default is parameter.empty:
+                    fewest += math.inf if parameter.kind is parameter.KEYWORD_ONLY else 1
         result = self._converter(_RETURN, self._signature.return_annotation)
-        return _Converters(positional, named, rest, extra, result)
+        return _Converters(positional, named, rest, extra, result, fewest)
 
     def _converter(self, name: str, annotation: Any) -> _Converter:
         """Return the converter for an annotation, which may be text that Python has to evaluate."""
@@ -229,7 +235,7 @@ class Arguments:
         """
         converters = self._converters
         try:
-            self._signature.bind(*args, **kwargs)
+            self._bind(args, kwargs)
         except TypeError as error:
             raise InvalidArguments(self._name, None, str(error)) from None
         return _converted(converters, args, kwargs, _Converter.encode)
@@ -261,7 +267,7 @@ class Arguments:
         """
         converters = self._converters
         try:
-            self._signature.bind(*args, **kwargs)
+            self._bind(args, kwargs)
         except TypeError as error:
             raise UndecodableArguments(self._name, None, str(error)) from None
         values, named = _converted(converters, args, kwargs, _Converter.decode)
@@ -282,6 +288,12 @@ class Arguments:
     def names(self) -> list[str]:
         """The names of the parameters."""
         return [*self._signature.parameters]
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `TypeError` unless the function takes these arguments."""
+        converters = self._converters
+        if kwargs or not converters.fewest <= len(args) <= len(converters.positional):
+            self._signature.bind(*args, **kwargs)  # which takes longer than the rest of a job
 
     def encode_result(self, value: Any) -> Any:
         """Return the JSON form of a result.
@@ -307,7 +319,7 @@ def _converted(
     convert: Callable[[_Converter, str, Any], Any],
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return what a conversion returns for each of some arguments that the function takes."""
-    positional, named, (rest_name, rest), extra, _ = converters
+    positional, named, (rest_name, rest), extra, *_ = converters
     values = [convert(each, name, value) for (name, each), value in zip(positional, args)]
     values += [convert(rest, rest_name, value) for value in args[len(positional) :]]
     by_name = {name: convert(named.get(name, extra), name, value) for name, value in kwargs.items()}

@@ -140,8 +140,8 @@ class Context:
 
     def limit_attempts(self, attempts: int | None) -> None:
         """Lower the number of attempts to that of the job's own policy."""
-        limits = [limit for limit in (attempts, self.max_attempts) if limit is not None]
-        self.max_attempts = min(limits, default=None)
+        if attempts is not None and (self.max_attempts is None or attempts < self.max_attempts):
+            self.max_attempts = attempts
 
     def extend(self) -> None:
         """Make sure that the job is still this worker's, and restart its lease.

@@ -1,28 +1,21 @@
-"""The workers that `tests.benchmarks.tasks` compares, and the servers that they need.
-
-Every queue is durable: a push that returned is on disk. None keeps jobs that are done.
-"""
+"""Peers on SQLite and on Postgres that `tests.benchmarks.tasks` compares with this library."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-import fdbqueue
-from fdbqueue import PriorityQueue, Subspace
+from tests.benchmarks.redis_peers import REDIS_PEERS, drained
 from tests.benchmarks.servers import (
     has_postgres,
     has_redis,
@@ -30,87 +23,7 @@ from tests.benchmarks.servers import (
     postgres_server,
     redis_server,
 )
-
-SPACE = Subspace(("benchmark", "tasks"))
-
-started_jobs: SimpleQueue[tuple[int, int]] = SimpleQueue()
-"""For each job that this process started, the times of its push and its start, in nanoseconds."""
-
-
-def handle(pushed: int) -> None:
-    """Handle a job: note that it started, and nothing else."""
-    started_jobs.put((pushed, time.monotonic_ns()))
-
-
-class Contender(Protocol):
-    """A queue with workers. It can be sent to another process, and connects there."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def setting(self) -> str:
-        """The settings of the queue and its workers, for the table."""
-
-    @property
-    def concurrencies(self) -> tuple[int, ...]:
-        """The numbers of jobs at a time in a worker process that are worth a try."""
-
-    def load(self, jobs: int) -> None:
-        """Empty the queue and push a number of jobs."""
-
-    def pusher(self) -> Callable[[int], object]:
-        """Connect; return a function that pushes a job, given the time."""
-
-    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        """Connect; return a function that does jobs until there are none, or forever."""
-
-
-@dataclass(frozen=True)
-class Library:
-    """This library's worker, on either engine."""
-
-    engine: str
-    url: str
-    in_transaction: bool
-    concurrencies: tuple[int, ...] = (1, 10)
-
-    @property
-    def name(self) -> str:
-        return f"{self.engine}, {'exactly' if self.in_transaction else 'at least'} once"
-
-    @property
-    def setting(self) -> str:
-        return "handler(tr, item)" if self.in_transaction else "handler(item)"
-
-    def open(self) -> tuple[Any, PriorityQueue]:
-        db = fdbqueue.open(self.url)
-        queue = PriorityQueue(SPACE)
-        queue.is_empty(db)  # connects to a cluster
-        return db, queue
-
-    def load(self, jobs: int) -> None:
-        db, queue = self.open()
-        db.clear_range_startswith(SPACE.key())
-        for begin in range(0, jobs, 1000):
-            queue.push_many(db, [0] * min(1000, jobs - begin))
-
-    def pusher(self) -> Callable[[int], object]:
-        db, queue = self.open()
-        return lambda now: queue.push(db, now)
-
-    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        db, queue = self.open()
-
-        def in_transaction(tr: Any, item: Any) -> None:
-            handle(item.value)
-
-        def plain(item: Any) -> None:
-            handle(item.value)
-
-        handler = in_transaction if self.in_transaction else plain
-        worker = fdbqueue.Worker(db, queue, handler, concurrency=concurrency)
-        return lambda: worker.run(drain=drain)
+from tests.benchmarks.task_contender import Contender, handle
 
 
 @dataclass(frozen=True)
@@ -120,12 +33,13 @@ class Huey:
     path: Path
     poll_interval: float | None = None  # seconds
     concurrencies: tuple[int, ...] = (1, 10)
+    storage: ClassVar[str] = "SQLite"
 
     @property
     def name(self) -> str:
         if self.poll_interval is None:
-            return "huey"
-        return f"huey, polls every {self.poll_interval * 1e3:.0f} ms"
+            return f"huey, {self.storage}"
+        return f"huey, {self.storage}, polls every {self.poll_interval * 1e3:.0f} ms"
 
     @property
     def setting(self) -> str:
@@ -154,51 +68,130 @@ class Huey:
             delays = {"initial_delay": interval, "max_delay": interval} if interval else {}
             run: Callable[[], object] = consumer.Consumer(huey, concurrency, **delays).run
             return run
-        over = threading.Event()
-        worker = consumer.Worker(huey, over, default_delay=0.1, max_delay=0.1, backoff=1)
-        worker.sleep = lambda: huey.pending_count() or over.set()  # stop when no job is left
-
-        def work() -> None:
-            while not over.is_set():
-                worker.loop()
-
-        def drained() -> None:
-            with ThreadPoolExecutor(concurrency) as threads:
-                for each in [threads.submit(work) for _ in range(concurrency)]:
-                    each.result()
-
-        return drained
+        return drained(huey, concurrency)
 
 
 @dataclass(frozen=True)
-class Rq:
-    """rq, on Redis."""
+class Ballast:
+    """ballast, on SQLite."""
 
-    port: int
-    name: str = "rq"
-    setting: str = "Redis: appendonly yes, appendfsync always; SimpleWorker, result_ttl=0"
+    path: Path
+    poll_interval: float | None = None  # seconds
     concurrencies: tuple[int, ...] = (1,)
 
-    def open(self) -> tuple[Any, Any]:
-        connection = import_module("redis").Redis("127.0.0.1", self.port)
-        connection.ping()
-        return connection, import_module("rq").Queue(connection=connection)
+    @property
+    def name(self) -> str:
+        if self.poll_interval is None:
+            return "ballast"
+        return f"ballast, polls every {self.poll_interval * 1e3:.0f} ms"
+
+    @property
+    def setting(self) -> str:
+        return "SQLite, WAL, synchronous=FULL (its default is NORMAL); done jobs are kept"
+
+    def open(self, durable: bool = True) -> tuple[Any, Any]:
+        ballast = import_module("ballast")
+
+        class Durable(ballast.Database):  # type: ignore[name-defined, misc]
+            def connect(self) -> Any:
+                connection = super().connect()
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+                return connection
+
+        db = Durable(self.path, busy_timeout_ms=60_000)
+        ballast.install(db)
+        return ballast, db
 
     def load(self, jobs: int) -> None:
-        connection, queue = self.open()
-        connection.flushall()
-        job = queue.prepare_data(handle, args=[0], result_ttl=0)
-        for begin in range(0, jobs, 500):
-            queue.enqueue_many([job] * min(500, jobs - begin))
+        ballast, db = self.open(durable=False)
+        with db.transaction() as connection:
+            connection.execute("DELETE FROM ballast_jobs")
+            for _ in range(jobs):
+                ballast.queue.enqueue(connection, "job", {"pushed": 0})
 
     def pusher(self) -> Callable[[int], object]:
-        _, queue = self.open()
-        return lambda now: queue.enqueue(handle, now, result_ttl=0)
+        ballast, db = self.open()
+        connection = db.connect()
+
+        def push(now: int) -> None:
+            with db.transaction(connection):
+                ballast.queue.enqueue(connection, "job", {"pushed": now})
+
+        return push
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
-        connection, queue = self.open()
-        worker = import_module("rq").SimpleWorker([queue], connection=connection)
-        return lambda: worker.work(burst=drain, logging_level=logging.WARNING)
+        ballast, db = self.open()
+        handlers = {"job": lambda _, payload: handle(payload["pushed"])}
+        worker = ballast.JobWorker(db, handlers, poll_seconds=self.poll_interval or 1.0)
+
+        def forever() -> None:
+            worker.start()
+            threading.Event().wait()
+
+        return worker.drain if drain else forever
+
+
+_DBOS_JOB = {"queue_name": "jobs", "workflow_name": "job"}
+
+
+@dataclass(frozen=True)
+class Dbos:
+    """DBOS, on SQLite."""
+
+    path: Path
+    poll_interval: float | None = None  # seconds
+    concurrencies: tuple[int, ...] = (1,)
+
+    @property
+    def name(self) -> str:
+        if self.poll_interval is None:
+            return "DBOS"
+        return f"DBOS, polls every {self.poll_interval * 1e3:.0f} ms"
+
+    @property
+    def setting(self) -> str:
+        return "SQLite with its defaults, a queue without limits; workflows are kept"
+
+    def client(self) -> Any:
+        return import_module("dbos").DBOSClient(system_database_url=f"sqlite:///{self.path}")
+
+    def load(self, jobs: int) -> None:
+        self.path.unlink(missing_ok=True)
+        self.launch()()
+        client = self.client()
+        engine = import_module("sqlalchemy").create_engine(f"sqlite:///{self.path}")
+        with engine.begin() as connection:
+            for _ in range(jobs):
+                client.enqueue_in_transaction(connection, _DBOS_JOB, 0)
+        engine.dispose()
+
+    def pusher(self) -> Callable[[int], object]:
+        client = self.client()
+        return lambda now: client.enqueue(_DBOS_JOB, now)
+
+    def launch(self) -> Callable[[], object]:
+        """Begin to work; return a function that ends it."""
+        dbos = import_module("dbos")
+        url = f"sqlite:///{self.path}"
+        config = {"name": "jobs", "system_database_url": url, "application_version": "1"}
+        dbos.DBOS(config={**config, "log_level": "ERROR"})
+        dbos.DBOS.workflow(name="job")(handle)
+        dbos.DBOS.launch()
+        polls = {} if self.poll_interval is None else {"polling_interval_sec": self.poll_interval}
+        dbos.DBOS.register_queue("jobs", **polls)
+        end: Callable[[], object] = dbos.DBOS.destroy
+        return end
+
+    def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
+        client = self.client()
+
+        def work() -> None:
+            end = self.launch()
+            while not drain or client.list_queued_workflows(limit=1):
+                time.sleep(0.2)
+            end()
+
+        return work
 
 
 @dataclass(frozen=True)
@@ -266,13 +259,6 @@ def procrastinate_peer(directory: Path) -> Iterator[Procrastinate]:
         yield peer
 
 
-@contextmanager
-def rq_peer(directory: Path) -> Iterator[Rq]:
-    """Run a Redis server for rq."""
-    with redis_server(directory) as port:
-        yield Rq(port)
-
-
 def peers(stack: ExitStack, report: Callable[[str], object]) -> Iterator[Contender]:
     """Yield the peers that are installed; their servers run until the stack is closed."""
 
@@ -281,14 +267,24 @@ def peers(stack: ExitStack, report: Callable[[str], object]) -> Iterator[Contend
         stack.callback(shutil.rmtree, name)
         return Path(name)
 
-    if find_spec("huey"):
-        yield Huey(directory() / "huey.db")
+    for module, peer, file in (
+        ("huey", Huey, "huey.db"),
+        ("ballast", Ballast, "ballast.db"),
+        ("dbos", Dbos, "dbos.sqlite"),
+    ):
+        if find_spec(module):
+            yield peer(directory() / file)
+        else:
+            report(f"{module} is skipped: pip install huey ballast-py dbos")
+    if has_redis():
+        port = stack.enter_context(redis_server(directory()))
+        for module, redis_peer in REDIS_PEERS.items():
+            if find_spec(module):
+                yield redis_peer(port)
+            else:
+                report(f"{module} is skipped: pip install huey rq dramatiq celery redis")
     else:
-        report("huey is skipped: pip install huey")
-    if find_spec("rq") and has_redis():
-        yield stack.enter_context(rq_peer(directory()))
-    else:
-        report("rq is skipped: pip install rq, apt-get install redis-server")
+        report("peers on Redis are skipped: pip install redis, apt-get install redis-server")
     if find_spec("procrastinate") and has_postgres():
         yield stack.enter_context(procrastinate_peer(directory()))
     else:

@@ -5,10 +5,10 @@
     python -m tests.benchmarks.tasks --quick           small numbers, to see that it runs
 
 Handlers are empty, and every queue is durable. In each round every contender, in random order, does
-the same number of jobs. Figures are medians of the rounds, and ratios are computed within a round.
-Each contender runs one or several jobs at a time in a process; its better setting counts. Peers are
-measured if they and their servers are installed: `pip install huey rq procrastinate redis
-'psycopg[binary]'`, `apt-get install redis-server postgresql`.
+jobs for about two seconds. Figures are medians of the rounds, and ratios are computed within a
+round. Each contender runs one or several jobs at a time in a process; its better setting counts.
+Peers are measured if they and their servers are installed: `pip install huey rq dramatiq celery
+redis procrastinate 'psycopg[binary]' dbos ballast-py`, `apt-get install redis-server postgresql`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ from rich.table import Table
 import fdbqueue
 from fdbqueue import TaskPriority, TaskQueue, create_deadline
 from tests.benchmarks.report import console, new_table, print_machine
-from tests.benchmarks.task_peers import SPACE, Contender, Huey, Library, peers, started_jobs
+from tests.benchmarks.task_contender import SPACE, Contender, Jobs, Library, started_jobs
+from tests.benchmarks.task_peers import Ballast, Dbos, Huey, peers
 
 PROCESSES = (1, 4)
 AGENTS = (10, 100, 1000)
+SECONDS = 2  # of jobs that a contender does in a round, about
+TRIAL = 100  # jobs of the first round, which does not count
 MAX_WAIT = 120  # seconds for a message of a worker process
 
 
@@ -123,12 +126,15 @@ class Rates:
             for contender, setting in product(self.contenders, self.settings)
             if setting[1] in contender.concurrencies
         ]
+        enough = dict.fromkeys(cases, TRIAL)
         order = [case for _ in range(rounds) for case in random.sample(cases, len(cases))]
-        for contender, processes, concurrency in track(
-            order, "jobs a second", console=console, transient=True
-        ):
-            measured = rate(contender, concurrency, processes, jobs)
-            self.rates[contender.name, processes, concurrency].append(measured)
+        for number, case in enumerate(track([*cases, *order], "rates", console=console)):
+            contender, processes, concurrency = case
+            measured = rate(contender, concurrency, processes, enough[case])
+            if number < len(cases):
+                enough[case] = max(TRIAL, min(jobs, int(SECONDS * measured)))
+            else:
+                self.rates[contender.name, processes, concurrency].append(measured)
 
     def best(self, name: str, processes: int) -> list[float]:
         """Return the rates of all rounds with the best number of jobs at a time."""
@@ -268,8 +274,14 @@ def goals(
 ) -> Table:
     """Compare what was measured with the goals."""
     table = new_table("goals", "goal", "1 process", "4 processes")
-    ours = [each.name for each in rates.contenders if isinstance(each, Library)]
-    theirs = [each.name for each in rates.contenders if not isinstance(each, Library)]
+    own = [each for each in rates.contenders if isinstance(each, Library | Jobs)]
+    ours = [each.name for each in own]
+    theirs = [each.name for each in rates.contenders if each.name not in ours]
+    engines = dict.fromkeys(each.engine for each in own)
+    for engine, kind in product(engines, ("at least once", "exactly once")):
+        pair = f"{engine}, @app.job, {kind}", f"{engine}, {kind}"
+        ratios = [f"{rates.ratio(*pair, processes):.2f}" for processes in PROCESSES]
+        table.add_row("jobs a second: {} / {}".format(*pair), ">= 0.9", *ratios)
     for our, their in product(ours, theirs):
         ratios = [f"{rates.ratio(our, their, processes):.2f}" for processes in PROCESSES]
         table.add_row(f"jobs a second: {our} / {their}", "> 1", *ratios)
@@ -290,7 +302,7 @@ def main() -> None:
     )
     parser.add_argument("cluster", nargs="?", help="cluster file, to measure a cluster as well")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2000, help="jobs of each contender in a round")
+    parser.add_argument("--jobs", type=int, default=10_000, help="the most jobs in a round")
     parser.add_argument(
         "--pushes", type=int, default=200, help="pushes in all rounds, for the latency"
     )
@@ -310,15 +322,21 @@ def main() -> None:
             engines["cluster"] = lambda _: str(given.cluster)
             db = fdbqueue.open(given.cluster)
             stack.callback(db.clear_range_startswith, SPACE.key())
-        ours = [
-            Library(name, engines[name]("jobs"), kind) for name in engines for kind in (False, True)
-        ]
+        ours: list[Library | Jobs] = []
+        for name, url in engines.items():
+            ours += [Library(name, url("jobs"), kind) for kind in (False, True)]
+            ours += [Jobs(name, url("jobs"), kind) for kind in (False, True)]
+            ours.append(Jobs(name, url("jobs"), keeps_results=True))
         others = list(peers(stack, console.print))
         rates = Rates([*ours, *others])
         rates.measure(given.rounds, given.jobs)
         console.print(rates.table())
         waiting = [each for each in ours if not each.in_transaction]
-        polling = [Huey(each.path, 0.01) for each in others if isinstance(each, Huey)]
+        polling = [
+            type(each)(each.path, 0.01)
+            for each in others
+            if isinstance(each, (Huey, Ballast, Dbos))
+        ]
         milliseconds = latencies([*waiting, *others, *polling], given.rounds, given.pushes)
         console.print(latency_table(milliseconds))
         agents = {}
