@@ -26,8 +26,8 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs import App, Context, Job
 from fdbqueue.jobs.app import queues_of
 from fdbqueue.types import Database
-from fdbqueue.worker.group import exit_after_work, run_together, summary_of
-from fdbqueue.worker.supervisor import LONGEST, Supervisor, parent, stop_after_changes
+from fdbqueue.worker.processes.group import exit_after_work, run_together, summary_of
+from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
 
 from .common import (
     AnyQueue,

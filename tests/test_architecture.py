@@ -20,7 +20,16 @@ LIBRARY = ROOT / "fdbqueue"
 # The rooms that each room may import from. Every room may import `errors` and `types`. The rooms
 # within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
-    "cli": {"admin", "aio", "embedded", "http", "jobs", "queue", "queue.transfer", "worker"},
+    "cli": {
+        "admin",
+        "aio",
+        "embedded",
+        "http",
+        "jobs",
+        "queue",
+        "queue.transfer",
+        "worker.processes",
+    },
     "http": {"aio", "http.v1", "queue", "queue.transfer"},
     "http.v1": {"aio", "queue", "queue.transfer", "worker"},
     "aio": {"admin", "queue", "worker"},
@@ -28,8 +37,9 @@ ROOMS = {
     "contrib.django": {"admin", "jobs", "queue"},
     "contrib.django.management": set[str](),
     "contrib.django.management.commands": set[str](),
-    "jobs": {"database", "queue", "worker"},
+    "jobs": {"database", "queue", "worker", "worker.processes"},
     "admin": {"layout", "queue", "queue.transfer", "worker"},
+    "worker.processes": {"database", "worker"},
     "worker": {"queue", "database", "layout"},
     "queue": {"coordination", "database", "operations", "operations.views", "layout"},
     "queue.transfer": {"queue", "database", "operations", "layout"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -67,13 +66,6 @@ _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
 _size_of = attrgetter("size")
-
-_log = logging.getLogger("fdbqueue")
-
-# This logger has a level of its own: a program that logs at INFO must not pay for it unasked.
-_counts_log = logging.getLogger("fdbqueue.counts")
-if _counts_log.level == logging.NOTSET:
-    _counts_log.setLevel(logging.WARNING)
 
 
 def _never(_: Transaction) -> float:
@@ -700,28 +692,3 @@ class Store(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
         self.change(tr, self.items.clear, _always)
-
-    def log(self, tr: Transactor, items: list[_T], *, popped: bool = False) -> Steps[None]:
-        """Log a line for each item that was pushed or popped.
-
-        The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
-        caller's transaction is not logged, because it may not commit.
-        """
-        verb = "popped from" if popped else "pushed to"
-        if items and _log.isEnabledFor(logging.DEBUG) and is_database(tr):
-            for item in items:
-                _log.debug("%s %s, priority %s", verb, self._title, item.priority)
-        wants_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
-        if items and wants_counts and is_database(tr):
-            undo = partial(self.put_back, tr) if popped else None
-            yield Call(partial(self._log_counts, tr, verb, items), undo)
-
-    @property
-    def _title(self) -> str | bytes:
-        return self.layout.name or self.layout.subspace.key()
-
-    def _log_counts(self, db: Database, verb: str, items: list[_T]) -> list[_T]:
-        left = self.reads.counts_text(db)
-        for item in items:
-            _counts_log.info("%s %s, priority %s; left: %s", verb, self._title, item.priority, left)
-        return items

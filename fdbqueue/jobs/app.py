@@ -31,8 +31,8 @@ from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Duration, Keep, Transaction, UniqueUntil
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.group import run_together, summary_of
-from fdbqueue.worker.supervisor import Supervisor, parent
+from fdbqueue.worker.processes.group import run_together, summary_of
+from fdbqueue.worker.processes.supervisor import Supervisor, parent
 from fdbqueue.worker.worker import Worker
 
 _P = ParamSpec("_P")

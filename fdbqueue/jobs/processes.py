@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.jobs.errors import AppNotFound
-from fdbqueue.worker.group import exit_after_work
+from fdbqueue.worker.processes.group import exit_after_work
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App

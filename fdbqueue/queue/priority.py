@@ -24,6 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
+from fdbqueue.queue.item_log import log_items
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -322,7 +323,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
         new = new_items(self._store, (value,), (priority,), delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
-        yield from self._store.log(tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, [item for item in items if item.is_new])
         return items[0] if items else None
 
     @driven
@@ -387,7 +388,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         new = new_items(self._store, values, given, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
-        yield from self._store.log(tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, [item for item in items if item.is_new])
         return items
 
     # Pop and peek
@@ -429,7 +430,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
             ('a', 'b', None)
         """
         items = yield from self._store.pop(tr, 1, False, validate_wait(tr, wait))
-        yield from self._store.log(tr, items, popped=True)
+        yield from log_items(self._store, tr, items, popped=True)
         return items[0] if items else None
 
     pop = pop_min
@@ -458,7 +459,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
             'first'
         """
         items = yield from self._store.pop(tr, 1, True, validate_wait(tr, wait))
-        yield from self._store.log(tr, items, popped=True)
+        yield from log_items(self._store, tr, items, popped=True)
         return items[0] if items else None
 
     @driven
@@ -490,7 +491,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         """
         n, wait = validate_number(n), validate_wait(tr, wait)
         items = yield from self._store.pop(tr, n, max, wait)
-        yield from self._store.log(tr, items, popped=True)
+        yield from log_items(self._store, tr, items, popped=True)
         return items
 
     def peek_min(self, tr: ReadTransactor) -> Item[V] | None:

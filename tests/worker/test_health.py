@@ -14,8 +14,8 @@ import pytest
 
 from fdbqueue import FDBError, PriorityQueue, Worker
 from fdbqueue.jobs import App
-from fdbqueue.worker.group import run_together
 from fdbqueue.worker.health import serving_health
+from fdbqueue.worker.processes.group import run_together
 from tests.support.waiting import MAX_WAIT, wait_until
 
 

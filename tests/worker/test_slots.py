@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination import steps
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.worker.group import run_together
+from fdbqueue.worker.processes.group import run_together
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
 

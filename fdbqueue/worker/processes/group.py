@@ -15,9 +15,9 @@ from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
 from fdbqueue.worker.health import serving_health
+from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Slots
-from fdbqueue.worker.supervisor import parent
 from fdbqueue.worker.worker import (
     Worker,
     finish,
