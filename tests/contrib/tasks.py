@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from django.db import connection
+from django import db
 
 from fdbqueue.contrib.django import options
 from fdbqueue.contrib.django.api import task_backends
@@ -95,6 +95,7 @@ def mail(order: int) -> int:
 
 @task
 def use_database() -> None:
+    connection = db.connections["default"]  # of this thread
     connection.ensure_connection()
     connections.append(connection)
     ran.append(connection.connection is not None)

@@ -38,6 +38,8 @@ from tests.support.waiting import wait_until
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
+renamed = tasks.note
+
 NO_JITTER = Retry(attempts=2, first=0, jitter=0)
 
 
@@ -234,7 +236,7 @@ def test_a_result_that_is_not_kept_does_not_exist(
         "antigravity.fly",  # a module of Python that nothing imports
         "tests.contrib.tasks.not_a_task",
         "tests.contrib.tasks.note.func",
-        "tests.contrib.test_django.tasks.note",
+        "tests.contrib.test_django.renamed",
         "fdbqueue",
         "",
     ],
