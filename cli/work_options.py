@@ -82,7 +82,7 @@ class JsonLines(logging.Formatter):
         line |= {name: getattr(record, name) for name in _OF_A_JOB if getattr(record, name, None)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line)
 
 
 at_most_option = click.option(

@@ -282,6 +282,16 @@ def build(context: jobs.Context, target: str) -> str:
     return f"{target} {context.attempt}"
 
 
+@app.middleware
+def around(context: jobs.Context) -> Iterator[None]:
+    assert_type(context.job, str)
+    yield
+
+
+@app.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+def not_around(context: jobs.Context) -> None: ...
+
+
 def declared_jobs(tr: Transaction) -> None:
     assert_type(send("ada@example.com", subject="hi"), int)
     assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])
@@ -292,6 +302,7 @@ def declared_jobs(tr: Transaction) -> None:
     assert_type(build.push("all").result(), str)
     assert_type(build.push("all").state(), fdbqueue.types.State | None)
     assert_type(app.work("mail", drain=True), WorkerReport)
+    app.work("mail", "jobs", at_most={"jobs": 2}, weights={"mail": 3, "jobs": 0.5}, health=9200)
     send.push(1, subject="hi")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     send.push("ada@example.com")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.push("a", subjekt="hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

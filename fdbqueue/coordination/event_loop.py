@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
@@ -95,11 +96,14 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
 async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call a function in a thread of the pool, for example one that takes a database.
 
+    It sees the context variables of the caller, such as the current span of OpenTelemetry.
+
     >>> import asyncio, fdbqueue
     >>> asyncio.run(run(fdbqueue.admin.queue_names, fdbqueue.open("memory:")))
     []
     """
-    return await call(partial(function, *args, **kwargs))
+    context = copy_context()
+    return await call(lambda: context.run(function, *args, **kwargs))
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-from fdbqueue import Transaction, transactional
+from fdbqueue import Transaction, aio, transactional
 from fdbqueue.jobs import App
 from tests.support.spans import span_exporter
 
@@ -29,7 +30,9 @@ def spans_of(name: str) -> list[ReadableSpan]:
     return [span for span in spans if span.name == f"process {name}"]
 
 
-@pytest.mark.parametrize("way", ["push", "push_many", "in a transaction", "of a transaction"])
+@pytest.mark.parametrize(
+    "way", ["push", "push_many", "in a transaction", "of a transaction", "by asyncio"]
+)
 def test_a_job_belongs_to_the_trace_of_its_push(
     app: App, name: str, tracer: trace.Tracer, way: str
 ) -> None:
@@ -50,6 +53,8 @@ def test_a_job_belongs_to_the_trace_of_its_push(
     with tracer.start_as_current_span("request") as request:
         if way == "push_many":
             work.push_many([work.bind()])
+        elif way == "by asyncio":
+            asyncio.run(aio.run(work.push))
         elif way == "in a transaction":
             transactional(lambda tr: work.using(tr).push())(app.db)
         else:
