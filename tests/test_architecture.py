@@ -28,6 +28,7 @@ ROOMS = {
         "jobs",
         "queue",
         "queue.transfer",
+        "worker",
         "worker.processes",
     },
     "http": {"aio", "http.v1", "queue", "queue.transfer"},

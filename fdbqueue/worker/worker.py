@@ -383,7 +383,8 @@ class Worker:
             if not job.is_given_up:
                 self._end(job, "lost")
         except _Stopped:
-            self._release([job])
+            if not job.is_given_up:
+                self._release([job])
         except _GivenUp:
             _log.info("%s %s: it returned after its time was over", self._name, job.name)
         except BaseException as failure:
@@ -459,12 +460,8 @@ class Worker:
     def _takes_from_handler(self, job: HeldJob) -> bool:
         """Give up on the handler of a job; return false if it has just returned."""
         with self._guard:
-            job.is_given_up = not job.is_ending
-        if job.is_given_up:
-            self._n_hung += 1
-            if job.future is not None:
-                job.future.cancel()
-        return job.is_given_up
+            self._n_hung += (is_hanging := job.give_up())
+        return is_hanging
 
     def _give_up(self, job: HeldJob, timeout: float) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""

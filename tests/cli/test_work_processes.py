@@ -1,0 +1,266 @@
+"""`fdbq work` in several processes, within limits, and with changes of its program."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue
+from tests.support.shell import Shell, error_of
+from tests.support.waiting import MAX_WAIT, wait_until
+
+PROGRAM = """
+import os, time
+import fdbqueue
+from fdbqueue.jobs import Retry
+
+app = fdbqueue.App()
+
+@app.job(name="note", queue={queue!r})
+def note(what: str) -> None:
+    with open("notes", "a") as notes:
+        notes.write(f"{{what}} {{os.getpid()}}\\n")
+
+@app.job(name="hang", queue={queue!r}, timeout="100ms", retry=Retry(attempts=1))
+def hang() -> None:
+    note("hang")
+    time.sleep(3600)
+
+@app.job(name="die", queue={queue!r})
+def die() -> None:
+    os._exit(7)
+
+def handler(item):
+    note(str(item.value))
+    if item.value == "hang":
+        time.sleep(3600)
+"""
+
+
+class Workers:
+    """`fdbq work`, whose processes and lines on standard error the test sees."""
+
+    def __init__(self, fdbq: Shell) -> None:
+        self._fdbq = fdbq
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._fdbq.path / "log").open("ab") as log:
+            process = subprocess.Popen(
+                ["fdbq", "work", *arguments],
+                env=self._fdbq.environment,
+                cwd=self._fdbq.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    @property
+    def log(self) -> str:
+        return (self._fdbq.path / "log").read_text()
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of all processes that were started, in their order."""
+        return [int(pid) for pid in re.findall(r"process \d+ of \d+: pid (\d+)", self.log)]
+
+    @property
+    def notes(self) -> list[list[str]]:
+        """The names of the jobs that ran, and the processes that ran them."""
+        path = self._fdbq.path / "notes"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def kill(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
+    shell = Shell(tmp_path, shared_url, name)
+    (tmp_path / "shop.py").write_text(PROGRAM.format(queue=name))
+    return shell
+
+
+@pytest.fixture
+def workers(fdbq: Shell) -> Iterator[Workers]:
+    workers = Workers(fdbq)
+    yield workers
+    workers.kill()
+
+
+def job(name: str, *args: str) -> dict[str, Any]:
+    return {"job": name, "args": [*args]}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def push(db: Any, name: str, *values: Any) -> PriorityQueue:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, values)
+    return queue
+
+
+@pytest.mark.parametrize("kind", ["app", "handler", "exec"])
+def test_processes_work_and_one_signal_stops_all(
+    db: Any, name: str, workers: Workers, kind: str
+) -> None:
+    queue = push(db, name, *[job("note", "x")] * 8)
+    command = 'echo "x $PPID" >> notes'
+    given = {
+        "app": ["--app", "shop:app"],
+        "handler": [name, "shop:handler"],
+        "exec": [name, "--exec", command],
+    }
+    parent = workers.start(*given[kind], "--processes", "2")
+    wait_until(lambda: queue.stats(db).total_completed == 8 and len(workers.pids) == 2)
+    assert f"queues {name}; jobs " in workers.log
+    assert "--db, $FDBQ_DB or App.bind choose another database" in workers.log
+    assert "; processes 2\n" in workers.log
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(MAX_WAIT) == 0
+    assert not [pid for pid in workers.pids if is_alive(pid)]
+    assert "\n8 done, 0 failed\n" in workers.log
+    assert workers.log.count("done, attempt 1") == 8
+
+
+def test_a_process_that_dies_is_replaced_and_the_log_says_why(
+    db: Any, name: str, workers: Workers
+) -> None:
+    queue = push(db, name, job("die"))
+    parent = workers.start("--app", "shop:app", "--processes", "1", "--lease", "100ms")
+    queue.configure(db, max_attempts=1)
+    wait_until(lambda: "died: exit code 7; another one starts in 1 s" in workers.log)
+    wait_until(lambda: len(workers.pids) == 2)
+    os.kill(workers.pids[-1], signal.SIGKILL)
+    wait_until(lambda: "died: SIGKILL; another one starts in 2 s" in workers.log)
+    wait_until(lambda: len(workers.pids) == 3)
+    push(db, name, job("note", "alive"))
+    wait_until(lambda: workers.notes == [["alive", str(workers.pids[-1])]])
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(MAX_WAIT) == 0
+
+
+def test_a_second_signal_kills_all_processes(db: Any, name: str, workers: Workers) -> None:
+    push(db, name, "hang")
+    parent = workers.start(name, "shop:handler", "--processes", "2", "--grace", "1h")
+    wait_until(lambda: len(workers.notes) == 1 and len(workers.pids) == 2)
+    parent.send_signal(signal.SIGINT)
+    wait_until(lambda: "stopping after the running jobs; processes: 2" in workers.log)
+    assert all(is_alive(pid) for pid in workers.pids)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(MAX_WAIT) in (-signal.SIGINT, 128 + signal.SIGINT)
+    wait_until(lambda: not any(map(is_alive, workers.pids)))
+
+
+def test_processes_end_when_their_parent_was_killed(db: Any, name: str, workers: Workers) -> None:
+    queue = push(db, name, "hang")
+    parent = workers.start(name, "shop:handler", "--processes", "2", "--grace", "100ms")
+    wait_until(lambda: len(workers.notes) == 1)
+    parent.kill()
+    wait_until(lambda: not any(map(is_alive, workers.pids)))
+    assert [info.attempts for info in queue.items(db, state="ready")] == [0]
+
+
+def test_a_process_with_a_job_that_hangs_is_replaced(db: Any, name: str, workers: Workers) -> None:
+    queue = push(db, name, job("hang"))
+    workers.start("--app", "shop:app", "--processes", "1", "--grace", "100ms")
+    wait_until(lambda: len(workers.pids) == 2)
+    push(db, name, job("note", "next"))
+    wait_until(lambda: ["next", str(workers.pids[1])] in workers.notes)
+    assert "a job hangs" in workers.log
+    assert not is_alive(workers.pids[0])
+    assert queue.stats(db).dead == 1
+
+
+def test_a_process_ends_after_a_number_of_jobs(db: Any, name: str, workers: Workers) -> None:
+    queue = push(db, name, *"abcdefghijklmnopqrst")
+    alone = workers.start(name, "shop:handler", "--max-jobs", "2", "--quiet")
+    assert alone.wait(MAX_WAIT) == 0
+    assert "jobs have ended, of at most 2" in workers.log
+    done = len(workers.notes)
+    assert done >= 2
+    assert [info.attempts for info in queue.items(db, state="ready")] == [0] * (20 - done)
+    several = workers.start(
+        name, "shop:handler", "--processes", "1", "--max-jobs", "3", "--drain", "--quiet"
+    )
+    assert several.wait(MAX_WAIT) == 0
+    assert f"\n{20 - done} done, 0 failed\n" in workers.log
+    assert [value for value, _ in workers.notes] == [*"abcdefghijklmnopqrst"]
+    assert len({pid for _, pid in workers.notes}) > 2
+
+
+def test_a_process_ends_when_its_memory_is_too_large(db: Any, name: str, workers: Workers) -> None:
+    push(db, name, 1)
+    alone = workers.start(name, "shop:handler", "--max-memory", "1M")
+    assert alone.wait(MAX_WAIT) == 0
+    assert re.search(r"its memory has grown to [\d,]+ bytes, of at most 1,048,576", workers.log)
+
+
+def test_a_changed_program_is_loaded_again(
+    db: Any, name: str, workers: Workers, fdbq: Shell
+) -> None:
+    push(db, name, "old")
+    workers.start(name, "shop:handler", "--reload")
+    wait_until(lambda: len(workers.notes) == 1)
+    program = fdbq.path / "shop.py"
+    program.write_text("this is no Python")
+    wait_until(lambda: "shop.py has changed" in workers.log and "SyntaxError" in workers.log)
+    program.write_text(PROGRAM.format(queue=name).replace("{what}", "new-{what}"))
+    push(db, name, "job")
+    wait_until(lambda: "new-job" in {what for what, _ in workers.notes})
+
+
+def test_a_command_that_outlasts_the_grace_period_is_killed_and_its_job_goes_back(
+    db: Any, name: str, workers: Workers, fdbq: Shell
+) -> None:
+    queue = push(db, name, "deaf", "quick")
+    script = 'read v; echo $$ >> pids; if [ "$v" = \'"deaf"\' ]; then trap "" TERM; fi; '
+    script += "while true; do sleep 1; done"
+    parent = workers.start(name, "--exec", script, "--concurrency", "2", "--grace", "200ms")
+    pids = fdbq.path / "pids"
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(MAX_WAIT) == 0
+    assert [info.attempts for info in queue.items(db, state="ready")] == [0, 0]
+    assert queue.stats(db).total_failed == 0
+    assert not [pid for pid in pids.read_text().split() if is_alive(int(pid))]
+
+
+def test_ctrl_c_lets_the_jobs_of_an_app_end(db: Any, name: str, workers: Workers) -> None:
+    """Longer than `fdbq` waits for the main thread when a signal comes."""
+    queue = push(db, name, job("hang"))
+    parent = workers.start("--app", "shop:app", "--grace", "3")
+    wait_until(lambda: len(workers.notes) == 1)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(MAX_WAIT) == 0
+    assert queue.stats(db).claimed == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--processes", "0", "0 is not in the range"),
+        ("--max-jobs", "0", "0 is not in the range"),
+        ("--max-memory", "much", "'much' is not a number of bytes, such as 500M or 2G"),
+        ("--max-memory", "0", "'0' is not a number of bytes"),
+    ],
+)
+def test_wrong_limits_are_refused(fdbq: Shell, option: str, value: str, message: str) -> None:
+    assert message in error_of(fdbq("work", "--app", "shop:app", option, value))

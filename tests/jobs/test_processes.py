@@ -1,0 +1,71 @@
+"""`app.work(processes=...)` runs jobs in processes that find the app by its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue
+from fdbqueue.jobs import App, AppNotFound
+
+PROGRAM = """
+import os, sys, fdbqueue
+
+app = fdbqueue.App()
+
+@app.job(queue={queue!r})
+def add(x: int) -> int:
+    return os.getpid()
+
+if __name__ == "__main__":
+    app.bind({url!r})
+    add.push_many([add.bind(n) for n in range(20)])
+    print(app.work(processes=2, drain=True, max_jobs=3, concurrency=1, grace="5s"))
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_the_processes_of_an_app_find_it(
+    db: Any, shared_url: str, name: str, tmp_path: Path, how: str
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    path = package / "__main__.py" if how == "module" else tmp_path / "shop.py"
+    path.write_text(PROGRAM.format(url=shared_url, queue=name))
+    given = ["-m", "shop"] if how == "module" else [str(path)]
+    done = subprocess.run(
+        [sys.executable, *given],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path if how == "module" else "/",
+    )
+    assert done.stdout == "WorkerReport(done=20, failed=0, lost=0)\n", done.stderr
+    infos = list(PriorityQueue.existing(db, name).items(db, state="done"))
+    assert {info.item.value["job"] for info in infos} == {"shop.add"}
+    assert len({info.result for info in infos}) >= 2
+
+
+def test_an_app_that_other_processes_cannot_use_is_refused(shared_url: str) -> None:
+    app = App("memory:")
+    app.job()(print_nothing)
+    with pytest.raises(AppNotFound, match="a database in memory belongs to one process"):
+        app.work(processes=2)
+    app.bind(shared_url)
+    with pytest.raises(AppNotFound, match="not a variable of a module"):
+        app.work(processes=2)
+
+
+def print_nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("option", ["processes", "max_jobs", "max_memory"])
+@pytest.mark.parametrize("number", [0, -1, 1.5, "2"])
+def test_a_wrong_number_is_refused(option: str, number: Any) -> None:
+    app = App("memory:")
+    with pytest.raises(ValueError, match=f"{option} is a number of"):
+        app.work("jobs", drain=True, **{option: number})
