@@ -424,6 +424,8 @@ class Service:
         if info is None:
             if not each.was_cancelled or found.written:
                 yield "it is gone"
+            if any(self._could_end(each, line) for line in each.lines if line.event == "told"):
+                yield "it was told that it is cancelled, and is gone"
             return
         ends = info.outcome or info.state
         if each.was_cancelled != (ends == "cancelled"):
@@ -452,14 +454,29 @@ class Service:
         if ends == "done" and info.result != len(thumbnail_jobs.thumbnail_of(each.picture.file)):
             yield "its result is another one"
 
+    def _could_end(self, each: Pushed, told: Line) -> bool:
+        """Return whether nothing kept an attempt that was told to stop from ending its job."""
+        process = self._process(told.client)
+        begin, end = told.time - LEASE, told.time + LEASE
+        is_cancelled = each.picture.act(told.attempt) in (Act.WAIT, Act.FINISH)
+        is_killed = process.ended_at < end or each.handle.id in self._lost(process)
+        return is_cancelled and not is_killed and not self._was_stopped(begin, end)
+
+    def _process(self, name: str) -> Process:
+        return next(process for process in self._processes if process.name == name)
+
+    def _was_stopped(self, began: float, ended: float) -> bool:
+        """Return whether a process was stopped meanwhile, which may hold up all others."""
+        return any(start <= ended and began <= end for start, end in self._stops)
+
     def _account_attempt(self, each: Pushed, attempt: FailedAttempt) -> Iterator[str]:
         assert attempt.started_at is not None
         began, ended = attempt.started_at.timestamp(), attempt.ended_at.timestamp()
         if attempt.error == _LEASE_OVER:
-            process = next(p for p in self._processes if p.name == attempt.client)
+            process = self._process(attempt.client)
             killed = began - _CLOCK <= process.ended_at <= ended + _CLOCK
-            stopped = any(start <= ended and began <= end for start, end in self._stops)
-            if not killed and not stopped and each.handle.id not in self._lost(process):
+            is_lost = killed or each.handle.id in self._lost(process)
+            if not is_lost and not self._was_stopped(began, ended):
                 yield f"attempt {attempt.number} lost its lease"
             self.counts["attempts that lost their lease"] += 1
             return
