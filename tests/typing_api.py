@@ -64,8 +64,8 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     assert_type(PriorityQueue.existing(db, "jobs"), PriorityQueue)
     assert_type(PriorityQueue.at(db, Subspace(("jobs",))), PriorityQueue)
     assert_type(q.push(db, {"any": "value"}, (1, 2.5), if_full="drop"), Item | None)
-    assert_type(q.push(tr, 1), Item)
-    assert_type(q.push_many(tr, [1, 2], priorities=[1, 2]), list[Item])
+    assert_type(q.push(tr, 1, unique="k", unique_until="claimed"), Item)
+    assert_type(q.push_many(tr, [1, 2], priorities=[1, 2], unique=["k", None]), list[Item])
     assert_type(q.pop(db), Item | None)
     assert_type(q.pop_min(tr), Item | None)
     assert_type(q.pop_max(tr, wait=1), Item | None)
@@ -308,6 +308,8 @@ def declared_jobs(tr: Transaction) -> None:
     send.push("a", subjekt="hi")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.push("a", subject="hi", priority=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     send.using(tr, delay="5m").push("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert_type(send.using(unique=True, unique_for="1h").push("a", subject="b"), jobs.Handle[int])
+    send.using(unique="k", unique_until="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     send.using(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     fetch.push(b"https://example.com")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     app.job(print)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
@@ -20,7 +21,8 @@ from fdbqueue.layout.values import UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Filter, Items, LocatedItem, read_payload
+from fdbqueue.operations.items import Filter, Items, LocatedItem, NewItem, read_payload
+from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
@@ -118,6 +120,18 @@ class Reads(Generic[_T]):
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
         return self.codec.decode(item, read_payload(tr, self.layout, item))
 
+    def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
+        """Return what `push` returns for an item, or for the one that has its unique key."""
+        shown: Any
+        if pushed.found is None:
+            priority = self._items.levels.level_of(pushed.key).priority
+            shown = self.codec.pushed(pushed.key, new.value, priority)
+        else:
+            shown = self.decode(tr, pushed.found.item)
+        if isinstance(shown, Task):
+            return shown.id
+        return shown if isinstance(shown, str) else replace(shown, is_new=pushed.is_new)
+
     def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
         """Return an item; `None` if it cannot be decoded, which is why some items die."""
         with suppress(UndecodableItem):
@@ -188,7 +202,7 @@ class Reads(Generic[_T]):
                 outcome=found.outcome if state == "done" else None,
                 result=None if returned is None else decode_json(returned.value),
                 error=found.error if state == "done" else error,
-                unique=header.unique or header.key,
+                unique=header.unique_key,
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
                 failed_attempts=tuple(failed),

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -44,7 +43,7 @@ from fdbqueue.operations.items import (
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
 from fdbqueue.operations.options import LIMITING
-from fdbqueue.operations.push import ITEM_BYTES, Pushed, Pusher, PushRequest
+from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.slots import Agents, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
@@ -80,10 +79,6 @@ def _always(_: object) -> bool:
 def _due(now: int, delay: float | None) -> int | None:
     """Return the time after a delay, in milliseconds since 1970; `None` for at once."""
     return now + math.ceil(delay * 1000) if delay else None
-
-
-def _has_unique_key(item: NewItem) -> bool:
-    return item.header.unique is not None or item.header.key is not None
 
 
 def _not_empty(result: object) -> bool:
@@ -181,17 +176,17 @@ class Store(Generic[_T]):
         is_bounded = self._pusher.options.max_size is not None
         if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-        if any(map(_has_unique_key, items)):
+        if any(item.header.unique_key for item in items):
             body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
             pushed = yield Call(partial(self.change, tr, body, _always))
         else:
-            keys: list[bytes]
             if is_database(tr):
                 keys = yield Submit(self.contention.pushes, tr, push)
             else:
                 keys = yield Call(partial(self._push_in, tr, push))
-            shown = map(_value_of, items), map(_priority_of, items)
-            pushed = [*map(self.codec.pushed, keys, *shown)]
+            pushed = [
+                *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
+            ]
         if raises and len(pushed) < len(items):
             self._check_room(push)
         return pushed
@@ -211,22 +206,8 @@ class Store(Generic[_T]):
     def _push_unique(
         self, tr: Transaction, now: int, push: PushRequest, in_callers: bool
     ) -> list[Any]:
-        """Push items unless others have their unique keys; return what `push` returns for all."""
-        return [
-            self._pushed(tr, item, pushed)
-            for item, pushed in zip(push.items, self._pusher.push_unique(tr, now, push, in_callers))
-        ]
-
-    def _pushed(self, tr: Transaction, new: NewItem, pushed: Pushed) -> Any:
-        """Return what `push` returns for an item, or for the one that has its unique key."""
-        if pushed.found is None:
-            priority = self.levels.level_of(pushed.key).priority
-            item = self.codec.pushed(pushed.key, new.value, priority)
-        else:
-            item = self._decoded(tr, pushed.found.item)
-        if isinstance(item, Task):
-            return item.id
-        return item if pushed.is_new or isinstance(item, str) else replace(item, is_new=False)
+        pushed = self._pusher.push_unique(tr, now, push, in_callers)
+        return [*map(partial(self.reads.pushed, tr), push.items, pushed)]
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
         """Return popped items to their positions.

@@ -92,6 +92,11 @@ class Header(NamedTuple):
     key_ends: int | None = None
 
     @property
+    def unique_key(self) -> str | None:
+        """Its unique key, whether it holds the key or not."""
+        return self.unique or self.key
+
+    @property
     def held_while_waiting(self) -> str | None:
         """The unique key that the item needs in order to wait; `None` for one with a period."""
         return self.unique or (self.key if self.key_ends is None else None)

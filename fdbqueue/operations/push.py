@@ -203,7 +203,7 @@ class Pusher:
             relies_on_full: Whether the rest of the transaction may depend on the queue being full.
         """
         layout = self.layout
-        names = [item.header.unique or item.header.key for item in push.items]
+        names = [item.header.unique_key for item in push.items]
         # Start all reads before waiting for the first.
         reads = {name: tr[layout.unique_key(name)] for name in names if name is not None}
         held = {name: self._holder(tr, now, name, read.value) for name, read in reads.items()}
