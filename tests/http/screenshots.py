@@ -75,6 +75,11 @@ def order(number: int, *, is_bad: bool = False) -> dict[str, Any]:
     }
 
 
+def job(name: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return a call of a job."""
+    return {"job": name, "args": [*args], "kwargs": kwargs}
+
+
 def sleep(seconds: float) -> Callable[[Any], Any]:
     """Return a handler that takes some time."""
 
@@ -112,11 +117,11 @@ def traffic(db: Any) -> Iterator[None]:
     for n in range(42):
         mails.push(db, order(n, is_bad=True), _random.choice((0, 5)), delay=0)
     for n in range(9):
-        webhooks.push(db, {"url": f"https://example.com/hook/{n}", "event": "paid"}, delay=200 + n)
+        webhooks.push(db, job("hooks.call", n, event="paid"), delay=200 + n)
 
     def refuse(item: Any) -> None:
         time.sleep(1)
-        if item.value["event"] == "paid":
+        if item.value["kwargs"]["event"] == "paid":
             raise ConnectionError("https://example.com/hook answered 503 Service Unavailable")
 
     workers = [
@@ -136,16 +141,18 @@ def traffic(db: Any) -> Iterator[None]:
             if n % 3 == 0:
                 mails.push(db, order(n), _random.choice((0, 5)))
             thumbnails.push_many(
-                db, [{"image": f"p/{n}-{k}.jpg", "width": 480} for k in range(wave)]
+                db,
+                [
+                    job(
+                        f"images.{'crop' if n % 5 == 0 else 'thumbnail'}",
+                        f"p/{n}-{k}.jpg",
+                        width=480,
+                    )
+                    for k in range(wave)
+                ],
             )
             if n % 20 == 0:
-                webhooks.push(
-                    db,
-                    {
-                        "url": "https://example.com/hook/7",
-                        "event": _random.choice(("paid", "sent")),
-                    },
-                )
+                webhooks.push(db, job("hooks.call", 7, event=_random.choice(("paid", "sent"))))
 
     threads = [threading.Thread(target=worker.run) for worker in workers]
     threads.append(threading.Thread(target=push))
@@ -177,6 +184,7 @@ def pages_of(db: Any) -> dict[str, str]:
         "overview": "#/",
         "queue": "#/queues/mails?state=dead",
         "item": f"#/queues/mails/items/{dead.id}",
+        "jobs": "#/jobs",
         "workers": "#/workers",
     }
 

@@ -258,8 +258,14 @@ def test_an_item_is_pushed(page: Page, serve: Any, db: Any, name: str) -> None:
         page.get_by_label("Item, as JSON").fill('{"to": "ada"}')
         page.get_by_label("Priority", exact=True).fill("1.5")
         confirm(page, "Push")
+        expect(page.get_by_role("dialog")).to_contain_text(f"There is no queue named {name}.")
+        confirm(page, "Push")
         expect(page.get_by_role("dialog")).to_contain_text("integer")
         page.get_by_label("Priority", exact=True).fill("7")
+        page.get_by_label("Delay").fill("soon")
+        confirm(page, "Push")
+        expect(page.get_by_role("dialog")).to_contain_text("the delay is a length of time")
+        page.get_by_label("Delay").fill("0s")
         confirm(page, "Push")
         expect(queue_row(page, name)).to_contain_text("1 ready")
     assert PriorityQueue.named(db, name).stats(db).by_priority == {7: 1}
@@ -297,8 +303,8 @@ def test_items_are_filtered(page: Page, serve: Any, db: Any, name: str) -> None:
         errors = page.get_by_role("list", name="Errors")
         expect(errors.get_by_role("listitem")).to_have_text(
             [
-                "1 \u00d7ConnectionError: cannot reach ada",
                 "1 \u00d7ConnectionError: cannot reach bob",
+                "1 \u00d7ConnectionError: cannot reach ada",
             ]
         )
         errors.get_by_role("button", name="ada").click()
@@ -434,6 +440,164 @@ def test_one_dead_letter_and_then_all_are_retried(
     assert queue.stats(db).ready == 4
 
 
+def test_dead_letters_are_listed_by_the_time_of_their_death(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    queue.push_many(db, ["first", "second", "third"], priorities=[1, 2, 3])
+    claims = [queue.claim(db) for _ in range(3)]
+    for place in (1, 0, 2):
+        queue.nack(db, claims[place])
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        payloads = page.locator(".items .payload")
+        expect(payloads).to_have_text(["third", "first", "second"])
+        page.get_by_label("Order").select_option("Next first")
+        expect(payloads).to_have_text(["first", "second", "third"])
+        page.get_by_label("Order").select_option("Last first")
+        expect(payloads).to_have_text(["third", "second", "first"])
+
+
+def test_selected_items_are_changed_together(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = dead_letters(db, name, "ada", "bob", "cyd", "dan")
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        boxes = item_rows(page).get_by_role("checkbox")
+        for n in (0, 1):
+            boxes.nth(n).check()
+        button(page, "Select none").click()
+        expect(button(page, "Retry all")).to_be_visible()
+        expect(page.locator(".items input:checked")).to_have_count(0)
+        for n in (1, 3):
+            boxes.nth(n).check()
+        button(page, "Retry 2 selected").click()
+        expect(page.get_by_role("dialog")).to_contain_text(
+            f"This affects 2 dead letters of {name}, which you selected."
+        )
+        confirm(page, "Retry 2")
+        expect(toast(page)).to_contain_text("2 items were retried.")
+        expect(item_rows(page)).to_have_count(2)
+        boxes.nth(0).check()
+        expect(button(page, "Remove 1 selected")).to_be_visible()
+        tab(page, "ready").click()
+        boxes.nth(0).check()
+        button(page, "Remove 1 selected").click()
+        confirm(page, "Remove 1")
+        expect(item_rows(page)).to_have_count(1)
+    assert [info.item.value["to"] for info in queue.items(db, state="dead")] == ["bob", "dan"]
+
+
+def test_a_running_job_is_cancelled_and_shows_its_progress(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, [{"job": "shop.report", "args": [n]} for n in range(3)])
+    claims = [queue.claim(db, lease=600, client="ada") for _ in range(3)]
+
+    def progress(route: Any) -> None:
+        """Add what a worker says about the first item."""
+        response = route.fetch()
+        answer = response.json()
+        for item in answer.get("items", [answer]):
+            said = {"fraction": 0.4, "message": "page 4"}
+            item["progress"] = said if item["item"]["args"] == [0] else None
+        route.fulfill(response=response, json=answer)
+
+    with serve() as (_, client):
+        page.route("**/items?*", progress)
+        page.route("**/items/*", progress)
+        page.goto(address(client, name, query="?state=claimed"))
+        first = item_rows(page).first
+        expect(first).to_contain_text("shop.report(0)")
+        expect(first).to_contain_text("40 %, page 4")
+        expect(first.get_by_role("progressbar")).to_have_attribute("value", "0.4")
+        expect(page.get_by_role("progressbar")).to_have_count(1)
+        first.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_contain_text("does not run again")
+        confirm(page, "Go back")
+        first.get_by_role("button", name="Cancel").click()
+        confirm(page, "Cancel")
+        expect(first).to_contain_text("cancelled")
+        for n in (1, 2):
+            item_rows(page).nth(n).get_by_role("checkbox").check()
+        button(page, "Cancel 2 selected").click()
+        confirm(page, "Cancel 2")
+        expect(page.locator(".items .badge", has_text="cancelled")).to_have_count(3)
+        assert claims[0] is not None
+        page.goto(address(client, name, "items", claims[0].item.id))
+        expect(page.get_by_role("main")).to_contain_text("It was cancelled")
+        expect(page.get_by_role("progressbar")).to_have_count(1)
+        expect(page.get_by_role("region", name="Call")).to_have_text("shop.report(0)")
+    assert all(info.cancelling for info in queue.items(db, state="claimed"))
+
+
+def jobs_in_all_states(db: Any, name: str) -> PriorityQueue:
+    """Return a queue with done, dead and ready jobs of two names."""
+    queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
+    for n in range(4):
+        queue.push(db, {"job": "shop.send", "args": [f"ada{n}"], "kwargs": {"subject": "hi"}})
+        queue.ack(db, queue.claim(db))
+    queue.push(db, {"job": "shop.send", "args": ["bob"]})
+    queue.nack(db, queue.claim(db), error="busy")
+    queue.push(db, {"job": "shop.sweep"})
+    queue.push(db, "no job")
+    return queue
+
+
+def test_jobs_are_listed_by_name(page: Page, serve: Any, db: Any, name: str) -> None:
+    jobs_in_all_states(db, name)
+    with serve() as (_, client):
+        page.goto(address(client).removesuffix("/") + "/jobs")
+        rows = page.get_by_role("table", name="Jobs").get_by_role("row").filter(has_text=name)
+        expect(rows).to_have_count(2)
+        expect(page.get_by_text("up to 500 items in each state of each queue")).to_be_visible()
+        sent = rows.filter(has_text="shop.send").get_by_role("cell")
+        expect(sent.nth(2)).to_have_text("4")
+        expect(sent.nth(3)).to_have_text(re.compile(r"^[<\d.,]+/(s|min|h)$"))
+        expect(sent.nth(4)).to_have_text(re.compile(r"ms$"))
+        expect(sent.nth(5)).to_have_text(re.compile(r"ms$"))
+        expect(sent.nth(6)).to_have_text("1")
+        expect(rows.filter(has_text="shop.sweep").get_by_role("cell").nth(4)).to_have_text("\u2013")
+        sent.nth(10).get_by_role("link", name="1").click()
+        expect(page.get_by_role("heading", name=name)).to_be_focused()
+        expect(item_rows(page)).to_have_text([re.compile(r'shop\.send\("bob"\)')])
+        expect(page.get_by_label("Job")).to_have_value("shop.send")
+        page.get_by_label("Job").fill("sweep")
+        expect(page.get_by_text("No item matches the filters.")).to_be_visible()
+        tab(page, "done").click()
+        page.get_by_label("Job").fill("send")
+        expect(item_rows(page)).to_have_count(4)
+        expect(item_rows(page).first).to_contain_text('shop.send("ada3", subject="hi")')
+        expect(item_rows(page).first).to_contain_text(" ms")
+
+
+def test_charts_begin_with_what_the_server_remembers(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    jobs_in_all_states(db, name)
+    with serve() as (_, client):
+        page.goto(address(client))
+        chart = queue_row(page, name).locator(".sparkline")
+        # Nothing has happened since the page was opened.
+        expect(queue_row(page, name)).to_contain_text("idle")
+        expect(chart).not_to_have_class(re.compile("is-idle"))
+        expect(chart.locator(".line.in")).to_have_attribute("d", re.compile(r"^M0\.0 "))
+
+
+def test_a_traceback_begins_with_the_function_of_the_user(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = dead_letters(db, name, "ada")
+    (info,) = queue.items(db, state="dead")
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", info.id))
+        traceback = page.get_by_role("region", name="Traceback of attempt 2")
+        expect(traceback.get_by_text("worker/worker.py").first).to_be_hidden()
+        expect(traceback.get_by_text(f'File "{__file__}"')).to_be_visible()
+        traceback.get_by_text(re.compile(r"^\d+ frames of fdbqueue$")).click()
+        expect(traceback.get_by_text("worker/worker.py").first).to_be_visible()
+
+
 def test_items_of_a_priority_are_removed_and_claimed_ones_released(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
@@ -523,6 +687,15 @@ def test_a_limit_is_changed_and_never_overwritten_silently(
         expect(page.get_by_role("region", name="Limits")).to_contain_text("Maximum size50")
         assert queue.options(db).max_size == 50
         button(page, "Options").click()
+        page.get_by_label("Keep done items for").fill("7 days")
+        confirm(page, "Save")
+        expect(page.get_by_role("alert")).to_contain_text("Keep done items for is a length of time")
+        page.get_by_label("Keep done items for").fill("7d")
+        confirm(page, "Save")
+        expect(page.get_by_role("region", name="Limits")).to_contain_text("Keep done items for7d")
+        assert queue.options(db).keep_seconds == 604_800
+        button(page, "Options").click()
+        expect(page.get_by_label("Keep done items for")).to_have_value("7d")
         dialog = page.get_by_role("dialog")
         page.get_by_label("Maximum size").fill("60")
         page.get_by_label("Maximum attempts").fill("9")
@@ -633,7 +806,7 @@ def test_the_numbers_of_the_history_have_units_that_read_well(
         page.goto(address(client, name))
         card = history_card(page)
         card.get_by_role("radio", name="1 hour").check()
-        for text in ("In 12/s", "Out 12/min", "Failed 12/h", "wait80 ms", "at most12 min"):
+        for text in ("In 12/s", "Out 0.2/s", "Failed <0.1/s", "wait80 ms", "at most12 min"):
             expect(card).to_contain_text(text)
         card.get_by_text("As a table").click()
         expect(card.locator("tbody tr")).to_have_count(2)
@@ -877,6 +1050,9 @@ def test_the_keyboard_suffices(page: Page, serve: Any, db: Any, name: str) -> No
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
         page.keyboard.press("g")
+        page.keyboard.press("j")
+        expect(page.get_by_role("heading", name="Jobs")).to_be_focused()
+        page.keyboard.press("g")
         page.keyboard.press("w")
         expect(page.get_by_role("heading", name="Workers")).to_be_focused()
         page.keyboard.press("g")
@@ -905,11 +1081,13 @@ def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
     queue = dead_letters(db, name, "x" * 300)
     (info,) = queue.items(db, state="dead")
     queue.push_many(db, [{"y" * 60: "z" * 300}, 1], priorities=[1, 2])
+    queue.push(db, {"job": "v" * 80, "args": ["u" * 300]}, 3)
     queue.claim(db, lease=600, client="w" * 80)
     return {
         "overview": (address(client), "1 dead"),
         "queue": (address(client, name, query="?state=dead"), "cannot reach"),
         "item": (address(client, name, "items", info.id), "Traceback"),
+        "jobs": (address(client).removesuffix("/") + "/jobs", "From a sample"),
         "workers": (address(client).removesuffix("/") + "/workers", "Other clients"),
         "nothing": (address(client, f"{name}gone"), "There is no such queue."),
     }
@@ -952,7 +1130,7 @@ def violations_everywhere(page: Page) -> list[str]:
 
 
 @with_axe
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_pages_have_no_violation_of_accessibility(
     page: Page, serve: Any, db: Any, name: str, number: int
 ) -> None:

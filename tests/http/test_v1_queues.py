@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import dataclasses
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
+from fdbqueue.http.v1.by_job import by_job
+from fdbqueue.types import Item, ItemInfo
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named
@@ -194,6 +197,72 @@ def test_items_are_found_counted_and_changed_by_filters(
     assert jobs.get("/count", state="claimed", client="mail")["count"] == 1
     assert jobs.get("/count", state="claimed", client="other")["count"] == 0
     assert queue.stats(db).dead == 36
+
+
+def test_jobs_are_found_and_changed_by_their_name(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    values = [{"job": each} for each in ("shop.send", "shop.resend", "post.send")]
+    queue.push_many(db, values)
+    jobs = Api(client, name)
+    (found,) = jobs.get("/items", job="shop.send")["items"]
+    assert (found["item"], found["run_time"]) == ({"job": "shop.send"}, None)
+    assert jobs.get("/count", job="send")["count"] == 2
+    assert jobs.get("/items", job="send", scan=1)["scanned"] == 1
+    queue.claim(db, lease=600)
+    cancelled = jobs.post("/change", {"change": "cancel", "state": "claimed", "job": "send"})
+    assert cancelled == {"changed": 1, "unchanged": []}
+    assert jobs.get("/items", state="claimed")["items"][0]["cancelling"] is True
+    removed = jobs.post("/change", {"change": "cancel", "state": "ready", "job": "resend"})
+    assert removed == {"changed": 1, "unchanged": []}
+    assert queue.stats(db).ready == 1
+
+
+def test_jobs_are_summed_up_by_name(client: TestClient, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100)
+    jobs = Api(client, name)
+    queue.push(db, "no job")
+    queue.ack(db, queue.claim(db))
+    for each in ("send", "send", "sweep"):
+        queue.push(db, {"job": each})
+        claim = queue.claim(db)
+        assert claim is not None
+        queue.nack(db, claim, delay=0)
+        queue.ack(db, queue.claim(db))
+    queue.push(db, {"job": "sweep"})
+    queue.nack(db, queue.claim(db), delay=600)
+    queue.push(db, {"job": "sweep"})
+    found = jobs.get("/jobs")
+    since = min(info.finished_at for info in queue.items(db, state="done") if info.finished_at)
+    assert datetime.fromisoformat(found["since"]) == since
+    send, sweep = found["jobs"]
+    counts = ("name", "ready", "delayed", "claimed", "dead", "done", "failed_attempts")
+    assert [send[each] for each in counts] == ["send", 0, 0, 0, 0, 2, 2]
+    assert [sweep[each] for each in counts] == ["sweep", 1, 1, 0, 0, 1, 2]
+    times = [
+        info.run_time.total_seconds()
+        for info in queue.search(db, state="done", job="send").items
+        if info.run_time is not None
+    ]
+    assert send["run_time_median"] == pytest.approx(sum(times) / 2)
+    assert max(times) >= send["run_time_p95"] >= send["run_time_median"]
+    assert sweep["run_time_median"] == sweep["run_time_p95"]
+
+
+def test_the_rate_of_jobs_is_that_since_the_first_done_one() -> None:
+    begin = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+    done = [made_done(begin + timedelta(seconds=10 * n), "ab"[n % 2]) for n in range(6)]
+    found = by_job(done, begin, begin + timedelta(seconds=100))
+    # Of those after the first, two are of a and three of b.
+    assert [(each["name"], each["rate"]) for each in found] == [("a", 0.02), ("b", 0.03)]
+    assert by_job([made_done(begin, "a")], begin, begin)[0]["rate"] is None
+    assert by_job([], None, begin) == []
+
+
+def made_done(time: datetime, name: str) -> ItemInfo:
+    """Return a done item."""
+    fields: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(ItemInfo))
+    given = {"item": Item({"job": name}, 0, "", b""), "state": "done", "finished_at": time}
+    return ItemInfo(**{**fields, **given, "attempts": 1, "failed_attempts": ()})
 
 
 @pytest.mark.parametrize(

@@ -8,29 +8,37 @@ const PARALLEL = 6; // requests at a time
 
 /**
  * @typedef {{name: string, icon: string, label: string, past: string, states: string[], danger?: boolean,
- *   effect: string, single: (queue: string, id: string) => Promise<unknown>}} Action
+ *   no?: string, effect: [string, string], single: (queue: string, id: string) => Promise<unknown>}} Action
+ *   The effect is told of one item and of several; `no` is the button that does nothing.
  */
 
 /** @type {Action[]} */
 const ACTIONS = [
   {
     name: "retry", icon: "retry", label: "Retry", past: "retried", states: ["dead"],
-    effect: "They return to their places in the queue, with all their attempts again.",
+    effect: ["It returns to its place in the queue, with all its attempts again.", "They return to their places in the queue, with all their attempts again."],
     single: (queue, id) => post(`${itemPath(queue, id)}/retry`),
   },
   {
     name: "run_now", icon: "play", label: "Run now", past: "made ready", states: ["delayed"],
-    effect: "They become ready at once.",
+    effect: ["It becomes ready at once.", "They become ready at once."],
     single: (queue, id) => post(`${itemPath(queue, id)}/run-now`),
   },
   {
     name: "release", icon: "release", label: "Release", past: "released", states: ["claimed"],
-    effect: "They are taken away from the clients that hold them, and become ready. A client that still works on one cannot acknowledge it.",
+    effect: ["It is taken away from the client that holds it, and becomes ready. A client that still works on it cannot acknowledge it.",
+      "They are taken away from the clients that hold them, and become ready. A client that still works on one cannot acknowledge it."],
     single: (queue, id) => post(`${itemPath(queue, id)}/release`),
   },
   {
+    name: "cancel", icon: "cancel", label: "Cancel", past: "cancelled", states: ["claimed"], danger: true, no: "Go back",
+    effect: ["Its worker is told to stop, and it does not run again, however it ends.",
+      "Their workers are told to stop, and they do not run again, however they end."],
+    single: (queue, id) => post(`${itemPath(queue, id)}/cancel`),
+  },
+  {
     name: "remove", icon: "trash", label: "Remove", past: "removed", states: ["ready", "delayed", "dead", "done"], danger: true,
-    effect: "They are gone for good.",
+    effect: ["It is gone for good.", "They are gone for good."],
     single: (queue, id) => remove(itemPath(queue, id)),
   },
 ];
@@ -43,8 +51,8 @@ export async function actOnOne(action, queue, id) {
   const single = () => action.single(queue, id);
   if (!action.danger) return attempt(single, `The item was ${action.past}.`);
   const answer = await ask({
-    title: `${action.label} this item?`, text: [h("p", {}, h("code", {}, id)), h("p", {}, "It is gone for good.")],
-    yes: action.label, danger: true, action: single,
+    title: `${action.label} this item?`, text: [h("p", {}, h("code", {}, id)), h("p", {}, action.effect[0])],
+    yes: action.label, no: action.no, danger: true, action: single,
   });
   if (answer) toast(`The item was ${action.past}.`);
   return answer !== null;
@@ -65,9 +73,10 @@ export async function actOnMany(action, { queue, state, count, filters, which, i
     title: `${action.label} ${items}?`,
     text: [
       h("p", {}, "This affects ", h("strong", {}, items), ` of ${queue}${which}.`),
-      h("p", {}, count === 1 ? singular(action.effect) : action.effect),
+      h("p", {}, action.effect[count === 1 ? 0 : 1]),
     ],
     yes: `${action.label} ${number(count)}`,
+    no: action.no,
     danger: action.danger,
     async action() {
       outcome = ids ? await each(action, queue, ids) : await all(action, queue, { state, ...filters, limit: count });
@@ -76,11 +85,6 @@ export async function actOnMany(action, { queue, state, count, filters, which, i
   if (answer) toast(outcome);
   return answer !== null;
 }
-
-const singular = (text) => text
-  .replace("They return to their places", "It returns to its place").replace("all their attempts", "all its attempts")
-  .replace("They become", "It becomes").replace("They are gone", "It is gone")
-  .replace("They are taken away from the clients that hold them, and become ready. A client that still works on one", "It is taken away from the client that holds it, and becomes ready. A client that still works on it");
 
 async function all(action, queue, chosen) {
   const { changed, unchanged } = await post(`${queuePath(queue)}/change`, { change: action.name, ...chosen });

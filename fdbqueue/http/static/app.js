@@ -2,6 +2,7 @@
 
 import { ApiError, hasToken, loadRole, onTokenNeeded, signOut } from "./api.js";
 import { itemPage } from "./item.js";
+import { jobsPage } from "./jobs.js";
 import { onConnection } from "./live.js";
 import { overviewPage } from "./overview.js";
 import { queuePage } from "./queue.js";
@@ -10,6 +11,7 @@ import { workersPage } from "./workers.js";
 
 const PAGES = [
   { name: "Overview", href: "#/", icon: "queues", key: "o" },
+  { name: "Jobs", href: "#/jobs", icon: "jobs", key: "j" },
   { name: "Workers", href: "#/workers", icon: "workers", key: "w" },
 ];
 
@@ -34,6 +36,7 @@ let shown = "";
 function pageOf(parts, query) {
   const [first, name, second, id] = parts;
   if (parts.length === 0) return { nav: "#/", open: () => overviewPage(query) };
+  if (first === "jobs" && parts.length === 1) return { nav: "#/jobs", open: () => jobsPage() };
   if (first === "workers" && parts.length === 1) return { nav: "#/workers", open: () => workersPage() };
   if (first === "queues" && parts.length === 2) return { nav: "#/", open: () => queuePage(name, query) };
   if (first === "queues" && second === "items" && parts.length === 4) return { nav: "#/", open: () => itemPage(name, id) };
@@ -143,6 +146,7 @@ onTokenNeeded(async (wrong) => {
 const KEYS = [
   ["/", "Search, or filter"],
   ["g o", "Go to the overview"],
+  ["g j", "Go to the jobs"],
   ["g w", "Go to the workers"],
   ["?", "Show the shortcuts"],
   ["Esc", "Close a dialog; leave the search"],

@@ -44,14 +44,15 @@ export function sparkline({ width, height, what }) {
     update(history) {
       const points = rates(history);
       const end = points.at(-1)?.time ?? 0;
-      const seconds = Math.min(HISTORY, Math.max(30, end - (points[0]?.time ?? end)));
+      const begin = history[0]?.time ?? end; // of the first of the periods, which points end
+      const seconds = Math.min(HISTORY, Math.max(30, end - begin));
       const highest = Math.max(0, ...points.map((point) => Math.max(point.in, point.out)));
       const x = (time) => (width * (1 - (end - time) / seconds)).toFixed(1);
       const y = (value) => (height - 2 - (height - 6) * (value / Math.max(highest, 0.5))).toFixed(1);
       for (const kind of ["in", "out"]) {
-        const text = points.map((point, n) => `${n ? "L" : "M"}${x(point.time)} ${y(point[kind])}`).join("");
+        const text = points.length ? `M${x(begin)} ${y(points[0][kind])}${points.map((point) => `L${x(point.time)} ${y(point[kind])}`).join("")}` : "";
         lines[kind].setAttribute("d", text);
-        if (kind === "in") area.setAttribute("d", text && `${text}L${width} ${height}L${x(points[0].time)} ${height}Z`);
+        if (kind === "in") area.setAttribute("d", text && `${text}L${width} ${height}L${x(begin)} ${height}Z`);
       }
       const recent = recentRate(history);
       drawing.classList.toggle("is-idle", highest === 0);

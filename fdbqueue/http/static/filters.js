@@ -6,7 +6,7 @@ import { h, setText, STATES, toast } from "./ui.js";
 /**
  * The state and the order of the items that a page shows, and what they must match. An empty text is any.
  *
- * @typedef {{state: string, priority: string, agent: string, id: string, error: string, client: string,
+ * @typedef {{state: string, priority: string, agent: string, id: string, error: string, client: string, job: string,
  *   order: string}} Filters
  */
 
@@ -20,6 +20,7 @@ const FILTERS = {
   agent: { label: "Agent", size: 8, states: STATES, lacks: ["fifo", "priority"], text: (value) => `have an agent with “${value}” in its name` },
   client: { label: "Held by", size: 8, states: ["claimed"], lacks: [], text: (value) => `are held by a client with “${value}” in its name` },
   error: { label: "Error contains", size: 14, states: STATES.filter((state) => state !== "done"), lacks: [], text: (value) => `have “${value}” in their last error` },
+  job: { label: "Job", size: 10, states: STATES, lacks: [], text: (value) => `are jobs with the name “${value}”` },
   id: { label: "Id", size: 10, states: STATES, lacks: [], text: (value) => `have “${value}” in their id` },
 };
 const NAMES = Object.keys(FILTERS);
@@ -59,10 +60,10 @@ export function address(queue, filters) {
   return `#/queues/${encodeURIComponent(queue)}?${new URLSearchParams(given)}`;
 }
 
-/** What comes first in the list of each state, and with `reverse`. */
+/** What comes first in the list of each state, with `reverse`, and with `queue`: the browser sorts dead letters by time. */
 const ORDERS = {
   ready: ["Next first", "Last first"], delayed: ["Next first", "Last first"], claimed: ["Next first", "Last first"],
-  dead: ["Next first", "Last first"], done: ["Newest first", "Oldest first"],
+  dead: ["Latest first", "Last first", "Next first"], done: ["Newest first", "Oldest first"],
 };
 
 /** Make the inputs; `changed` is called with the filters that the user changes. */
@@ -98,7 +99,7 @@ export function filterBar(name, changed) {
   }
 
   const order = h("select", { id: "filter-order", on: { change: () => changed({ order: order.value }) } },
-    h("option", { value: "" }, "First"), h("option", { value: "reverse" }, "Last"));
+    h("option", { value: "" }, "First"), h("option", { value: "reverse" }, "Last"), h("option", { value: "queue" }));
   return {
     node: h("div.filter-fields", { role: "search", "aria-label": "Filter items" }, NAMES.map((key) => inputs[key].field),
       h("div.choice", {}, h("label", { for: "filter-order" }, "Order"), order)),
@@ -111,9 +112,8 @@ export function filterBar(name, changed) {
         if (isForced || document.activeElement !== node) node.value = filters[key];
       }
       order.value = filters.order;
-      const [first, last] = ORDERS[filters.state];
-      setText(order.options[0], first);
-      setText(order.options[1], last);
+      ORDERS[filters.state].forEach((label, n) => setText(order.options[n], label));
+      order.options[2].hidden = ORDERS[filters.state].length < 3;
     },
   };
 }

@@ -20,13 +20,6 @@ export function rate(value) {
   return `${value >= 10 || value === 0 ? Math.round(value) : value.toFixed(1)}/s`;
 }
 
-/** 4.2/s, 12/min, 3/h: the unit in which a number of items per second reads well. */
-export function pace(value) {
-  if (value === 0 || value >= 1) return rate(value);
-  const [factor, unit] = value >= 1 / 60 ? [60, "min"] : [3600, "h"];
-  return `${value * factor >= 10 ? Math.round(value * factor) : (value * factor).toFixed(1)}/${unit}`;
-}
-
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 
 /** 3 s, 5 min, 2 h 10 min */
@@ -67,9 +60,38 @@ export function clock(iso) {
   return `${date} ${pad(time.getHours())}:${pad(time.getMinutes())}:${pad(time.getSeconds())}`;
 }
 
-/** A value on one line. */
+const LENGTHS = { w: 604800, d: 86400, h: 3600, m: 60, s: 1, ms: 0.001 };
+
+/** 7d, 1h30m: a length of time as options and pushes take it. */
+export function lengthText(seconds) {
+  let left = seconds;
+  const parts = ["d", "h", "m", "s"].map((unit) => {
+    const n = Math.floor(left / LENGTHS[unit]);
+    left -= n * LENGTHS[unit];
+    return n ? `${n}${unit}` : "";
+  });
+  return parts.join("") || "0s";
+}
+
+/** Return the seconds of a number of seconds, or of a text such as "7d" or "1h30m". */
+export function secondsOf(text, what) {
+  const parts = [...text.matchAll(/(\d+(?:\.\d+)?)(ms|s|m|h|d|w)/g)];
+  if (/^\d+(\.\d+)?$/.test(text)) return Number(text);
+  if (!parts.length || parts.map(([part]) => part).join("") !== text) throw new Error(`${what} is a length of time, such as 90s, 1h30m or 7d, not ${text}`);
+  return parts.reduce((sum, [, n, unit]) => sum + n * LENGTHS[unit], 0);
+}
+
+/** shop.send("ada", subject="hi"), if a value is a job; otherwise null. */
+export function callText(value) {
+  const { job, args = [], kwargs = {} } = value ?? {};
+  if (typeof job !== "string" || !Array.isArray(args) || kwargs === null || typeof kwargs !== "object" || Array.isArray(kwargs)) return null;
+  const given = [...args.map((each) => JSON.stringify(each)), ...Object.entries(kwargs).map(([name, each]) => `${name}=${JSON.stringify(each)}`)];
+  return `${job}(${given.join(", ")})`;
+}
+
+/** A value on one line; a job as a call. */
 export function preview(value, length = 140) {
-  const text = typeof value === "string" ? value : JSON.stringify(value) ?? "";
+  const text = typeof value === "string" ? value : callText(value) ?? JSON.stringify(value) ?? "";
   return text.length > length ? `${text.slice(0, length)}…` : text;
 }
 

@@ -1,7 +1,7 @@
 // The history of a queue: a card with what came in, went out and failed in the last minutes, hour or day.
 
 import { get, now, queuePath } from "./api.js";
-import { clock, duration, number, pace, plural, wait } from "./format.js";
+import { clock, duration, number, plural, wait } from "./format.js";
 import { poll } from "./live.js";
 import { h, s, setText } from "./ui.js";
 
@@ -25,8 +25,16 @@ const WINDOWS = [
 /** What the chart shows, with the names of the counts. */
 const SERIES = [["in", "pushed", "In"], ["out", "taken", "Out"], ["failed", "failed", "Failed"]];
 
-/** The units of the axis: the first one in which the highest rate is at least 1. */
+/** The units of rates: all have the first one in which the highest is at least 1. */
 const UNITS = [[1, "/s"], [60, "/min"], [3600, "/h"]];
+export const unitOf = (highest) => UNITS.find(([factor]) => highest * factor >= 1) ?? UNITS.at(-1);
+
+/** 4.2/s, 12/min, <0.1/h */
+export function pace(rate, [factor, unit]) {
+  const value = rate * factor;
+  if (value > 0 && value < 0.05) return `<0.1${unit}`;
+  return `${value >= 9.95 || value === 0 ? number(Math.round(value)) : value.toFixed(1)}${unit}`;
+}
 
 /** Make the card of a queue; it reads its history until it is stopped. */
 export function historyCard(queue) {
@@ -41,7 +49,7 @@ export function historyCard(queue) {
   const note = h("p.muted");
   const begin = h("span");
   const table = makeTable();
-  const content = h("div", {},
+  const content = h("div.history-body", {},
     h("div.legend", {}, SERIES.map(([kind, , label]) => h(`span.legend-${kind}`, {}, `${label} `, legend[kind]))),
     chart.node,
     h("div.axis", {}, begin, h("span", {}, "now")),
@@ -74,14 +82,15 @@ export function historyCard(queue) {
     // The last bucket is not over, so a window is up to a bucket shorter than its name says.
     const period = seconds > chosen.seconds - chosen.bucket - 5 ? chosen.text : duration(seconds);
     const parts = partsOf(window, chosen.bucket, since, end);
-    const rates = Object.fromEntries(SERIES.map(([kind, count]) => [kind, pace(window[count] / seconds)]));
+    const unit = unitOf(Math.max(...SERIES.map(([, count]) => window[count])) / seconds);
+    const rates = Object.fromEntries(SERIES.map(([kind, count]) => [kind, pace(window[count] / seconds, unit)]));
     for (const [kind] of SERIES) setText(legend[kind], rates[kind]);
     setText(facts.median, window.waiting_median === null ? "–" : wait(window.waiting_median));
     setText(facts.p95, window.waiting_p95 === null ? "–" : wait(window.waiting_p95));
     setText(facts.died, number(window.died));
     facts.died.classList.toggle("error-text", window.died > 0);
     setText(begin, `${duration(seconds)} ago`);
-    chart.update(parts, since, end,
+    chart.update(parts, since, end, unit,
       `${queue} in the last ${period}: in ${rates.in}, out ${rates.out}, failed ${rates.failed}`,
       `Nothing came in or went out in the last ${period}.`);
     table.update(parts, period);
@@ -175,13 +184,12 @@ function makeChart(queue) {
 
   return {
     node,
-    update(parts_, since_, end_, text, emptyText) {
+    update(parts_, since_, end_, [factor, unit], text, emptyText) {
       [parts, since, end] = [parts_, since_, end_];
       const drawn = longEnough(parts);
       const rates = Object.fromEntries(SERIES.map(([kind, count]) => [kind, drawn.map((part) => part[count] / secondsOf(part))]));
       const highest = Math.max(0, ...Object.values(rates).flat());
       const isEmpty = parts.every((part) => SERIES.every(([, count]) => part[count] === 0));
-      const [factor, unit] = UNITS.find(([each]) => highest * each >= 1) ?? UNITS.at(-1);
       const top = highest === 0 ? 1 : roundedUp(highest * factor) / factor;
       const y = (rate) => HEIGHT - (HEIGHT - 2) * (rate / top);
       for (const kind of ["in", "out"]) {

@@ -2,10 +2,10 @@
 
 import { actOnOne, actionsFor } from "./actions.js";
 import { can, get, itemPath, patch } from "./api.js";
-import { clock, duration, plural, priorityText } from "./format.js";
+import { callText, clock, duration, plural, priorityText, wait } from "./format.js";
 import { poll } from "./live.js";
 import { tree } from "./tree.js";
-import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
+import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, progressBar, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
 
 const QUICK = 100; // milliseconds
 const SLOW = 5; // requests of the item for one of its position
@@ -124,7 +124,7 @@ function show(content, info, position) {
     info.state === "dead" ? verdict(info) : "",
     h("div.columns", {},
       h("div.column-main", {},
-        card("Payload", payload(info.item)),
+        card("Payload", callText(info.item) && h("pre.raw", { tabindex: 0, role: "region", "aria-label": "Call" }, callText(info.item)), payload(info.item)),
         info.result !== null && card("Result", payload(info.result)),
         info.failed_attempts.length > 0 && card(attemptsTitle(info), attempts(info, isOpen))),
       h("div.column-side", {},
@@ -135,10 +135,12 @@ function show(content, info, position) {
 const card = (title, ...content) => h("section.card", { "aria-label": title }, h("h2", {}, title), ...content);
 
 function holder(info) {
-  return h("p.notice", { data: { state: "claimed" } }, icon("workers"), h("span", {},
+  return h("div.notice", { data: { state: "claimed" } }, icon("workers"), h("div", {}, h("p", {},
     "Held by ", h("strong", {}, info.claimed_by || "an unknown client"),
     info.claimed_at && [" for ", age(info.claimed_at), ", since ", clock(info.claimed_at)],
-    info.lease_ends && [". The lease ends ", ago(info.lease_ends), ", at ", clock(info.lease_ends), ", unless the client extends it."]));
+    info.lease_ends && [". The lease ends ", ago(info.lease_ends), ", at ", clock(info.lease_ends), ", unless the client extends it."]),
+    info.cancelling && h("p", {}, "It was cancelled: its worker is told, and it does not run again."),
+    progressBar(info)));
 }
 
 function verdict(info) {
@@ -168,18 +170,29 @@ function attempts(info, isOpen) {
   return h("ol.attempts", {}, [...info.failed_attempts].reverse().map((attempt) => {
     const key = String(attempt.number);
     const title = [h("strong", {}, `Attempt ${attempt.number}`), " ", ago(attempt.ended_at),
+      attempt.run_time !== null && h("span.muted", {}, ` after ${wait(attempt.run_time)}`),
       attempt.client && [h("span.muted", {}, " by "), h("span.client", {}, attempt.client)]];
     const error = h("p.error-text", {}, attempt.error ?? "no error was given");
     return h("li", {}, h("p.attempt-head", {}, title), error,
       attempt.traceback && h("details", { open: isOpen.get(key) ?? attempt === last, data: { attempt: key } },
-        h("summary", {}, "Traceback"), h("pre.traceback", { tabindex: 0, "aria-label": `Traceback of attempt ${key}`, role: "region" }, attempt.traceback)));
+        h("summary", {}, "Traceback"), h("div.traceback", { tabindex: 0, "aria-label": `Traceback of attempt ${key}`, role: "region" }, frames(attempt.traceback))));
   }));
 }
+
+/** Frames of fdbqueue in a traceback, one after the other. */
+const OWN_FRAMES = /((?: {2}File "[^"]*\bfdbqueue[/\\](?:coordination|database|embedded|jobs|layout|operations|queue|worker)\b.*\n(?: {4}.*\n)*)+)/;
+
+/** Make the parts of a traceback: the frames of the library are folded. */
+const frames = (text) => text.split(OWN_FRAMES).map((part, n) => {
+  const own = h("pre", {}, part);
+  return n % 2 ? h("details", {}, h("summary", {}, plural(part.match(/^ {2}File /gm).length, "frame of fdbqueue", "frames of fdbqueue")), own) : part && own;
+});
 
 function facts(info, position) {
   const given = [
     ["Priority", priorityText(info.priority)],
     ["Attempts", info.max_attempts === null ? String(info.attempts) : `${info.attempts} of ${info.max_attempts}`],
+    ["Run time", info.run_time === null ? null : wait(info.run_time)],
     ["Ahead of it", position === null ? null : plural(position, "item")],
     ["Due", info.due_at && ago(info.due_at)],
     ["Expires", info.expires_at && ago(info.expires_at)],
@@ -217,7 +230,6 @@ function timeline(info) {
 
 function took(info) {
   if (!info.pushed_at || !info.finished_at) return null;
-  const since = (time) => duration((Date.parse(info.finished_at) - Date.parse(time)) / 1000);
-  const ran = info.claimed_at ? `ran ${since(info.claimed_at)}, ` : "";
-  return `${ran}${since(info.pushed_at)} after the push`;
+  const ran = info.run_time === null ? "" : `ran ${wait(info.run_time)}, `;
+  return `${ran}${duration((Date.parse(info.finished_at) - Date.parse(info.pushed_at)) / 1000)} after the push`;
 }

@@ -3,14 +3,15 @@
 import { actOnMany, actOnOne, actionsFor } from "./actions.js";
 import { ApiError, can, get, queuePath } from "./api.js";
 import { address, fields, filterText, isFiltered, itemLink, parameters } from "./filters.js";
-import { clock, number, plural, preview, priorityText, shortId } from "./format.js";
+import { clock, number, plural, preview, priorityText, shortId, wait } from "./format.js";
 import {
-  ago, attempt, button, cell, empty, h, keepingFocus, reconcile, replaceKeepingFocus, row, setText, skeleton, table, toast,
+  age, ago, attempt, badge, button, cell, empty, h, keepingFocus, progressBar, reconcile, replaceKeepingFocus, row, setText, skeleton,
+  table, toast,
 } from "./ui.js";
 
 const FIRST = 100; // items of the first page, which is read again and again
 const MORE = 500; // items of those that follow
-const MANY = 1000; // after looking at this many items, a request is repeated less often
+const MANY = 400; // after looking at this many items, a request is repeated less often
 const SLOW = 5; // only every fifth time
 
 /** Return what items in a state are called. */
@@ -34,8 +35,9 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   let isSearching = false;
   let isOver = false; // whether the list begins again
   let problem = null; // why the filters are invalid
+  const selected = new Set(); // ids
 
-  const list = itemTable(queue, acted);
+  const list = itemTable(queue, acted, selected, () => showBulk(items()));
   const place = h("div", {}, skeleton(6));
   const errors = errorSummary(chooseError);
   const bulk = h("div.actions.bulk");
@@ -43,7 +45,12 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   const more = h("span.actions");
   const foot = h("div.list-foot", { hidden: true }, said, more);
 
-  const items = () => pages.flatMap((page) => page.items);
+  const isByTime = () => filters.state === "dead" && !filters.order;
+  /** Return what was read; dead letters are stored in the order of the queue, and sorted here. */
+  function items() {
+    const found = pages.flatMap((page) => page.items);
+    return isByTime() ? found.sort((a, b) => Date.parse(b.died_at) - Date.parse(a.died_at)) : found;
+  }
   const scanned = () => pages.reduce((sum, page) => sum + page.scanned, 0);
   const next = () => pages.at(-1)?.next ?? null;
 
@@ -57,7 +64,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     if (isKept() || (!isOver && pages.length && scanned() > MANY && round++ % SLOW !== 0)) return;
     const asked = filters;
     try {
-      const page = await read(asked, FIRST);
+      const page = await read(asked, isByTime() ? MORE : FIRST);
       if (asked !== filters || isKept()) return; // the user wants something else by now
       [pages, problem, isOver] = [[page], null, false];
     } catch (error) {
@@ -110,6 +117,8 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   function show() {
     keepingFocus(focus, () => {
       const found = items();
+      const ids = new Set(found.map((item) => item.id));
+      for (const id of selected) if (!ids.has(id)) selected.delete(id);
       list.update(found, filters.state, kind);
       const node = found.length ? list.node : nothing();
       if (place.firstChild !== list.node || !found.length) place.replaceChildren(node);
@@ -130,19 +139,27 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   // Changes of many items
 
   function showBulk(found) {
+    if (selected.size) {
+      replaceIfDifferent(bulk, [
+        ...actionsFor(filters.state).map((action) => button(`${action.label} ${number(selected.size)} selected`, () => changeMany(action), look(action))),
+        button("Select none", () => { selected.clear(); list.unselect(); showBulk(found); }),
+      ]);
+      return;
+    }
     const isOne = isFiltered(filters);
     const label = (action) => `${action.label} ${!isOne ? "all" : can("admin") ? "matches" : "these"}`;
     const isAny = found.length > 0 || (isOne && next() !== null && can("admin"));
     const made = !can(isOne ? "write" : "admin") || !isAny ? [] : actionsFor(filters.state).map((action) =>
-      button(label(action), (event) => changeMany(action, event.currentTarget), { icon: action.icon, kind: action.danger ? "danger-quiet" : "primary" }));
+      button(label(action), (event) => changeMany(action, event.currentTarget), look(action)));
     replaceIfDifferent(bulk, made);
   }
 
-  /** Change all items in the state, or all that match; with a token that may only change single ones, those in the list. */
+  /** Change the selected items, else all in the state, or all that match; with a token that may only change single ones, those in the list. */
   async function changeMany(action, node) {
     const chosen = { queue, state: filters.state, filters: fields(filters), which: "", count: 0 };
     const asked = filters;
-    if (!isFiltered(asked)) chosen.count = (await get(queuePath(queue))).stats[asked.state];
+    if (selected.size) Object.assign(chosen, { ids: [...selected], count: selected.size, which: ", which you selected" });
+    else if (!isFiltered(asked)) chosen.count = (await get(queuePath(queue))).stats[asked.state];
     else if (can("admin")) {
       node.ariaBusy = "true";
       const isCounted = await attempt(async () => { chosen.count = await countMatches(asked); });
@@ -155,7 +172,11 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
       chosen.which = next() === null ? `: all that ${filterText(asked)}` : `: those in the list, which ${filterText(asked)}. There may be more`;
     }
     if (chosen.count === 0) toast("There are no such items.");
-    if (chosen.count === 0 || (await actOnMany(action, chosen))) await again();
+    if (chosen.count === 0 || (await actOnMany(action, chosen))) {
+      selected.clear();
+      list.unselect();
+      await again();
+    }
   }
 
   async function countMatches(asked) {
@@ -182,15 +203,16 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
 
   function footText(found) {
     const end = filters.order === "reverse" ? "last" : "first";
+    const sorted = isByTime() && next() !== null ? " They are sorted by the time of death." : "";
     const asOf = pages.length > 1 && !isSearching ? ` As of ${clock(readAt).slice(11)}.` : "";
     if (!isFiltered(filters)) {
       const of = next() !== null && total > found.length ? ` of ${number(total)}` : "";
-      return next() === null && !asOf ? "" : `${next() === null ? "All" : `The ${end}`} ${number(found.length)}${of} are shown.${asOf}`;
+      return next() === null && !asOf ? "" : `${next() === null ? "All" : `The ${end}`} ${number(found.length)}${of} are shown.${sorted}${asOf}`;
     }
     if (!pages.length) return "";
     const matches = plural(found.length, "item matches", "items match");
     if (next() === null) return `${matches}.${asOf}`;
-    if (scanned() === found.length) return `The ${end} ${number(found.length)} matches are shown.${asOf}`;
+    if (scanned() === found.length) return `The ${end} ${number(found.length)} matches are shown.${sorted}${asOf}`;
     return `${isSearching ? "Searching: " : ""}${plural(found.length, "match", "matches")} among the ${end} ${plural(scanned(), noun(filters.state))}.${asOf}`;
   }
 
@@ -200,6 +222,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     /** Show the items that match other filters. */
     filter(changed) {
       filters = changed;
+      selected.clear();
       [pages, round, isSearching, isOver, problem] = [[], 0, false, false, null];
     },
     /** Empty the list until its items are read. */
@@ -215,6 +238,8 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     },
   };
 }
+
+const look = (action) => ({ icon: action.icon, kind: action.danger ? "danger-quiet" : "primary" });
 
 /** Replace buttons unless they have the same labels. */
 function replaceIfDifferent(node, made) {
@@ -264,29 +289,38 @@ function errorSummary(choose) {
 
 const time = (iso) => (iso ? ago(iso) : "–");
 const errorOf = (item) => (item.error ? h("span.error-text", { title: item.error }, preview(item.error, 160)) : "–");
+const ran = (item) => (item.run_time === null ? "–" : wait(item.run_time));
+const holderOf = (item) => [item.claimed_by || "unknown", item.cancelling && [" ", badge("cancelled", "alert-dead")]];
 const attemptsOf = (item) => (item.max_attempts === null ? String(item.attempts) : `${item.attempts} of ${item.max_attempts}`);
 
 /** The columns of each state, behind id, priority and payload. */
 const COLUMNS = {
   ready: [["Pushed", (item) => time(item.pushed_at)], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
   delayed: [["Due", (item) => time(item.due_at)], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
-  claimed: [["Held by", (item) => item.claimed_by || "unknown"], ["Since", (item) => time(item.claimed_at)], ["Lease ends", (item) => time(item.lease_ends)]],
-  dead: [["Error", errorOf, "wide"], ["Attempts", attemptsOf], ["Died", (item) => time(item.died_at)]],
-  done: [["Result", (item) => (item.result === null ? "–" : h("span.payload", {}, preview(item.result, 80))), "wide"], ["Attempts", attemptsOf], ["Finished", (item) => time(item.finished_at)]],
+  claimed: [["Held by", holderOf], ["Running for", (item) => [item.claimed_at ? age(item.claimed_at) : "–", progressBar(item)]], ["Lease ends", (item) => time(item.lease_ends)]],
+  dead: [["Error", errorOf, "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Died", (item) => time(item.died_at)]],
+  done: [["Result", (item) => (item.result === null ? "–" : h("span.payload", {}, preview(item.result, 80))), "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Finished", (item) => time(item.finished_at)]],
 };
 
-/** Make the table of items; `acted` is called with the id of an item that a button has changed. */
-function itemTable(queue, acted) {
+/**
+ * Make the table of items; `acted` is called with the id of an item that a button has changed, and `chose` when the
+ * user has changed the set of selected ids.
+ */
+function itemTable(queue, acted, selected, chose) {
   const node = h("div");
   let current = "";
   let body = null;
   let columns = [];
   return {
     node,
+    unselect() {
+      for (const box of node.querySelectorAll("input:checked")) box.checked = false;
+    },
     update(items, state, kind) {
       if (current !== `${state} ${kind}`) {
         current = `${state} ${kind}`;
         columns = [
+          can("write") && ["Select", (item) => selectBox(item.id, selected, chose), "select"],
           ["Item", (item) => h("a.row-link", { href: itemLink(queue, item.id), title: item.id, data: { key: `item ${item.id}` } }, shortId(item.id)), "id"],
           kind !== "fifo" && ["Priority", (item) => priorityText(item.priority)],
           kind === "task" && ["Agent", (item) => item.agent_name ?? "–"],
@@ -294,7 +328,7 @@ function itemTable(queue, acted) {
           ...COLUMNS[state],
           can("write") && ["Actions", (item) => rowButtons(queue, item, acted), "row-actions"],
         ].filter(Boolean);
-        const made = table(`Items that are ${state}`, columns.map(([label, , style]) => ({ label, class: style, hidden: label === "Actions" })));
+        const made = table(`Items that are ${state}`, columns.map(([label, , style]) => ({ label, class: style, hidden: label === "Actions" || label === "Select" })));
         body = made.body;
         node.replaceChildren(made.node);
       }
@@ -306,6 +340,15 @@ function itemTable(queue, acted) {
       });
     },
   };
+}
+
+function selectBox(id, selected, chose) {
+  const box = h("input", { type: "checkbox", checked: selected.has(id), "aria-label": `Select item ${id}`, data: { key: `select ${id}` }, on: { change() {
+    if (box.checked) selected.add(id);
+    else selected.delete(id);
+    chose();
+  } } });
+  return box;
 }
 
 function rowButtons(queue, item, acted) {

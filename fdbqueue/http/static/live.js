@@ -1,6 +1,7 @@
 // Regular requests, and what they found: the numbers of queues with a short history of each.
 
 import { ApiError } from "./api.js";
+import { since } from "./format.js";
 
 /** Seconds of the history of a queue. */
 export const HISTORY = 300;
@@ -100,6 +101,22 @@ export function note(history, pushed, completed) {
   if (last && time - last.time < 0.5) history.pop();
   history.push({ time, pushed, completed });
   while (history[0].time < time - HISTORY) history.shift();
+}
+
+/**
+ * Let samples begin with what the server remembers of the last minutes, before the page was opened.
+ *
+ * @param {Sample[]} history
+ * @param {{since: string, buckets: {begin: string, pushed: number, completed: number}[]}} window Of 30 seconds a bucket.
+ */
+export function begin(history, { since: start, buckets }) {
+  const first = history[0].time, last = history.at(-1);
+  const timeOf = (iso) => performance.now() / 1000 - since(iso);
+  const parts = buckets.map(({ begin, ...counts }) => ({ begin: timeOf(begin), ...counts }));
+  const times = [timeOf(start), ...parts.flatMap(({ begin }) => [begin, begin + 30])];
+  const before = (time, kind) => last[kind] - parts.reduce((sum, part) => sum + (part.begin > time - 1 ? part[kind] : 0), 0);
+  history.unshift(...[...new Set(times)].filter((time) => time < first - 1).sort((a, b) => a - b)
+    .map((time) => ({ time, pushed: before(time, "pushed"), completed: before(time, "completed") })));
 }
 
 /** Return the rates between the samples: items in and out per second. */

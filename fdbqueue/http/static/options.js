@@ -1,7 +1,7 @@
 // The dialog that changes the limits and options of a queue.
 
 import { ApiError, patch, queuePath, request } from "./api.js";
-import { duration, number } from "./format.js";
+import { lengthText, number, secondsOf } from "./format.js";
 import { button, dialog, h, labelled, setText, toast } from "./ui.js";
 
 /**
@@ -14,7 +14,7 @@ export const OPTIONS = [
   { name: "max_attempts", label: "Maximum attempts", none: "no limit", hint: "After this many failed attempts, an item becomes a dead letter." },
   { name: "concurrency", label: "Concurrency", none: "no limit", hint: "Items that are claimed at a time, by all clients together." },
   { name: "agent_concurrency", label: "Concurrency of an agent", none: "no limit", kind: "task", hint: "Tasks of one agent that are claimed at a time." },
-  { name: "keep_seconds", label: "Keep done items for", none: "not set", unit: "s", hint: "Seconds. Without both values, done items are not kept." },
+  { name: "keep_seconds", label: "Keep done items for", none: "not set", unit: "s", hint: "Such as 90s, 12h or 7d. Without both values, done items are not kept." },
   { name: "keep_number", label: "Keep done items up to", none: "not set", hint: "The newest are kept." },
   { name: "kept_attempts", label: "Failed attempts kept", hint: "Of each item, with their errors." },
   { name: "traceback_bytes", label: "Bytes of a traceback", min: 0, hint: "A longer traceback loses its beginning." },
@@ -25,7 +25,7 @@ export const optionsOf = (kind) => OPTIONS.filter((option) => !option.kind || op
 /** Return the value of an option as text. */
 export function optionText(option, value) {
   if (value === null) return option.none ?? "";
-  return option.unit === "s" ? duration(value) : number(value);
+  return option.unit === "s" ? lengthText(value) : number(value);
 }
 
 /**
@@ -41,13 +41,17 @@ export async function editOptions(queue) {
   let isChanged = false;
   await dialog(`Limits and options of ${queue}`, (close) => {
     const inputs = new Map(options.map((option) => [option.name, h("input", {
-      type: "number", id: `field-${option.name}`, name: option.name, min: option.min ?? 1, step: 1,
+      type: option.unit ? "text" : "number", id: `field-${option.name}`, name: option.name, min: option.min ?? 1, step: 1,
       required: option.none === undefined, placeholder: option.none, autocomplete: "off",
     })]));
     const problem = h("div.problem", { role: "alert" });
     const save = h("button.button.primary", { type: "submit" }, "Save");
 
-    const stored = (name) => String(data.options[name] ?? "");
+    const isTime = (name) => options.some((option) => option.name === name && option.unit);
+    const stored = (name) => {
+      const value = data.options[name];
+      return value !== null && isTime(name) ? lengthText(value) : String(value ?? "");
+    };
     const edited = () => options.filter(({ name }) => inputs.get(name).value !== stored(name));
 
     /** Show what has changed. What only the user has edited stays. */
@@ -69,13 +73,13 @@ export async function editOptions(queue) {
     async function submit(event) {
       event.preventDefault();
       if (save.ariaBusy === "true") return;
-      const body = Object.fromEntries(edited().map(({ name }) => {
-        const { value } = inputs.get(name);
-        return [name, value === "" ? null : Number(value)];
-      }));
-      if (Object.keys(body).length === 0) return close();
       save.ariaBusy = "true";
       try {
+        const body = Object.fromEntries(edited().map(({ name, label }) => {
+          const value = inputs.get(name).value.trim();
+          return [name, value === "" ? null : isTime(name) ? secondsOf(value, label) : Number(value)];
+        }));
+        if (Object.keys(body).length === 0) return close();
         await patch(queuePath(queue), body, { "If-Match": etag });
         isChanged = true;
         toast("The options were saved.");

@@ -1,9 +1,9 @@
 // The overview: all queues, their states, rates and alerts.
 
-import { can, get } from "./api.js";
+import { can, get, queuePath } from "./api.js";
 import { sparkline, stateBar } from "./charts.js";
 import { duration, number, plural, rate, short, since } from "./format.js";
-import { note, poll, queues, recentRate, record } from "./live.js";
+import { begin, note, poll, queues, recentRate, record } from "./live.js";
 import { pushItem } from "./push.js";
 import { STATES, age, badge, button, cell, command, empty, h, icon, reconcile, row, setText, skeleton, table } from "./ui.js";
 
@@ -103,9 +103,11 @@ export function overviewPage() {
     matches.sort((a, b) => SORTS[view.sort][1](a, b) || (a.name < b.name ? -1 : 1));
     const last = Math.max(0, Math.ceil(matches.length / ROWS) - 1);
     view.page = Math.min(view.page, last);
-    const begin = view.page * ROWS;
-    list.update(matches.slice(begin, begin + ROWS));
-    pager.update(view.page, last, begin, matches.length, isLoaded);
+    const first = view.page * ROWS;
+    const shown = matches.slice(first, first + ROWS);
+    list.update(shown);
+    if (isLoaded) void remember(shown);
+    pager.update(view.page, last, first, matches.length, isLoaded);
     const node = matches.length ? list.node : nothing(all.length, view);
     if (place.firstChild !== node && !(matches.length === 0 && place.firstChild?.classList.contains("empty"))) place.replaceChildren(node);
   }
@@ -164,9 +166,40 @@ function keep(found, after, next) {
   for (const name of queues.keys()) {
     // Browsers compare UTF-16, the server UTF-8: for some rare names a queue goes one round later.
     const isOnPage = (after === undefined || name > after) && (next === null || name <= next);
-    if (isOnPage && !names.has(name)) queues.delete(name);
+    if (isOnPage && !names.has(name)) {
+      queues.delete(name);
+      remembered.delete(name);
+    }
   }
   for (const queue of found) record(queue.name, { ...UNKNOWN, ...queue });
+}
+
+/** @type {Map<string, any>} The last minutes of the history of each queue whose chart has begun with it. */
+const remembered = new Map();
+let isReading = false;
+
+/** Let the charts of queues, and that of all if these are all, begin with what the server remembers. */
+async function remember(shown) {
+  const lacking = shown.filter(({ name }) => !remembered.has(name));
+  if (isReading || !lacking.length) return;
+  isReading = true;
+  try {
+    for (const queue of lacking) {
+      remembered.set(queue.name, null);
+      if (!queue.stats.total_pushed) continue; // nothing has happened, or its numbers are not known
+      const [window] = (await get(`${queuePath(queue.name)}/history`)).windows;
+      remembered.set(queue.name, window);
+      begin(queue.history, window);
+    }
+    if (everything.isBegun || lacking.length !== queues.size) return;
+    everything.isBegun = true;
+    const found = [...remembered.values()].filter(Boolean);
+    if (found.length) begin(everything, { since: found[0].since, buckets: found.flatMap((window) => window.buckets) });
+  } catch {
+    // The queue is gone, or the server is: the next requests tell. The charts begin with this page.
+  } finally {
+    isReading = false;
+  }
 }
 
 /** Note the totals of all queues. */

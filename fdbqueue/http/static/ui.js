@@ -88,12 +88,14 @@ export function replaceKeepingFocus(node, ...children) {
 // Icons
 
 const ICONS = {
+  cancel: "M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18zM5.8 5.8l12.4 12.4",
   alert: "M12 3.5 2.5 20h19L12 3.5zM12 10v4.5M12 17.2v.3",
   back: "M15 5l-7 7 7 7",
   clear: "M4 6h16M4 12h9M4 18h6M16 15l5 5M21 15l-5 5",
   check: "M5 12.5l4.5 4.5L19 7.5",
   copy: "M9 9h10v11H9zM5 15V4h10",
   help: "M9.2 9a2.9 2.9 0 1 1 4.2 2.6c-.9.5-1.4 1.1-1.4 2.1M12 17.2v.3M12 21.5a9.5 9.5 0 1 0 0-19 9.5 9.5 0 0 0 0 19z",
+  jobs: "M9 4a4 4 0 0 0-4 4v1.5a2.5 2.5 0 0 1-2 2.5 2.5 2.5 0 0 1 2 2.5V16a4 4 0 0 0 4 4M15 4a4 4 0 0 1 4 4v1.5a2.5 2.5 0 0 0 2 2.5 2.5 2.5 0 0 0-2 2.5V16a4 4 0 0 1-4 4",
   key: "M14.5 9.5a4.5 4.5 0 1 0-3.2 4.3L13 15.5h2.5V18H18v3h3v-3.5l-6.8-6.8c.2-.4.3-.8.3-1.2zM8.5 8v.1",
   link: "M10 14a4 4 0 0 0 6 .4l3-3a4 4 0 0 0-5.7-5.7l-1.2 1.2M14 10a4 4 0 0 0-6-.4l-3 3a4 4 0 0 0 5.7 5.7l1.2-1.2",
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z",
@@ -141,6 +143,11 @@ export function keepTimesCurrent() {
     for (const node of document.querySelectorAll("time[data-elapsed]")) setText(node, elapsed(node.dateTime));
   }, 1000);
 }
+
+/** Make the bar of a job that reports its progress, with its message; null for any other. */
+export const progressBar = ({ progress, id }) => (progress ? h("span.progress", {},
+  h("progress", { max: 1, value: progress.fraction ?? 0, "aria-label": `Progress of item ${id}` }),
+  h("span.muted", {}, [`${Math.round(100 * (progress.fraction ?? 0))} %`, progress.message].filter(Boolean).join(", "))) : null);
 
 // Parts of pages
 
@@ -228,14 +235,14 @@ export function dialog(title, content) {
 /**
  * Ask before an action, which runs while the dialog is open; an error is shown in it.
  *
- * @param {{title: string, text?: (Node | string)[], fields?: Field[], yes: string, danger?: boolean,
+ * @param {{title: string, text?: (Node | string)[], fields?: Field[], yes: string, no?: string, danger?: boolean,
  *   action?: (values: Object<string, string>) => Promise<unknown>}} options
  * @returns {Promise<Object<string, string> | null>} The values of the fields; null if the user cancelled.
  *
  * @typedef {{name: string, label: string, hint?: string, value?: string, type?: string, required?: boolean,
  *   long?: boolean, min?: number, max?: number}} Field
  */
-export async function ask({ title, text = [], fields = [], yes, danger = false, action }) {
+export async function ask({ title, text = [], fields = [], yes, no = "Cancel", danger = false, action }) {
   let answer = null;
   await dialog(title, (close) => {
     const inputs = new Map(fields.map((field) => [field.name, fieldInput(field)]));
@@ -261,7 +268,7 @@ export async function ask({ title, text = [], fields = [], yes, danger = false, 
       text.length > 0 && h("div.dialog-text", {}, text),
       fields.map((field) => labelled(field, inputs.get(field.name))),
       problem,
-      h("div.dialog-buttons", {}, button("Cancel", close), confirm))];
+      h("div.dialog-buttons", {}, button(no, close), confirm))];
   });
   return answer;
 }

@@ -4,7 +4,7 @@ import { can, get, queuePath } from "./api.js";
 import { actOnOne, actionsFor } from "./actions.js";
 import { number, plural, preview, shortId } from "./format.js";
 import { poll } from "./live.js";
-import { age, ago, badge, button, command, empty, h, replaceKeepingFocus, skeleton } from "./ui.js";
+import { age, ago, badge, button, command, empty, h, progressBar, replaceKeepingFocus, skeleton } from "./ui.js";
 
 const MAX_QUEUES = 25; // whose claimed items are read
 const MAX_ITEMS = 200; // claimed items of a queue that are read
@@ -80,14 +80,14 @@ function workerCard(worker, items, refresh) {
 const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
 
 function holding(items, withClient, refresh) {
-  const [release] = actionsFor("claimed");
   return [h("ul.holding", {}, items.slice(0, SHOWN).map((item) => h("li", {},
     h("div.holding-item", {},
       h("span.holding-head", {}, h("a", { href: `#/queues/${encodeURIComponent(item.queue)}/items/${encodeURIComponent(item.id)}`, data: { key: `item ${item.id}` } }, shortId(item.id)),
         item.claimed_at && h("span.muted", {}, "for ", age(item.claimed_at))),
       withClient && h("span.muted", {}, `${item.claimed_by || "unknown client"} in ${item.queue}`),
-      h("span.holding-text", {}, preview(item.item, 100))),
-    can("write") && button("Release", async () => { await actOnOne(release, item.queue, item.id); await refresh(); },
-      { kind: "small", key: `release ${item.id}`, "aria-label": `Release item ${item.id}` })))),
+      h("span.holding-text", {}, preview(item.item, 100)), progressBar(item)),
+    can("write") && h("span.actions", {}, actionsFor("claimed").map((action) =>
+      button(action.label, async () => { await actOnOne(action, item.queue, item.id); await refresh(); },
+        { kind: action.danger ? "small danger-quiet" : "small", key: `${action.name} ${item.id}`, "aria-label": `${action.label} item ${item.id}` })))))),
   items.length > SHOWN && h("p.muted", {}, `and ${plural(items.length - SHOWN, "more item")}`)];
 }

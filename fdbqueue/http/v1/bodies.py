@@ -334,6 +334,29 @@ class Count(BaseModel):
     scanned: int = Field(description="How many items were looked at.")
 
 
+class Job(BaseModel):
+    """The items of a job in a sample, by state, and how often and how long it ran."""
+
+    name: str
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+    failed_attempts: int
+    rate: float | None = Field(description="Done items a second since the time `since`.")
+    run_time_median: float | None = Field(description="Seconds, of the done items.")
+    run_time_p95: float | None = Field(description="Seconds that 95 % of them did not exceed.")
+
+
+class Jobs(BaseModel):
+    """The jobs of a queue by name, from a sample of its items."""
+
+    jobs: list[Job]
+    since: str | None = Field(description="ISO 8601: when the first done item of the sample ended.")
+    limit: int = Field(description="How many items in each state were looked at, at most.")
+
+
 class Position(BaseModel):
     """The number of ready items ahead of an item, or null if it is not ready."""
 
