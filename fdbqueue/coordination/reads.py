@@ -36,6 +36,7 @@ from fdbqueue.types import (
     ReadTransactor,
     SearchPage,
     State,
+    StoredJob,
     Task,
     job_of,
 )
@@ -302,6 +303,21 @@ class Reads(Generic[_T]):
         of = self._range(db, state, after, False, wanted.priority)
         found, last, scanned = self._first(db, of, wanted, _matches, scan, scan)
         return MatchCount(len(found), last, scanned)
+
+    def sample(
+        self, db: ReadTransactor, state: State, limit: int
+    ) -> Iterator[tuple[StoredJob | None, LocatedItem]]:
+        """Iterate over the first items in a state and their jobs; the newest done ones.
+
+        What needs further reads is left out.
+        """
+
+        def show(
+            tr: ReadTransaction, items: list[LocatedItem]
+        ) -> list[tuple[StoredJob | None, LocatedItem]]:
+            return [(job_of(self._decoded_if_possible(tr, found)), found) for found in items]
+
+        return self._pages(db, show, self._range(db, state, None, False), limit)
 
     def _first(
         self,

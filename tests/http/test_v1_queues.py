@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import datetime, timedelta
+from datetime import datetime
+from time import sleep, time
 from typing import Any
 
 import pytest
@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
-from fdbqueue.http.v1.by_job import by_job
-from fdbqueue.types import Item, ItemInfo
+from fdbqueue.queue.by_job import by_job
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named
@@ -248,21 +247,24 @@ def test_jobs_are_summed_up_by_name(client: TestClient, db: Any, name: str) -> N
     assert sweep["run_time_median"] == sweep["run_time_p95"]
 
 
-def test_the_rate_of_jobs_is_that_since_the_first_done_one() -> None:
-    begin = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
-    done = [made_done(begin + timedelta(seconds=10 * n), "ab"[n % 2]) for n in range(6)]
-    found = by_job(done, begin, begin + timedelta(seconds=100))
-    # Of those after the first, two are of a and three of b.
-    assert [(each["name"], each["rate"]) for each in found] == [("a", 0.02), ("b", 0.03)]
-    assert by_job([made_done(begin, "a")], begin, begin)[0]["rate"] is None
-    assert by_job([], None, begin) == []
-
-
-def made_done(time: datetime, name: str) -> ItemInfo:
-    """Return a done item."""
-    fields: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(ItemInfo))
-    given = {"item": Item({"job": name}, 0, "", b""), "state": "done", "finished_at": time}
-    return ItemInfo(**{**fields, **given, "attempts": 1, "failed_attempts": ()})
+def test_a_sample_of_jobs_is_bounded(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.queue.by_job.SAMPLE", 3)
+    queue = PriorityQueue.named(db, name, keep=100)
+    queue.push_many(db, [{"job": "old"}, *[{"job": "new"}] * 3])
+    begin = time()
+    for _ in range(4):
+        queue.ack(db, queue.claim(db))
+        sleep(0.01)  # so that each ends at a time of its own
+    queue.push_many(db, [{"job": "new"}] * 5)
+    found = by_job(db, queue)
+    assert (found["more"], found["limit"]) == (["ready", "done"], 3)
+    (new,) = found["jobs"]
+    assert (new["ready"], new["done"]) == (3, 3)
+    # The first of the three is that which began the time.
+    first = datetime.fromisoformat(found["since"]).timestamp()
+    assert begin <= first
+    assert new["rate"] * (time() - first) >= 2
+    assert 2 / new["rate"] >= 0.02
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ export function jobsPage() {
     const used = first.queues.filter((queue) => STATES.some((state) => queue[state]));
     const chosen = used.slice(0, MAX_QUEUES);
     const answers = await Promise.all(chosen.map(async ({ name }) => ({ queue: name, ...(await get(`${queuePath(name)}/jobs`)) })));
-    const found = answers.flatMap(({ queue, jobs }) => jobs.map((job) => ({ queue, ...job })));
+    const found = answers.flatMap(({ queue, jobs, more }) => jobs.map((job) => ({ queue, more, ...job })));
     setText(basis, basisText(answers, used.length));
     if (!found.length) {
       place.replaceChildren(empty("There are no jobs.", h("p", {}, "Items that were pushed as jobs appear here by the name of the job.")));
@@ -63,12 +63,13 @@ function basisText(answers, used) {
 
 function cells(job, unit) {
   const link = (state, text) => (job[state] ? h("a", { href: address(job.queue, { state, job: job.name }) }, text) : text);
+  const count = (state) => `${number(job[state])}${job[state] && job.more.includes(state) ? "+" : ""}`;
   const time = (seconds) => (seconds === null ? "–" : wait(seconds));
   const values = [
     h("strong", {}, job.name), h("a", { href: address(job.queue, {}) }, job.queue),
-    link("done", number(job.done)), job.rate === null ? "–" : pace(job.rate, unit),
+    link("done", count("done")), job.rate === null ? "–" : pace(job.rate, unit),
     time(job.run_time_median), time(job.run_time_p95), number(job.failed_attempts),
-    ...["ready", "delayed", "claimed", "dead"].map((state) => link(state, number(job[state]))),
+    ...["ready", "delayed", "claimed", "dead"].map((state) => link(state, count(state))),
   ];
-  return values.map((value, n) => cell(COLUMNS[n], n > 1 ? "number" : "", value));
+  return values.map((value, n) => cell(COLUMNS[n], n > 1 ? "number" : "job-name", value));
 }

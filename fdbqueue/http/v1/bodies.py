@@ -354,6 +354,7 @@ class Jobs(BaseModel):
 
     jobs: list[Job]
     since: str | None = Field(description="ISO 8601: when the first done item of the sample ended.")
+    more: list[State] = Field(description="The states with more items than were looked at.")
     limit: int = Field(description="How many items in each state were looked at, at most.")
 
 

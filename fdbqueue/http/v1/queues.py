@@ -18,7 +18,6 @@ from fdbqueue.http.routing import links, next_page
 from fdbqueue.http.security import authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.by_job import SAMPLE, by_job
 from fdbqueue.http.v1.links import of_queue
 from fdbqueue.http.v1.parameters import (
     AdminOf,
@@ -29,10 +28,11 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.by_job import by_job
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
-from fdbqueue.types import ItemInfo, Options, QueueStats, State, Transaction
+from fdbqueue.types import Options, QueueStats, State, Transaction
 from fdbqueue.worker.presence import WorkerInfo
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -265,13 +265,7 @@ async def jobs(served: ServedQueues, name: ReadOf) -> Response:
     Of the done items that the queue keeps, these are the newest.
     """
     handle = await served.queue(name)
-    items: list[ItemInfo] = []
-    for state in _STATES:
-        page = await handle.search(served.db, state=state, limit=SAMPLE, scan=SAMPLE)
-        items += page.items
-    since = min((info.finished_at for info in items if info.finished_at), default=None)
-    found = by_job(items, since, datetime.now(timezone.utc))
-    return json_response({"jobs": found, "since": time_as_json(since), "limit": SAMPLE})
+    return json_response(await aio.run(by_job, served.db, handle.queue))
 
 
 @router.get("/queues/{name}/scale", response_model=bodies.Scale)
