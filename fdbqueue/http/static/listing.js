@@ -291,6 +291,10 @@ const time = (iso) => (iso ? ago(iso) : "–");
 const errorOf = (item) => (item.error ? h("span.error-text", { title: item.error }, preview(item.error, 160)) : "–");
 const ran = (item) => (item.run_time === null ? "–" : wait(item.run_time));
 const holderOf = (item) => [item.claimed_by || "unknown", item.cancelling && [" ", badge("cancelled", "alert-dead")]];
+const resultOf = (item) => {
+  if (item.outcome !== "done") return [badge(item.outcome), item.error && ` ${preview(item.error, 80)}`];
+  return item.result === null ? "–" : h("span.payload", {}, preview(item.result, 80));
+};
 const attemptsOf = (item) => (item.max_attempts === null ? String(item.attempts) : `${item.attempts} of ${item.max_attempts}`);
 
 /** The columns of each state, behind id, priority and payload. */
@@ -299,7 +303,7 @@ const COLUMNS = {
   delayed: [["Due", (item) => time(item.due_at)], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
   claimed: [["Held by", holderOf], ["Running for", (item) => [item.claimed_at ? age(item.claimed_at) : "–", progressBar(item)]], ["Lease ends", (item) => time(item.lease_ends)]],
   dead: [["Error", errorOf, "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Died", (item) => time(item.died_at)]],
-  done: [["Result", (item) => (item.result === null ? "–" : h("span.payload", {}, preview(item.result, 80))), "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Finished", (item) => time(item.finished_at)]],
+  done: [["Result", resultOf, "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Finished", (item) => time(item.finished_at)]],
 };
 
 /**

@@ -1,7 +1,6 @@
 // Regular requests, and what they found: the numbers of queues with a short history of each.
 
-import { ApiError } from "./api.js";
-import { since } from "./format.js";
+import { ApiError, now } from "./api.js";
 
 /** Seconds of the history of a queue. */
 export const HISTORY = 300;
@@ -109,14 +108,15 @@ export function note(history, pushed, completed) {
  * @param {Sample[]} history
  * @param {{since: string, buckets: {begin: string, pushed: number, completed: number}[]}} window Of 30 seconds a bucket.
  */
-export function begin(history, { since: start, buckets }) {
+export function begin(history, { since, buckets }) {
   const first = history[0].time, last = history.at(-1);
-  const timeOf = (iso) => performance.now() / 1000 - since(iso);
-  const parts = buckets.map(({ begin, ...counts }) => ({ begin: timeOf(begin), ...counts }));
-  const times = [timeOf(start), ...parts.flatMap(({ begin }) => [begin, begin + 30])];
-  const before = (time, kind) => last[kind] - parts.reduce((sum, part) => sum + (part.begin > time - 1 ? part[kind] : 0), 0);
-  history.unshift(...[...new Set(times)].filter((time) => time < first - 1).sort((a, b) => a - b)
-    .map((time) => ({ time, pushed: before(time, "pushed"), completed: before(time, "completed") })));
+  const offset = (performance.now() - now()) / 1000; // from seconds since 1970
+  const seconds = (iso) => Math.round(Date.parse(iso) / 1000);
+  const times = new Set([seconds(since), ...buckets.flatMap((bucket) => [seconds(bucket.begin), seconds(bucket.begin) + 30])]);
+  const before = (time, kind) => last[kind] - buckets.reduce((sum, bucket) => sum + (seconds(bucket.begin) >= time ? bucket[kind] : 0), 0);
+  const samples = [...times].sort((a, b) => a - b)
+    .map((time) => ({ time: time + offset, pushed: before(time, "pushed"), completed: before(time, "completed") }));
+  history.unshift(...samples.filter(({ time }) => time < first - 1));
 }
 
 /** Return the rates between the samples: items in and out per second. */

@@ -1,6 +1,6 @@
 // The overview: all queues, their states, rates and alerts.
 
-import { can, get, queuePath } from "./api.js";
+import { ApiError, can, get, queuePath } from "./api.js";
 import { sparkline, stateBar } from "./charts.js";
 import { duration, number, plural, rate, short, since } from "./format.js";
 import { begin, note, poll, queues, recentRate, record } from "./live.js";
@@ -177,6 +177,7 @@ function keep(found, after, next) {
 /** @type {Map<string, any>} The last minutes of the history of each queue whose chart has begun with it. */
 const remembered = new Map();
 let isReading = false;
+let isBegun = false; // the chart of all queues, with their history
 
 /** Let the charts of queues, and that of all if these are all, begin with what the server remembers. */
 async function remember(shown) {
@@ -191,12 +192,13 @@ async function remember(shown) {
       remembered.set(queue.name, window);
       begin(queue.history, window);
     }
-    if (everything.isBegun || lacking.length !== queues.size) return;
-    everything.isBegun = true;
+    if (isBegun || lacking.length !== queues.size) return;
+    isBegun = true;
     const found = [...remembered.values()].filter(Boolean);
     if (found.length) begin(everything, { since: found[0].since, buckets: found.flatMap((window) => window.buckets) });
-  } catch {
-    // The queue is gone, or the server is: the next requests tell. The charts begin with this page.
+  } catch (error) {
+    // The queue is gone, or the server is, as the next requests tell: the charts begin with this page.
+    if (!(error instanceof ApiError)) throw error;
   } finally {
     isReading = false;
   }
