@@ -47,7 +47,7 @@ export function sparkline({ width, height, what }) {
       const begin = history[0]?.time ?? end; // of the first of the periods, which points end
       const seconds = Math.min(HISTORY, Math.max(30, end - begin));
       const highest = Math.max(0, ...points.map((point) => Math.max(point.in, point.out)));
-      const x = (time) => (width * (1 - (end - time) / seconds)).toFixed(1);
+      const x = (time) => Math.max(0, width * (1 - (end - time) / seconds)).toFixed(1);
       const y = (value) => (height - 2 - (height - 6) * (value / Math.max(highest, 0.5))).toFixed(1);
       for (const kind of ["in", "out"]) {
         const text = points.length ? `M${x(begin)} ${y(points[0][kind])}${points.map((point) => `L${x(point.time)} ${y(point[kind])}`).join("")}` : "";

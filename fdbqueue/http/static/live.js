@@ -99,7 +99,7 @@ export function note(history, pushed, completed) {
   const last = history.at(-1);
   if (last && time - last.time < 0.5) history.pop();
   history.push({ time, pushed, completed });
-  while (history[0].time < time - HISTORY) history.shift();
+  while (history[1]?.time < time - HISTORY) history.shift(); // the period that is shown begins with one that is older
 }
 
 /**
