@@ -108,12 +108,13 @@ def test_a_task_that_takes_the_context_knows_its_attempt_and_id(backend: Any, na
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_task_that_fails_keeps_the_class_of_the_error_and_its_traceback(
-    backend: Any, name: str, task: Any, kind: type, end: str
+    backend: Any, name: str, sent: list[Any], task: Any, kind: type, end: str
 ) -> None:
     result = task.using(queue_name=name).enqueue()
     assert work(backend, name) == WorkerReport(failed=1)
     result.refresh()
     assert (result.status, result.attempts) == (FAILED, 1)
+    assert sent[-1] == ("finished", FdbqueueBackend, result.id, FAILED)
     (error,) = result.errors
     assert error.exception_class is kind
     assert error.traceback.startswith("Traceback")
@@ -147,6 +148,13 @@ def test_the_policy_of_the_settings_holds_for_tasks_without_one(
         work(backend, name)
         result.refresh()
     assert (result.status, result.attempts, len(result.errors)) == (FAILED, 2, 2)
+    queue = fdbqueue.PriorityQueue.existing(options["database"], name)
+    queue.configure(options["database"], kept_attempts=1)
+    again = tasks.fail.using(queue_name=name).enqueue()
+    while not again.is_finished:
+        work(backend, name)
+        again.refresh()
+    assert (again.attempts, len(again.errors)) == (2, 1)
 
 
 def test_a_task_chooses_its_end(backend: Any, name: str) -> None:
