@@ -40,7 +40,7 @@ from .common import (
     value_of,
     wait_for_queue,
 )
-from .signals import stop_on_signal
+from .signals import exit_on, stop_on_signal
 from .terminal import progress_bar
 
 _LOOK = 0.5  # seconds between looks at the standard error of a command
@@ -90,7 +90,8 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
     if given["metrics_port"] is not None:
         _serve_metrics(given["metrics_port"])
-    with usage_errors():
+    # The workers handle signals themselves; without this, the first SIGINT would end them.
+    with usage_errors(), stop_on_signal(lambda number, _: exit_on(number), max_signals=2):
         report = app.work(
             *names,
             concurrency=given["concurrency"],
