@@ -59,7 +59,7 @@ class Reader:
         process = self.start(["bash", "-c", command.replace("serve", "serve --port 0")])
         before, interrupt, after = expected.partition("^C\n")
         try:
-            wait_until(lambda: self.shows(before) or process.poll() is not None, 60)
+            wait_until(lambda: self.shows(before) or process.poll() is not None)
         except AssertionError:
             process.kill()
         if interrupt:
@@ -107,6 +107,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def page() -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        expect.set_options(timeout=60_000)  # milliseconds; a loaded machine is slow
         yield browser.new_page()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,22 @@ def test_what_a_job_prints_is_seen_at_once(fdbq: Shell) -> None:
     with fdbq.start("work", "--app", "shop:app", "--quiet") as worker:
         assert worker.stdout.readline() == "3\n"
         worker.terminate()
+
+
+def test_ctrl_c_lets_a_running_job_end(fdbq: Shell) -> None:
+    queue = write_shop(fdbq)
+    with (fdbq.path / "shop.py").open("a") as file:
+        file.write(
+            f"import pathlib, time\n@app.job(queue={queue!r})\ndef slow():\n    print('begun')\n"
+            "    while not pathlib.Path('end').exists(): time.sleep(0.1)\n"
+        )
+    fdbq.output("push", queue, '{"job": "shop.slow"}')
+    with fdbq.start("work", "--app", "shop:app") as worker:
+        assert worker.stdout.readline() == "begun\n"
+        worker.send_signal(signal.SIGINT)
+        time.sleep(2)  # longer than the signal's own watch takes to end a process
+        (fdbq.path / "end").touch()
+        assert worker.stdout.read() == "1 done, 0 failed\n"
 
 
 def test_an_app_with_a_database_works_on_its_own(fdbq: Shell) -> None:
