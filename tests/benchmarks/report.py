@@ -34,7 +34,18 @@ def print_machine(directory: Path) -> None:
     console.print(f"CPU: {_cpu()}, {os.cpu_count()} cores, {memory:.0f} GiB RAM")
     console.print(f"System: {platform.system()} {platform.release()}, load average {load}")
     console.print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    packages = ("fdbqueue", "huey", "diskcache", "persist-queue", "rq", "procrastinate")
+    packages = (
+        "fdbqueue",
+        "huey",
+        "diskcache",
+        "persist-queue",
+        "rq",
+        "procrastinate",
+        "dramatiq",
+        "celery",
+        "dbos",
+        "ballast.py",
+    )
     console.print("Packages: " + ", ".join(filter(None, map(_package, packages))))
     fsync = f"{_fsync(directory) * 1e3:.2f} ms"
     console.print(f"Disk: {_file_system(directory)} at {directory}, an fsync takes {fsync}")
