@@ -272,7 +272,6 @@ class Worker:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         sleep = partial(wait_to_claim, self._queue, self._db)
-        claim = partial(self._claim, 0)
         goes_on = True
         while goes_on and not self._stop.is_set:
             self._is_claiming = True
@@ -280,7 +279,7 @@ class Worker:
                 if self._share is None:
                     goes_on = self._feed_alone(drain)
                 else:
-                    goes_on = self._share.feed(self._stop, claim, sleep)
+                    goes_on = self._share.feed(self._stop, partial(self._claim, 0), sleep)
             except errors as error:
                 self._is_claiming = False
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
@@ -315,7 +314,7 @@ class Worker:
         # These calls log, and logging may raise an error. So the threads have their jobs before.
         self._release(back)
         if keeps_no_results:
-            self._warn_about_results()
+            self._ends.warn_about_results()
         return len(kept)
 
     def _room(self) -> int:
@@ -342,14 +341,6 @@ class Worker:
         with self._guard:
             self._held.update(dict.fromkeys(jobs))
         return [job for job in jobs if job not in back], back
-
-    def _warn_about_results(self) -> None:
-        _log.warning(
-            "%s keeps no done items, so the results of jobs cannot be stored; use "
-            "configure(db, keep=...), or "
-            "`fdbq limit --keep-last`, and start the worker again",
-            self._name,
-        )
 
     def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""
@@ -675,8 +666,7 @@ def held_jobs(worker: Worker) -> int:
 
 def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
     """Let a worker, which does not run yet, share slots with others."""
-    most = worker._concurrency
-    worker._share = Share(slots, lambda: held_jobs(worker), most, weight)
+    worker._share = Share(slots, partial(held_jobs, worker), worker._concurrency, weight)
 
 
 def trouble_of(worker: Worker) -> str | None:
