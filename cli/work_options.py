@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 import click
 
-from fdbqueue.worker.health import address_of
+from fdbqueue.queue.arguments import validate_address
 
 from .common import ParamType
 
@@ -25,7 +25,7 @@ class Address(ParamType):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text; fail if it is no address."""
         try:
-            address_of(value)
+            validate_address(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return value

@@ -17,7 +17,7 @@ from fdbqueue.coordination.contention import Contention
 from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.steps import Call, Steps, Submit
 from fdbqueue.coordination.sweeper import Sweeper
-from fdbqueue.coordination.waiting import Lines, Wanted, until_found
+from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_worth_looking
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -387,16 +387,7 @@ class Store(Generic[_T]):
 
     def wait_to_claim(self, db: Database) -> Steps[bool]:
         """Sleep as `claim` does, until it is worth claiming items, without claiming them."""
-        wanted = self._wanted_to_claim(None)
-
-        def may_find(tr: Transaction) -> bool:
-            return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
-
-        def look() -> Steps[bool]:
-            found: bool = yield Call(partial(run, db, may_find))
-            return found
-
-        return until_found(self._lines, db, math.inf, look, wanted)
+        return until_worth_looking(self._lines, db, self._wanted_to_claim(None))
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None

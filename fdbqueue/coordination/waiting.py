@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -177,6 +178,19 @@ def until_found(
         wanted: What to wait for.
     """
     return look() if seconds == 0 else _until_found(lines, tr, seconds, look, wanted)
+
+
+def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> Steps[bool]:
+    """Sleep as `until_found` does, until it is worth looking for what is wanted."""
+
+    def may_find(tr: Transaction) -> bool:
+        return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
+
+    def look() -> Steps[bool]:
+        found: bool = yield Call(partial(run, db, may_find))
+        return found
+
+    return until_found(lines, db, math.inf, look, wanted)
 
 
 def _until_found(

@@ -282,6 +282,23 @@ def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str 
     raise ValueError(f"{name} is a number of {noun} from {lowest}, not {number!r}")
 
 
+def validate_address(text: int | str) -> tuple[str, int]:
+    """Return the host and the port that `"HOST:PORT"`, or a port of this host, names.
+
+    Raises:
+        ValueError: The text is neither.
+
+    Example:
+        >>> validate_address(9200), validate_address("[::]:9200")
+        (('127.0.0.1', 9200), ('::', 9200))
+    """
+    host, _, port = str(text).rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) < 65536
+    if isinstance(text, bool) or not is_port or (":" in host and not host.startswith("[")):
+        raise ValueError(f"an address is PORT or HOST:PORT, such as 9200 or [::]:9200, not {text}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def validate_if_full(if_full: object) -> bool:
     """Return whether a push to a full queue raises; raise `ValueError` for an unknown choice.
 

@@ -29,11 +29,6 @@ _LOST = (
     "answer for that long"
 )
 
-NO_RESULTS = (
-    "%s keeps no done items, so the results of jobs cannot be stored; use "
-    "configure(db, keep=...), or `fdbq limit --keep-last`, and start the worker again"
-)
-
 
 @dataclass(slots=True)
 class WorkerReport:
@@ -123,6 +118,14 @@ class Ends:
             self.progress(self.report)
         except Exception:
             _log.exception("%s: the progress callback failed", self._queue)
+
+    def warn_about_results(self) -> None:
+        """Log that the queue keeps no results of the jobs that end."""
+        _log.warning(
+            "%s keeps no done items, so the results of jobs cannot be stored; use "
+            "configure(db, keep=...), or `fdbq limit --keep-last`, and start the worker again",
+            self._queue,
+        )
 
 
 def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: bytes | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import workers_range
+from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, Transaction
 
 if TYPE_CHECKING:
@@ -20,26 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_LOOPBACK = "127.0.0.1"
 _DATABASE = 2_000  # milliseconds in which the database has to answer
 _REQUEST = 5.0  # seconds in which a client has to send its request
-
-
-def address_of(text: int | str) -> tuple[str, int]:
-    """Return the host and the port that `"HOST:PORT"`, or a port of this host, names.
-
-    Raises:
-        ValueError: The text is neither.
-
-    Example:
-        >>> address_of(9200), address_of("0.0.0.0:9200"), address_of("[::]:9200")
-        (('127.0.0.1', 9200), ('0.0.0.0', 9200), ('::', 9200))
-    """
-    host, _, port = str(text).rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) < 65536
-    if isinstance(text, bool) or not is_port or (":" in host and not host.startswith("[")):
-        raise ValueError(f"an address is PORT or HOST:PORT, such as 9200 or [::]:9200, not {text}")
-    return host.strip("[]") or _LOOPBACK, int(port)
 
 
 @contextmanager
@@ -67,7 +50,7 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     if address is None:
         yield 0
         return
-    host, port = address_of(address)
+    host, port = validate_address(address)
     try:
         server = _listening(host, port, trouble)
     except OSError as error:

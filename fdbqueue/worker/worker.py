@@ -35,7 +35,6 @@ from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
-    NO_RESULTS,
     Ends,
     WorkerReport,
     end_together,
@@ -277,7 +276,6 @@ class Worker:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         sleep = partial(wait_to_claim, self._queue, self._db)
-        claim = partial(self._claim, 0)
         goes_on = True
         while goes_on and not self._stop.is_set:
             self._is_claiming = True
@@ -285,7 +283,7 @@ class Worker:
                 if self._share is None:
                     goes_on = self._feed_alone(drain)
                 else:
-                    goes_on = self._share.feed(self._stop, claim, sleep)
+                    goes_on = self._share.feed(self._stop, partial(self._claim, 0), sleep)
             except errors as error:
                 self._is_claiming = False
                 _log.error("%s: cannot claim jobs: %s", self._name, error)
@@ -320,7 +318,7 @@ class Worker:
         # These calls log, and logging may raise an error. So the threads have their jobs before.
         self._release(back)
         if keeps_no_results:
-            _log.warning(NO_RESULTS, self._name)
+            self._ends.warn_about_results()
         return len(kept)
 
     def _room(self) -> int:
@@ -600,8 +598,7 @@ def finish(worker: Worker) -> None:
 
 def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
     """Let a worker, which does not run yet, share slots with others."""
-    most = worker._concurrency
-    worker._share = Share(slots, lambda: held_jobs(worker), most, weight)
+    worker._share = Share(slots, partial(held_jobs, worker), worker._concurrency, weight)
 
 
 def trouble_of(worker: Worker) -> str | None:
