@@ -63,6 +63,7 @@ ALL = [
     errors.InvalidTask("cost", -1, "a finite number from 0"),
     errors.InvalidLine(3, "it is not JSON", "f"),
     jobs.AppNotBound(),
+    jobs.AppNotFound("the app is not a variable"),
     jobs.DuplicateJob("shop.send"),
     jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
     jobs.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
