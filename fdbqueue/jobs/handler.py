@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -77,7 +77,7 @@ class JobHandler(Handler):
         decide = partial(decided, policy, context=context)
         in_transaction = job.takes == "Transaction"
         encode, timeout = job.arguments.encode_result, job.settings.timeout
-        around = partial(self._entered, context)
+        around = partial(self._entered, context) if self._middleware else nullcontext
         pushed = context.item.value
         return Call(job.name, function, in_transaction, decide, encode, timeout, around, pushed)
 

@@ -35,18 +35,22 @@ class Cancelled:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
         self._guard = threading.Lock()
+        self._event: threading.Event | None = None  # most jobs never wait for it
         self._waiting: list[Callable[[], object]] = []
         self.reason: Reason | None = None
 
     def is_set(self) -> bool:
         """Return whether the job should stop."""
-        return self._event.is_set()
+        return self.reason is not None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job should stop, or for some seconds; return whether it should."""
-        return self._event.wait(timeout)
+        with self._guard:
+            if self._event is None:
+                self._event = threading.Event()
+                self._waiting.append(self._event.set)
+        return self.is_set() or self._event.wait(timeout)
 
     def __await__(self) -> Generator[Any, None, None]:
         loop = asyncio.get_running_loop()
@@ -71,7 +75,6 @@ class Cancelled:
         with self._guard:
             if self.reason is None or reason != "shutdown":
                 self.reason = reason
-            self._event.set()
             waiting, self._waiting = self._waiting, []
         for wake in waiting:
             wake()

@@ -19,6 +19,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
+from fdbqueue.types import Progress
 from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.earlier_layouts import restore_named
 from tests.support.many_queues import make_queues
@@ -489,19 +490,9 @@ def test_a_running_job_is_cancelled_and_shows_its_progress(
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, [{"job": "shop.report", "args": [n]} for n in range(3)])
     claims = [queue.claim(db, lease=600, client="ada") for _ in range(3)]
-
-    def progress(route: Any) -> None:
-        """Add what a worker says about the first item."""
-        response = route.fetch()
-        answer = response.json()
-        for item in answer.get("items", [answer]):
-            said = {"fraction": 0.4, "message": "page 4"}
-            item["progress"] = said if item["item"]["args"] == [0] else None
-        route.fulfill(response=response, json=answer)
-
+    said = Progress(0.4, "page 4")
+    queue.extend(db, claims[0], 600, progress=said, log="10:00:00.000 page 3 is done\n")
     with serve() as (_, client):
-        page.route("**/items?*", progress)
-        page.route("**/items/*", progress)
         page.goto(address(client, name, query="?state=claimed"))
         first = item_rows(page).first
         expect(first).to_contain_text("shop.report(0)")
@@ -524,6 +515,7 @@ def test_a_running_job_is_cancelled_and_shows_its_progress(
         expect(page.get_by_role("main")).to_contain_text("It was cancelled")
         expect(page.get_by_role("progressbar")).to_have_count(1)
         expect(page.get_by_role("region", name="Call")).to_have_text("shop.report(0)")
+        expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("page 3 is done")
     assert all(info.cancelling for info in queue.items(db, state="claimed"))
 
 
@@ -769,7 +761,8 @@ def test_the_history_shows_what_came_in_went_out_and_failed(
 def made_history(seconds: int, since: datetime, **fields: Any) -> dict[str, Any]:
     """Return a window of a history as the server sends it, without the fields that are 0."""
     counts = dict.fromkeys(("pushed", "taken", "completed", "failed", "died"), 0)
-    window = {"waiting_median": None, "waiting_p95": None, "buckets": [], **counts, **fields}
+    times = dict.fromkeys(("waiting_median", "waiting_p95", "running_median", "running_p95"))
+    window = {**times, "buckets": [], **counts, **fields}
     for bucket in window["buckets"]:
         bucket |= {**counts, **bucket}
     return {"seconds": seconds, "since": since.isoformat(timespec="milliseconds"), **window}
@@ -790,6 +783,7 @@ def test_the_numbers_of_the_history_have_units_that_read_well(
         failed=12,
         waiting_median=0.08,
         waiting_p95=754.0,
+        running_median=3.5,
         buckets=[
             {"begin": times[0], "pushed": 43_200, "taken": 20},
             {"begin": times[1], "taken": 700, "failed": 12},
@@ -802,7 +796,14 @@ def test_the_numbers_of_the_history_have_units_that_read_well(
         page.goto(address(client, name))
         card = history_card(page)
         card.get_by_role("radio", name="1 hour").check()
-        for text in ("In 12/s", "Out 0.2/s", "Failed <0.1/s", "wait80 ms", "at most12 min"):
+        for text in (
+            "In 12/s",
+            "Out 0.2/s",
+            "Failed <0.1/s",
+            "wait80 ms",
+            "at most12 min",
+            "time3.5 s",
+        ):
             expect(card).to_contain_text(text)
         card.get_by_text("As a table").click()
         expect(card.locator("tbody tr")).to_have_count(2)

@@ -12,7 +12,8 @@ const WIDTH = 600, HEIGHT = 150; // of the drawing, which is stretched
 /**
  * @typedef {{begin: string, pushed: number, taken: number, completed: number, failed: number, died: number}} Bucket
  * @typedef {{seconds: number, since: string, pushed: number, taken: number, completed: number, failed: number, died: number,
- *   waiting_median: number | null, waiting_p95: number | null, buckets: Bucket[]}} Window
+ *   waiting_median: number | null, waiting_p95: number | null,
+ *   running_median: number | null, running_p95: number | null, buckets: Bucket[]}} Window
  * @typedef {{begin: number, end: number, pushed: number, taken: number, failed: number}} Part
  */
 
@@ -24,6 +25,12 @@ const WINDOWS = [
 
 /** What the chart shows, with the names of the counts. */
 const SERIES = [["in", "pushed", "In"], ["out", "taken", "Out"], ["failed", "failed", "Failed"]];
+
+/** The times of items, by the names of their fields. */
+const TIMES = {
+  waiting_median: "Median wait", waiting_p95: "95 % waited at most",
+  running_median: "Median run time", running_p95: "95 % ran at most",
+};
 
 /** The units of rates: all have the first one in which the highest is at least 1. */
 const UNITS = [[1, "/s"], [60, "/min"], [3600, "/h"]];
@@ -45,7 +52,7 @@ export function historyCard(queue) {
 
   const chart = makeChart(queue);
   const legend = Object.fromEntries(SERIES.map(([kind]) => [kind, h("strong", {}, "–")]));
-  const facts = Object.fromEntries(["median", "p95", "died"].map((name) => [name, h("dd", {}, "–")]));
+  const facts = Object.fromEntries([...Object.keys(TIMES), "died"].map((name) => [name, h("dd", {}, "–")]));
   const note = h("p.muted");
   const begin = h("span");
   const table = makeTable();
@@ -54,8 +61,7 @@ export function historyCard(queue) {
     chart.node,
     h("div.axis", {}, begin, h("span", {}, "now")),
     h("dl.numbers", {},
-      h("div", {}, h("dt", {}, "Median wait"), facts.median),
-      h("div", {}, h("dt", {}, "95 % waited at most"), facts.p95),
+      Object.entries(TIMES).map(([name, label]) => h("div", {}, h("dt", {}, label), facts[name])),
       h("div", {}, h("dt", {}, "Died"), facts.died)),
     table.node);
   const node = h("section.card.history", { "aria-label": "Items in and out" },
@@ -85,8 +91,7 @@ export function historyCard(queue) {
     const unit = unitOf(Math.max(...SERIES.map(([, count]) => window[count])) / seconds);
     const rates = Object.fromEntries(SERIES.map(([kind, count]) => [kind, pace(window[count] / seconds, unit)]));
     for (const [kind] of SERIES) setText(legend[kind], rates[kind]);
-    setText(facts.median, window.waiting_median === null ? "–" : wait(window.waiting_median));
-    setText(facts.p95, window.waiting_p95 === null ? "–" : wait(window.waiting_p95));
+    for (const name of Object.keys(TIMES)) setText(facts[name], window[name] === null ? "–" : wait(window[name]));
     setText(facts.died, number(window.died));
     facts.died.classList.toggle("error-text", window.died > 0);
     setText(begin, `${duration(seconds)} ago`);

@@ -126,11 +126,14 @@ function show(content, info, position) {
       h("div.column-main", {},
         card("Payload", callText(info.item) && h("pre.raw", { tabindex: 0, role: "region", "aria-label": "Call" }, callText(info.item)), payload(info.item)),
         info.result !== null && card("Result", payload(info.result)),
+        info.log && card("Log", logText(info.log)),
         info.failed_attempts.length > 0 && card(attemptsTitle(info), attempts(info, isOpen))),
       h("div.column-side", {},
         card("Facts", facts(info, position)),
         card("Timeline", timeline(info)))));
 }
+
+const logText = (text) => h("pre.raw", { tabindex: 0, role: "region", "aria-label": "Lines of the log" }, text);
 
 const card = (title, ...content) => h("section.card", { "aria-label": title }, h("h2", {}, title), ...content);
 
@@ -174,6 +177,7 @@ function attempts(info, isOpen) {
       attempt.client && [h("span.muted", {}, " by "), h("span.client", {}, attempt.client)]];
     const error = h("p.error-text", {}, attempt.error ?? "no error was given");
     return h("li", {}, h("p.attempt-head", {}, title), error,
+      attempt.log && logText(attempt.log),
       attempt.traceback && h("details", { open: isOpen.get(key) ?? attempt === last, data: { attempt: key } },
         h("summary", {}, "Traceback"), h("div.traceback", { tabindex: 0, "aria-label": `Traceback of attempt ${key}`, role: "region" }, frames(attempt.traceback))));
   }));
