@@ -561,8 +561,9 @@ class NoResult(FdbqueueError, LookupError):
 
     Attributes:
         id: The id of the item.
-        state: Its state; `None` if the queue does not know it.
-        error: The error of its last attempt, if it is a dead letter.
+        state: Its state, or `"discarded"` or `"cancelled"` if it ended so; `None` if the queue does
+            not know it.
+        error: The error of its last attempt if it is a dead letter; why it was discarded.
     """
 
     def __init__(self, id: str, state: str | None, error: str | None = None) -> None:
@@ -577,6 +578,8 @@ class NoResult(FdbqueueError, LookupError):
             )
         elif state == "dead":
             reason = f"it is a dead letter: {error or 'no error was given'}"
+        elif state in ("discarded", "cancelled"):
+            reason = f"it was {state}" if error is None else f"it was {state}: {error}"
         super().__init__(f"item {id} has no result: {reason}")
 
 

@@ -41,6 +41,7 @@ ALL = [
     errors.SameQueue("jobs"),
     errors.NoResult("id", "dead", "broken"),
     errors.NoResult("id", None),
+    errors.NoResult("id", "discarded", "the customer has left"),
     errors.WrongState("id", "claimed"),
     errors.QueueFull(10, 3),
     errors.QueueNotFound("jbos", ["jobs"]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+from fdbqueue.errors import NoResult
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import validate_scope, validate_unique
@@ -104,11 +105,13 @@ class Handle(Generic[_Result]):
             wait: How long to wait for the end of the job, `math.inf` for ever.
 
         Raises:
-            NoResult: The job has not ended in time, it is a dead letter, or it is not kept any
-                more.
+            NoResult: The job has not ended in time, it is a dead letter, it was discarded or
+                cancelled, or it is not kept any more.
         """
         app = self._job.app
         stored = app.queue(self._queue).result(app.db, self.id, wait=wait)
+        if stored is None and (info := self.info()) and info.outcome in ("discarded", "cancelled"):
+            raise NoResult(self.id, info.outcome, info.error)
         result: _Result = self._job.arguments.decode_result(stored)
         return result
 

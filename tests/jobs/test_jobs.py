@@ -426,3 +426,20 @@ def test_jobs_with_a_single_attempt_are_not_claimed_ahead(db: Any, app: App, nam
     count.push_many([count.bind() for _ in range(20)])
     app.work(name, drain=True, concurrency=1)
     assert claimed == [1] * 20
+
+
+def test_a_job_that_was_discarded_or_cancelled_has_no_result(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work(context: Context, wanted: bool) -> int:
+        if wanted:
+            raise Discard("the customer has left")
+        cancelled.cancel()
+        raise ValueError("told to stop")
+
+    discarded = work.push(True)
+    cancelled = work.push(False)
+    app.work(drain=True)
+    with pytest.raises(NoResult, match=r"it was discarded: .*the customer has left$"):
+        discarded.result()
+    with pytest.raises(NoResult, match="it was cancelled"):
+        cancelled.result()
