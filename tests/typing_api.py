@@ -288,11 +288,11 @@ def around(context: jobs.Context) -> Iterator[None]:
     yield
 
 
-@app.middleware  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
-def not_around(context: jobs.Context) -> None: ...
+def no_middleware(context: jobs.Context) -> None: ...
 
 
 def declared_jobs(tr: Transaction) -> None:
+    app.middleware(no_middleware)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     assert_type(send("ada@example.com", subject="hi"), int)
     assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])
     assert_type(send.using(tr, delay="5m", priority=1).push("a", subject="b"), jobs.Handle[int])

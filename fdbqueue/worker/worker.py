@@ -194,7 +194,7 @@ class Worker:
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: dict[HeldJob, None] = {}  # in the order of their claims
-        self._leases = Leases(db, queue, self._lease, presence, self._all_held)
+        self._leases = Leases(db, self._queue, self._lease, presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
@@ -448,7 +448,11 @@ class Worker:
         begun = [job for job in self._all_held() if job.tell_shutdown()]
         if left > 0:
             return left
-        if late := [job for job in begun if self._takes_from_handler(job)]:
+        for job in begun:
+            if job.told_after is not None:  # its own time is over, too
+                self._give_up(job, job.told_after)
+        interrupted = [job for job in begun if job.told_after is None]
+        if late := [job for job in interrupted if self._takes_from_handler(job)]:
             for job in late:
                 _log.warning("%s %s goes back: it still runs", self._name, job.name)
             self._release(late)

@@ -108,7 +108,8 @@ def test_the_log_of_a_handler_is_json_lines_too(fdbq: Shell) -> None:
     queue = fdbq.environment["q"]
     fdbq.output("push", queue, "1")
     done = fdbq("work", queue, "--exec", "exit 3", "--drain", "--log-format", "json")
-    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    start, line = [json.loads(line) for line in done.stderr.splitlines()]
+    assert start["message"].startswith("working on ")
     assert line["outcome"] == "failed"
     assert "job" not in line
 

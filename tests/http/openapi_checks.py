@@ -44,6 +44,8 @@ REASONS = re.compile(
             "priority: Input should be a valid integer$",
             # Fields of one body that exclude each other.
             "give a delay or a time, not both",
+            "give unique_until or unique_for, not both",
+            "needs a key: give unique, too",
             "is not a change of",
             "is the new priority, for 'reprioritize'",
             # A key belongs to one request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,7 +136,9 @@ def test_golden_bytes_of_the_history(
 def test_golden_bytes_of_unique_keys(
     db: Any, space: Subspace, fixed_random: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to_nanoseconds = SimpleNamespace(time_ns=lambda: 1_900_800_000 * 10**9)
+    to_nanoseconds = SimpleNamespace(
+        time_ns=lambda: 1_900_800_000 * 10**9, monotonic=time.monotonic
+    )
     monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
     queue = PriorityQueue(space, codec="bytes")
     queue.push(db, b"x", unique="k")

@@ -397,7 +397,8 @@ def test_other_pushes_and_claims_pay_nothing_for_the_scopes(
 ) -> None:
     now = time.time_ns()  # the history of the queue costs more when a minute begins
     monkeypatch.setattr(
-        "fdbqueue.database.clock.time", SimpleNamespace(time_ns=lambda: now, time=time.time)
+        "fdbqueue.database.clock.time",
+        SimpleNamespace(time_ns=lambda: now, monotonic=time.monotonic),
     )
     counting: Any = CountingDatabase(db)
     jobs.push(db, 0)
