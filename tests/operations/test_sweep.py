@@ -78,7 +78,9 @@ class Program:
             case 2:
                 lapse(db, queue, self._rng.choice([10, 1000]))
             case 3:
-                shift_leases(db, queue, self._rng.choice([-100, 100]) * VERSIONS)
+                # As a recovery. Views do not show what the sweep does to leases of another
+                # cluster, whose versions are higher: it looks for them every ten seconds only.
+                shift_leases(db, queue, -100 * VERSIONS)
             case _:
                 self._clock.advance(self._rng.choice([6, 20, 70]))
 
