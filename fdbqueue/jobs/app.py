@@ -348,6 +348,9 @@ class App:
         shown = [f"{each.queue}={each.weight:g}" for each in shares] if weights else names
         if parent is None:  # otherwise the parent has said it
             _log.info(summary_of(self.db, shown, sorted(self._jobs), processes or 1))
+            if unknown := [name for name in names if name not in known_queues(self)]:
+                # `using(queue=...)` may push jobs to it, so this is no error.
+                _log.warning("no job is declared for the queue %s", ", ".join(unknown))
         if processes is not None:
             if parent is not None:
                 raise AppNotFound("this process is one of several already")

@@ -443,3 +443,19 @@ def test_a_job_that_was_discarded_or_cancelled_has_no_result(app: App, name: str
         discarded.result()
     with pytest.raises(NoResult, match="it was cancelled"):
         cancelled.result()
+
+
+def test_a_queue_without_declared_jobs_is_worked_on_with_a_warning(
+    app: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(queue=name)
+    def work() -> int:
+        return 1
+
+    pushed = work.using(queue=f"{name}other").push()
+    app.bind(app.db)  # as another process, which has pushed nothing
+    app.work(name, drain=True)
+    assert "no job is declared" not in caplog.text
+    app.work(f"{name}other", drain=True)
+    assert f"no job is declared for the queue {name}other" in caplog.text
+    assert pushed.result() == 1
