@@ -347,7 +347,7 @@ def work(
                 progress=lambda done: progress.update(task, completed=done.done + done.failed),
                 max_jobs=max_jobs,
                 max_memory=max_memory,
-                health=health if parent is None or parent.number == 1 else None,
+                health=health,
             )
 
     _work(run, summary)

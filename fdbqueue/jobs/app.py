@@ -379,7 +379,7 @@ class App:
             drain=drain,
             max_jobs=max_jobs,
             max_memory=max_memory,
-            health=health if parent is None or parent.number == 1 else None,
+            health=health,
         )
 
 

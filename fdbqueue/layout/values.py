@@ -300,7 +300,7 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
 
 
 class Report(NamedTuple):
-    """What the client of a claimed item has said of its work.
+    """The progress and the log of a claimed item, as its client has reported them.
 
     Attributes:
         fraction: The part of the work that is done, from 0 to 1; `None` if it has not said.

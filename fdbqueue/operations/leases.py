@@ -302,15 +302,14 @@ class Leases:
     ) -> None:
         """Delete the items of a claim that has ended, or keep them as done."""
         n = len(ended)
-        started = [milliseconds_of(item.token) for _, item in ended]
-        self._items.history.note_ended(tr, now, started)
+        self._items.history.note_ended(tr, now, (milliseconds_of(item.token) for _, item in ended))
         if options is None or not options.keeps_done:
             self._items.tally(tr, now, acked=n)
             for position, item in ended:
                 clear_owned(tr, self._layout, position, item.value)
             return
         self._items.tally(tr, now, acked=n, done=n)
-        for started_at, (position, item) in zip(started, ended):
+        for position, item in ended:
             outcome: Outcome = "done" if request.discarded is None else "discarded"
             if _is_cancelled(item):
                 outcome = "cancelled"
@@ -319,7 +318,7 @@ class Leases:
                 item.delivery_count,
                 outcome,
                 request.discarded,
-                started_at,
+                milliseconds_of(item.token),
                 request.claim.client,
                 request.log,
             )

@@ -73,7 +73,7 @@ class PushRequest(NamedTuple):
 
 
 class Pushed(NamedTuple):
-    """What a push has stored, or the item that has its unique key already.
+    """The item that a push has stored, or the one that has its unique key already.
 
     Attributes:
         key: The key that the item has, or had, while it is ready.

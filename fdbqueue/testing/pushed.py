@@ -1,4 +1,4 @@
-"""What a program has pushed, for the assertions of a test."""
+"""The jobs that a program has pushed, for the assertions of a test."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Context:
 
     @property
     def report(self) -> Report:
-        """What the handler has said of its work so far."""
+        """The progress and the log so far."""
         return self._report
 
     def progress(self, fraction: float, message: str = "") -> None:

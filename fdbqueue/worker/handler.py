@@ -284,7 +284,7 @@ class _EventLoop:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the loop was asked, and has not answered for a second."""
+        """True if the loop was asked, and has not answered for a second."""
         return time.monotonic() - self._asked_at > _BLOCKED
 
     def close(self) -> None:

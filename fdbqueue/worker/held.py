@@ -95,7 +95,7 @@ class HeldJob(Observer):
 
     @property
     def report(self) -> Report:
-        """What its handler has said of its work so far."""
+        """The last report of its handler."""
         return NO_REPORT if self.context is None else self.context.report
 
     @property

@@ -36,7 +36,7 @@ class Slots:
         self.changed = threading.Condition()
         self.turn: Share | None = None
         self.time = 0.0
-        """What the last worker that has claimed jobs had claimed before, for its weight."""
+        """The `passed` of the last worker that has claimed jobs, before that claim."""
 
     @property
     def held(self) -> int:

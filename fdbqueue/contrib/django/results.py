@@ -1,4 +1,4 @@
-"""What Django's tasks say about an item: its status, its errors and its times."""
+"""The result of a Django task, made of its item: its status, its errors and its times."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def run_together(
         progress: Called with the work of all of them after each job.
         max_jobs: The number of ended jobs after which no others begin.
         max_memory: The bytes of resident memory after which no others begin.
-        health: Where to answer health checks, as for `Worker.run`.
+        health: Where to answer health checks, as for `Worker.run`; the first of several processes
+            does so.
 
     Returns:
         The work of all of them.
@@ -95,7 +96,7 @@ def run_together(
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
     with (
-        serving_health(health, trouble),
+        serving_health(health if parent is None or parent.number == 1 else None, trouble),
         stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))),
     ):
         if parent is not None:
