@@ -768,6 +768,20 @@ class InvalidUniqueKey(FdbqueueError, ValueError):
         super().__init__(f"unique must be text of 1 to {longest} bytes in UTF-8, not {key!r}")
 
 
+class InvalidSchedule(FdbqueueError, ValueError):
+    """A schedule that cannot be. Nothing was stored.
+
+    Attributes:
+        name: The name of the schedule.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"the schedule {name!r}: {reason}")
+
+
 class IdempotencyKeyReused(FdbqueueError, ValueError):
     """An idempotency key used again for a different push. Nothing was stored."""
 

@@ -97,6 +97,14 @@ UniqueUntil: TypeAlias = Literal["claimed", "ended"]
 Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
 """How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""
 
+Missed: TypeAlias = Literal["latest", "skip", "all"]
+"""What happens to the ticks of a schedule that nobody found in time: push for the last one, for
+none, or for each of the last 1,000."""
+
+Overlap: TypeAlias = Literal["allow", "skip", "queue"]
+"""What happens to a tick while the item of the last one has not ended: push all the same, not at
+all, or once it has ended."""
+
 Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]
 """A change of all items in a state."""
 
@@ -117,6 +125,7 @@ class Item(Generic[V_co]):
         id: A text that identifies the item within its queue.
         key: The item's key in the database.
         is_new: False if a push with a unique key stored nothing, and returned this item.
+        tick: The tick of the schedule that pushed it; `None` if none has, or if `push` returned it.
     """
 
     value: V_co
@@ -124,6 +133,7 @@ class Item(Generic[V_co]):
     id: str
     key: bytes = field(repr=False)
     is_new: bool = field(default=True, repr=False, compare=False)
+    tick: datetime | None = field(default=None, repr=False, compare=False)
 
 
 Keep: TypeAlias = timedelta | int | tuple[timedelta, int]

@@ -44,7 +44,8 @@ from fdbqueue.operations.items import (
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
-from fdbqueue.operations.slots import Agents, First, Places, Slots
+from fdbqueue.operations.schedules import Schedules
+from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
@@ -127,10 +128,12 @@ class Store(Generic[_T]):
         self._changes = Changes(items, done)
         slots = self._slots = Slots(items, agents, places)
         leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
-        sweep = self._sweep = Sweep(items, leases)
+        self._bound = Bound(items, places)
+        self.schedules = Schedules(items, self._bound)
+        sweep = self._sweep = Sweep(items, leases, self.schedules)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self._pusher = Pusher(items, sweep, options, places)
+        pushing = self.pusher = Pusher(items, sweep, options, self._bound)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
@@ -173,7 +176,7 @@ class Store(Generic[_T]):
             return []
         push = PushRequest(items, as_many_as_fit)
         pushed: list[Any]
-        is_bounded = self._pusher.options.max_size is not None
+        is_bounded = self.pusher.options.max_size is not None
         if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
         if any(item.header.unique_key for item in items):
@@ -192,21 +195,21 @@ class Store(Generic[_T]):
         return pushed
 
     def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
-        (keys,) = self._pusher.push(tr, milliseconds(), [push])
+        (keys,) = self.pusher.push(tr, milliseconds(), [push])
         if len(keys) < len(push.items):
-            self._pusher.rely_on_full(tr)
+            self._bound.rely_on_full(tr)
         return keys
 
     def _check_room(self, push: PushRequest) -> None:
         """Raise `QueueFull` for a push that found no room, unless the bound is gone by now."""
-        bound = self._pusher.options.max_size
+        bound = self.pusher.options.max_size
         if bound is not None:
             raise QueueFull(bound, len(push.items))
 
     def _push_unique(
         self, tr: Transaction, now: int, push: PushRequest, in_callers: bool
     ) -> list[Any]:
-        pushed = self._pusher.push_unique(tr, now, push, in_callers)
+        pushed = self.pusher.push_unique(tr, now, push, in_callers)
         return [*map(partial(self.reads.pushed, tr), push.items, pushed)]
 
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> None:
@@ -243,7 +246,7 @@ class Store(Generic[_T]):
         def body(tr: Transaction, now: int) -> bool:
             if limits:
                 self.options.note_limit(tr)
-            return self._pusher.set_options(tr, now, changes)
+            return self.pusher.set_options(tr, now, changes)
 
         self.change(tr, body)
         if limits:
@@ -578,7 +581,7 @@ class Store(Generic[_T]):
         if found.state == "delayed":
             return self._changes.run_now(tr, now, found)
         if found.state == "dead":
-            return self._failures.retry(tr, now, found, self._pusher.reserve)
+            return self._failures.retry(tr, now, found, self._bound.reserve)
         return False
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
@@ -663,4 +666,9 @@ class Store(Generic[_T]):
 
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
-        self.change(tr, self.items.clear, _always)
+
+        def body(tr: Transaction, now: int) -> None:
+            self.items.clear(tr, now)
+            self.schedules.begin_again(tr)
+
+        self.change(tr, body, _always)

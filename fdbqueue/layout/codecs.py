@@ -9,6 +9,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent import futures
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -26,7 +27,7 @@ from fdbqueue.errors import (
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header
+from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, utc_time
 from fdbqueue.types import Codec, Item, Json
 
 _T = TypeVar("_T")
@@ -313,7 +314,10 @@ class RowCodec(ABC, Generic[_T]):
                 value = _with_new_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
             raise UndecodableItem(self.id_of(item), str(error)) from error
-        return self.public(item.key, value, item.level.priority, item.header.origin)
+        decoded: Any = self.public(item.key, value, item.level.priority, item.header.origin)
+        if item.header.tick is not None:
+            decoded = replace(decoded, tick=utc_time(item.header.tick))
+        return decoded  # type: ignore[no-any-return]
 
     @abstractmethod
     def public(self, key: bytes, value: Any, priority: Any, origin: bytes | None = None) -> _T:

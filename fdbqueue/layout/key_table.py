@@ -183,6 +183,7 @@ class Space(IntEnum):
     DUE_TIMES = (
         19,
         ("(19, time, ref)", "a delayed item is due then; when it expires, or empty", "push, nack"),
+        ("(19, time, null, name)", "empty: a schedule is due then", "sweep, schedule"),
     )
     DEAD = (
         20,
@@ -243,6 +244,10 @@ class Space(IntEnum):
     UNIQUE_ENDS = (
         30,
         ("(30, time, key)", "the value of (22, key): the period of the key ends then", "push"),
+    )
+    SCHEDULES = (
+        31,
+        ("(31, name)", "the schedule, as `StoredSchedule`, and its state", "sweep, schedule"),
     )
 
 

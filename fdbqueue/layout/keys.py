@@ -148,6 +148,7 @@ class Layout:
     waits = _Prefix(Space.HISTORY, 0)
     samples = _Prefix(Space.HISTORY, 1)
     runs = _Prefix(Space.HISTORY, 2)
+    schedules = _Prefix(Space.SCHEDULES)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -350,6 +351,24 @@ class Layout:
         end = begin + key[begin - 1] - 0x14
         return int.from_bytes(key[begin:end], "big"), key[end:]
 
+    @staticmethod
+    def schedule_reference(name: str) -> bytes:
+        """Return what the timer of a schedule has instead of the position of an item."""
+        return fdb_tuple.pack((None, name))
+
+    @staticmethod
+    def unpack_schedule_reference(reference: bytes) -> str | None:
+        """Return the name of the schedule of a timer; `None` for the position of an item.
+
+        >>> Layout.unpack_schedule_reference(Layout.schedule_reference("nightly"))
+        'nightly'
+        """
+        # No position begins with null: neither a priority nor an index can be null.
+        if not reference.startswith(b"\x00"):
+            return None
+        name: str = fdb_tuple.unpack(reference)[1]
+        return name
+
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
         """Return the ranges of the timers that are over: of leases, of delays, and of expiries.
 
@@ -406,6 +425,7 @@ class Layout:
         """Return the ranges of all keys that the queue may have, in order."""
         prefixes = (
             *self.of_items,
+            self.schedules,
             self.totals,
             self.receipts.key(),
             self.imports,
@@ -443,7 +463,7 @@ class Layout:
         and filled again, the first items are others. Unique keys are deleted in the order of the
         ends of their periods.
         """
-        whole = [self.counts, self.totals, self.leases]
+        whole = [self.counts, self.totals, self.leases, self.schedules]
         return [
             ((self.options, self.options + b"\x00"), 1),
             *((self.range_of(prefix), 0) for prefix in whole),

@@ -80,6 +80,9 @@ class Header(NamedTuple):
             that a claim frees, `unique` is the same.
         key_ends: When the period of that key ends, in milliseconds since 1970; `None` if a claim
             frees it.
+        schedule: The name of the schedule that has pushed it, or `None`.
+        tick: The tick for which it did so, in milliseconds since 1970.
+        blocks: Whether the next tick of that schedule waits until the item has ended.
     """
 
     attempts: int = 0
@@ -90,6 +93,9 @@ class Header(NamedTuple):
     cancelled: int | None = None
     key: str | None = None
     key_ends: int | None = None
+    schedule: str | None = None
+    tick: int | None = None
+    blocks: bool = False
 
     @property
     def unique_key(self) -> str | None:
@@ -103,6 +109,7 @@ class Header(NamedTuple):
 
 
 NO_HEADER = Header()
+_WITH_KEY = 8  # elements of a header up to the end of the period of its key
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -126,6 +133,8 @@ def with_header(header: Header, value: bytes) -> bytes:
     # Few items have been moved or delayed; the others have the three elements of earlier releases.
     size = 6 if header.cancelled else 5 if header.since else 4 if header.origin else 3
     if header.key:
+        size = _WITH_KEY
+    if header.schedule:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 
@@ -702,6 +711,16 @@ def at_time(uuid: bytes, milliseconds: int) -> bytes:
     2
     """
     return milliseconds.to_bytes(6, "big") + uuid[6:]
+
+
+def as_uuid(digest: bytes) -> bytes:
+    """Return the first bytes of a digest as a UUID of version 7, of the year 1970 at the earliest.
+
+    >>> time_of(at_time(as_uuid(b"any sixteen bytes"), 1000)).year
+    1970
+    """
+    version, variant = digest[6] & 0x0F | 0x70, digest[8] & 0x3F | 0x80
+    return b"%b%c%b%c%b" % (digest[:6], version, digest[7:8], variant, digest[9:UUID_SIZE])
 
 
 def encode_progress(lines: int, digest: bytes) -> bytes:

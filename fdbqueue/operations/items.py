@@ -576,6 +576,12 @@ def read_payload(tr: ReadTransaction, layout: Layout, item: StoredItem) -> bytes
     return b"".join(row.value for row in pieces)
 
 
+def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
+    """Let the next sweep from this time on find a schedule, in milliseconds since 1970."""
+    tr[layout.timer_key(layout.dues, due, reference)] = b""
+    tr[layout.scheduled] = b""
+
+
 def clear_owned(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> None:
     """Delete what an item that ended owns besides its row.
 
@@ -600,10 +606,16 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:
-    """Release the unique key that an item holds, if it holds one, for another item."""
-    unique = header_of(value)[0].unique
-    if unique is not None:
-        tr.clear(layout.unique_key(unique))
+    """Release the unique key that an item holds, if it holds one, for another item.
+
+    If the next tick of its schedule waits for this, it is due now.
+    """
+    header = header_of(value)[0]
+    if header.unique is not None:
+        tr.clear(layout.unique_key(header.unique))
+    if header.schedule is not None and header.blocks:
+        set_timer(tr, layout, 0, layout.schedule_reference(header.schedule))
+        Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
 
 def claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:

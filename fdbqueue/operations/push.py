@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from fdbqueue.errors import OptionsMismatch, QueueFull
+from fdbqueue.errors import OptionsMismatch
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     decode_holder,
@@ -20,7 +19,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
-from fdbqueue.operations.slots import Places
+from fdbqueue.operations.slots import Bound
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Options, Transaction
 
@@ -126,7 +125,7 @@ class Pusher:
     operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(self, items: Items, sweep: Sweep, options: Options, places: Places) -> None:
+    def __init__(self, items: Items, sweep: Sweep, options: Options, bound: Bound) -> None:
         self.layout = items.layout
         self._items = items
         self._sweep = sweep
@@ -134,14 +133,14 @@ class Pusher:
         self.options = options
         """The options that the last push read or stored."""
         self._stored = b""
-        self._places = places
+        self._bound = bound
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
         # Accept any stored value from now on.
         given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
-        self._agree(tr, tr.get(self.layout.options).value)
+        self.agree(tr)
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
         changed = replace(self.options, **changes)
@@ -164,7 +163,7 @@ class Pusher:
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
-        taken = None if known_bound is None else self._begin_count(tr)
+        taken = None if known_bound is None else self._bound.begin_count(tr)
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
@@ -179,7 +178,7 @@ class Pusher:
         bound = self.options.max_size
         if bound is not None:
             if taken is None or bound != known_bound:
-                taken = self._begin_count(tr)
+                taken = self._bound.begin_count(tr)
             fitting = self._fitting(tr, requests, taken(), bound)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
@@ -216,7 +215,7 @@ class Pusher:
         keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
         if len(stored) < len(new) and relies_on_full:
-            self.rely_on_full(tr)
+            self._bound.rely_on_full(tr)
         self._begin_periods(tr, now, new, keys)
         pushed: list[Pushed] = []
         for item, name in zip(push.items, names):
@@ -259,37 +258,9 @@ class Pusher:
             return None
         return Pushed(self.layout.items + position, found, is_new=False)
 
-    def reserve(self, tr: Transaction) -> None:
-        """Take a place for the retry of a dead letter; raise `QueueFull` if no place is free."""
-        options = self._items.options.read(tr)
-        if options is None or options.max_size is None:
-            return
-        bound = options.max_size
-        taken = self._begin_count(tr)()
-        if taken >= bound:
-            self.rely_on_full(tr)
-            raise QueueFull(bound, 1)
-        self._places.take(tr, self.layout.places, taken, bound, 1)
-
-    def _begin_count(self, tr: Transaction) -> Callable[[], int]:
-        """Start to count the taken places.
-
-        The reads are snapshot reads, which see the transaction's own writes.
-
-        Cost: the counters, at most 260 small rows.
-
-        Returns:
-            A function that waits for the reads and returns the count.
-        """
-        counters = self._items.begin_counters(tr.snapshot)
-        return lambda: counters().unfinished
-
-    def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        layout = self.layout
-        for key in (layout.tallies, layout.level_counts):
-            tr.add_read_conflict_key(key)
-        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))
+    def agree(self, tr: Transaction) -> None:
+        """Adopt the stored options; store the given ones if the queue is new."""
+        self._agree(tr, tr.get(self.layout.options).value)
 
     def _agree(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options; store the given ones if there are none yet."""
@@ -315,7 +286,7 @@ class Pusher:
             fitting.append(items)
         pushed = bound - taken - room
         if pushed:
-            self._places.take(tr, self.layout.places, taken, bound, pushed)
+            self._bound.take(tr, taken, bound, pushed)
         rejected = sum(len(push.items) for push in pushes) - pushed
         if rejected:
             tr.add(self.layout.total_rejected, encode_count(rejected))

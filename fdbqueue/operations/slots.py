@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
+from fdbqueue.errors import QueueFull
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
@@ -103,6 +104,50 @@ class Places:
         if seen > 0:
             tr.add_write_conflict_range(*between(prefix, 1, 0, seen))
             tr.add_read_conflict_range(*between(prefix, 0, 0, seen))
+
+
+class Bound:
+    """The bound of a queue: an item takes a place until it ends, whatever its state."""
+
+    def __init__(self, items: Items, places: Places) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._places = places
+
+    def reserve(self, tr: Transaction) -> None:
+        """Take a place for one item; raise `QueueFull` if no place is free."""
+        options = self._items.options.read(tr)
+        if options is None or options.max_size is None:
+            return
+        taken = self.begin_count(tr)()
+        if taken >= options.max_size:
+            self.rely_on_full(tr)
+            raise QueueFull(options.max_size, 1)
+        self.take(tr, taken, options.max_size, 1)
+
+    def begin_count(self, tr: Transaction) -> Callable[[], int]:
+        """Start to count the taken places.
+
+        The reads are snapshot reads, which see the transaction's own writes.
+
+        Cost: the counters, at most 260 small rows.
+
+        Returns:
+            A function that waits for the reads and returns the count.
+        """
+        counters = self._items.begin_counters(tr.snapshot)
+        return lambda: counters().unfinished
+
+    def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
+        """Take `n` places below the bound, given the number of those that are taken."""
+        self._places.take(tr, self._layout.places, taken, bound, n)
+
+    def rely_on_full(self, tr: Transaction) -> None:
+        """Conflict with every operation that frees a place, so that the queue is full at commit."""
+        layout = self._layout
+        for key in (layout.tallies, layout.level_counts):
+            tr.add_read_conflict_key(key)
+        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))
 
 
 class Limit:

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
 from fdbqueue.operations.leases import Leases
+from fdbqueue.operations.schedules import Schedules
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction
 
@@ -50,10 +51,11 @@ class Sweep:
     first.
     """
 
-    def __init__(self, items: Items, leases: Leases) -> None:
+    def __init__(self, items: Items, leases: Leases, schedules: Schedules) -> None:
         self._layout = items.layout
         self._items = items
         self._leases = leases
+        self._schedules = schedules
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
     def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
@@ -170,10 +172,20 @@ class Sweep:
         return find()
 
     def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
-        """Make the items of these delays available; return the positions of those that expired."""
+        """Make the items of these timers available; return the positions of those that expired.
+
+        Timers of schedules are among them, whose ticks are due.
+        """
         layout = self._layout
-        dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
-        due_of = {position: due for due, position in dues}
+        due_of: dict[bytes, int] = {}
+        schedules: list[str] = []
+        for timer in timers:
+            due, reference = layout.unpack_timer_key(layout.dues, timer.key)
+            name = layout.unpack_schedule_reference(reference)
+            if name is None:
+                due_of[reference] = due
+            else:
+                schedules.append(name)
         found = stored_at(tr, layout.delayed, due_of)
         expired: list[bytes] = []
         self._items.clear_timers(tr, timers)
@@ -186,6 +198,8 @@ class Sweep:
                 expired.append(position)
         if found:
             self._items.tally(tr, now, delayed=-len(found))
+        for name in schedules:
+            self._schedules.tick(tr, now, name)
         return expired
 
     def _expire(

@@ -15,6 +15,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
+from fdbqueue.layout.schedules import decode_schedule
 from fdbqueue.layout.values import (
     PIECES,
     ZERO,
@@ -184,6 +185,7 @@ class _Check:
         self._scan_results()
         self._scan_elsewhere()
         self._scan_unique_keys()
+        self._scan_schedules()
         self._compare_counts()
         self._compare_indexes()
         self._compare_total()
@@ -247,6 +249,22 @@ class _Check:
                     self._counters.update(map(layout.slot_counter, slots))
                 elif state == "done":
                     self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
+
+    def _scan_schedules(self) -> None:
+        """Note the timers of schedules. A tick that waits for the end of an item may have none."""
+        layout = self._layout
+        for row in self._rows(layout.schedules):
+            schedule = decode_schedule(row.value)
+            name = layout.unpack_entry_key(layout.schedules, row.key)
+            reference = layout.schedule_reference(name)
+            unique = schedule.unique_key(name)
+            may_wait = unique is not None and layout.unique_key(unique) in self._indexed
+            # The end of the item makes the tick due at time 0.
+            for time, must_exist in ((schedule.next, not may_wait), (0, False)):
+                if time is not None:
+                    timer = layout.timer_key(layout.dues, time, reference)
+                    if must_exist or self._reads[timer].present():
+                        self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""

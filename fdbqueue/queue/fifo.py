@@ -24,6 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_wait,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
+from fdbqueue.queue.schedules import Schedules
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -172,6 +173,11 @@ class Queue(BaseQueue[Item[V]]):
             keep=keep,
         )
         return queue
+
+    @property
+    def schedules(self) -> Schedules[V]:
+        """The schedules that push items to this queue."""
+        return Schedules(self._store)
 
     # Push
 

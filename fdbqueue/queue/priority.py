@@ -25,6 +25,7 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
 from fdbqueue.queue.item_log import log_items
+from fdbqueue.queue.schedules import Schedules
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -220,6 +221,11 @@ class PriorityQueue(BaseQueue[Item[V]]):
             keep=keep,
         )
         return queue
+
+    @property
+    def schedules(self) -> Schedules[V]:
+        """The schedules that push items to this queue."""
+        return Schedules(self._store)
 
     # Push
 

@@ -92,7 +92,8 @@ def begin_overdue(
                 overdue.fates[position] = fate
         for row in dues:
             _, position = layout.unpack_timer_key(layout.dues, row.key)
-            overdue.fates[position] = fate_of_delay(decode_expiry(row.value), now)
+            if layout.unpack_schedule_reference(position) is None:
+                overdue.fates[position] = fate_of_delay(decode_expiry(row.value), now)
         for row in expiries:
             _, position = layout.unpack_timer_key(layout.expiries, row.key)
             overdue.fates[position] = Fate.EXPIRED

@@ -72,13 +72,14 @@ def begin_stats(
     after_now = layout.timer_key(layout.dues, now + 1, b"")
     dues: Iterable[KeyValue] = ()
     if counters.tallies["delayed"]:
-        dues = tr.get_range(after_now, layout.range_of(layout.dues)[1], limit=1)
+        dues = tr.get_range(after_now, layout.range_of(layout.dues)[1])
 
     def finish() -> QueueStats:
         found = overdue()
-        times = [layout.unpack_timer_key(layout.dues, row.key)[0] for row in dues]
+        timers = (layout.unpack_timer_key(layout.dues, row.key) for row in dues)
+        times = (due for due, of in timers if layout.unpack_schedule_reference(of) is None)
         by_priority = counts_by_priority(tr, layout, options, counters, found)
-        next_due = utc_time(times[0]) if times else None
+        next_due = next(map(utc_time, times), None)
         return _stats(counters, found, by_priority, oldest(found), next_due)
 
     return finish

@@ -257,9 +257,9 @@ def _unbounded() -> None:
 @_found_by("queues", "the queue was full, with")
 def _full_by_snapshot() -> None:
     """A push finds the queue full, although an item is taken before it commits."""
-    from fdbqueue.operations.push import Pusher
+    from fdbqueue.operations.slots import Bound
 
-    _change(Pusher, "rely_on_full", lambda _: lambda self, tr: None)
+    _change(Bound, "rely_on_full", lambda _: lambda self, tr: None)
 
 
 @_found_by("queues", "was ended, but it is", "was unfinished, but it is")

@@ -1,0 +1,72 @@
+"""The ticks of a schedule: the times on its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count, takewhile
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from fdbqueue.layout.schedules import Timing
+from fdbqueue.layout.values import Moment, utc_time
+
+_WINDOW = 60_000  # milliseconds before now in which to look for ticks first
+_WIDER = 8  # how much longer each next window is
+
+
+@lru_cache(256)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def ticks_after(timing: Timing, after: int) -> Iterator[int]:
+    """Yield the ticks after a time, in order. Times are in milliseconds since 1970.
+
+    The ticks of an interval are its multiples since 1970. An expression of five fields follows the
+    clocks of its time zone as Debian's cron does. If its minutes and hours are fixed, a tick at an
+    hour that the clocks skip comes right after it, and one at an hour that they repeat comes once.
+    If its minutes or hours begin with `*`, or if it has six fields, it ticks whenever it matches.
+
+    >>> from itertools import islice
+    >>> list(islice(ticks_after(Timing(every=90_000), 100_000), 2))
+    [180000, 270000]
+    >>> night = Timing("30 2 * * *", tz="Europe/Lisbon")
+    >>> [utc_time(tick).hour for tick in islice(ticks_after(night, 1_774_573_200_000), 3)]
+    [2, 2, 1]
+    """
+    if timing.every:
+        yield from count((after // timing.every + 1) * timing.every, timing.every)
+        return
+    for time in CronSim(timing.cron, utc_time(after).astimezone(_zone(timing.tz))):
+        tick = _milliseconds(time)
+        # In the second of two equal hours, the search begins in the first one.
+        if tick > after:
+            yield tick
+
+
+def _milliseconds(time: Moment) -> int:
+    return int(time.timestamp()) * 1000
+
+
+def next_tick(timing: Timing, after: int) -> int | None:
+    """Return the first tick after a time; `None` if there is none within fifty years."""
+    return next(ticks_after(timing, after), None)
+
+
+def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
+    """Return the ticks from the first one that is due until now, but only the last `limit`.
+
+    >>> due_ticks(Timing(every=1000), 1000, 10**9, limit=2)
+    [999999000, 1000000000]
+    >>> due_ticks(Timing(every=1000), 1000, 1999, limit=2)
+    [1000]
+    """
+    window = _WINDOW
+    while True:
+        after = max(first - 1, now - window)
+        ticks = [*takewhile(now.__ge__, ticks_after(timing, after))]
+        if len(ticks) >= limit or after < first:
+            return ticks[-limit:]
+        window *= _WIDER

@@ -1,0 +1,336 @@
+"""The schedules of a queue: a queue that pushes an item at each tick, whoever works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSimError
+
+from fdbqueue.coordination.store import Store
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.schedules import Definition, Timing
+from fdbqueue.layout.values import utc_time
+from fdbqueue.operations.schedules import Found
+from fdbqueue.operations.ticks import next_tick
+from fdbqueue.queue.arguments import validate_client_name, validate_seconds
+from fdbqueue.types import (
+    Database,
+    Duration,
+    Missed,
+    Overlap,
+    Priority,
+    ReadTransaction,
+    ReadTransactor,
+    Transaction,
+    Transactor,
+    V,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_SHORTEST = 1.0  # seconds between ticks
+_LONGEST = 10**10
+_MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule of a queue: at each of its ticks, it pushes an item.
+
+    Attributes:
+        name: Its name.
+        value: The value that it pushes.
+        priority: The priority to which it pushes; `None` in a FIFO queue.
+        cron: The expression whose times are its ticks, or `None`.
+        every: The interval between its ticks, or `None`.
+        tz: The time zone in which the expression holds.
+        missed: What happens to ticks that no client has found in time.
+        overlap: What happens to a tick while the item of the last one has not ended.
+        paused: Whether it pushes nothing until it is resumed.
+        next_tick: Its next tick; `None` while it is paused, or if it has stopped.
+        last_tick: The last tick for which it has pushed an item, or `None`.
+        last_item: The id of that item, or `None`.
+        declared_at: When a worker has declared it for the last time; `None` if it was added by a
+            call, and goes on until it is removed.
+        pushed: How many items it has pushed.
+        skipped: For how many ticks it pushed none, because the last item had not ended or the queue
+            was full.
+    """
+
+    name: str
+    value: Any
+    priority: Any
+    cron: str | None
+    every: timedelta | None
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    paused: bool
+    next_tick: datetime | None
+    last_tick: datetime | None
+    last_item: str | None
+    declared_at: datetime | None
+    pushed: int
+    skipped: int
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The timing of a schedule and what it does when it is late; `Schedules.add` describes them."""
+
+    cron: str
+    every: Duration
+    tz: str
+    missed: Missed
+    overlap: Overlap
+
+
+class Schedules(Generic[V]):
+    """The schedules of one queue.
+
+    Each client that takes items of the queue does its part: the transaction that finds a tick due
+    pushes the item and sets the next tick. So each tick is pushed exactly once, however many
+    clients look, and none while no client does. `missed` says what becomes of the ticks that have
+    passed meanwhile.
+
+    Ticks lie on a grid that does not depend on when the schedule was added or a tick was found:
+    the times of a cron expression, or the multiples of an interval since 1970.
+
+    Cost: a tick is one read and three writes more than a push, within the sweep that finds it. A
+    queue without schedules pays nothing.
+    """
+
+    def __init__(self, store: Store[Any]) -> None:
+        self._store = store
+        self._in = store.schedules
+
+    def add(
+        self,
+        tr: Transactor,
+        name: str,
+        value: V,
+        priority: Priority | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Add a schedule, or give one with this name another definition.
+
+        A schedule that exists keeps its state; it keeps its next tick unless its timing changes.
+        Conflicts with the ticks of the same schedule.
+
+        Args:
+            tr: A transaction or a database.
+            name: Its name within the queue, printable text of 1 to 255 bytes.
+            value: The value to push, of up to 90,000 bytes when encoded.
+            priority: The priority to push to; by default 0, or none in a FIFO queue.
+            options: One of `cron` and `every`, and any of the others:
+
+                - `cron`: The times as an expression of five fields, as cron has them, or of six
+                  with the seconds first.
+                - `every`: The interval between ticks, at least a second.
+                - `tz`: The time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
+                - `missed`: What happens to ticks that are found more than a minute late, or after
+                  the next one: `"latest"`, the default, pushes for the last one, `"skip"` for
+                  none, `"all"` for each of the last 1,000.
+                - `overlap`: What happens to a tick while the item of the last one has not ended:
+                  `"allow"`, the default, pushes all the same, `"skip"` does not push, and `"queue"`
+                  pushes once it has ended.
+
+        Raises:
+            InvalidSchedule: The timing or an option is not valid.
+            InvalidValue: The queue cannot store the value.
+            PayloadTooLarge: The value is too large.
+            InvalidPriority: The queue does not have this priority.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> reports = fdbqueue.PriorityQueue.named(db, "reports")
+            >>> reports.schedules.add(db, "nightly", {"of": "sales"}, cron="0 3 * * *")
+            >>> reports.schedules.get(db, "nightly").next_tick.hour
+            3
+        """
+        self._put(tr, {name: self._define(name, value, priority, options)}, is_declared=False)
+
+    def _put(
+        self, tr: Transactor, definitions: Mapping[str, Definition], *, is_declared: bool
+    ) -> None:
+        def body(tr: Transaction, now: int) -> bool:
+            self._store.pusher.agree(tr)
+            for name, definition in definitions.items():
+                self._in.put(tr, now, name, definition, now if is_declared else None)
+            return True
+
+        self._store.change(tr, body)
+
+    def _define(
+        self, name: str, value: object, priority: Priority | None, options: ScheduleOptions
+    ) -> Definition:
+        """Return the stored form of a definition."""
+        store = self._store
+        payload = store.codec.encode(value)
+        if len(payload) > _MAX_VALUE:
+            raise PayloadTooLarge(len(payload), _MAX_VALUE)
+        if priority is None and store.given_options.kind == "priority":
+            priority = 0
+        level = store.levels.level(priority).prefix[len(store.layout.items) :]
+        missed, overlap = options.get("missed", "latest"), options.get("overlap", "allow")
+        for option, chosen, choices in (
+            ("missed", missed, get_args(Missed)),
+            ("overlap", overlap, get_args(Overlap)),
+        ):
+            if chosen not in choices:
+                raise InvalidSchedule(name, f"{option} is one of {choices}, not {chosen!r}")
+        return Definition(
+            _timing(validate_client_name(name), options), payload, level, missed, overlap
+        )
+
+    def remove(self, tr: Transactor, name: str) -> bool:
+        """Remove a schedule; return false if there is none of this name. Its items stay.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the schedule.
+        """
+
+        def body(tr: Transaction, now: int) -> bool:
+            return self._in.remove(tr, name)
+
+        return self._store.change(tr, body)
+
+    def pause(self, tr: Transactor, name: str) -> bool:
+        """Let a schedule push nothing until `resume`; return false if there is none of this name.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the schedule.
+        """
+        return self._store.change(tr, partial(self._in.pause, name=name, paused=True))
+
+    def resume(self, tr: Transactor, name: str) -> bool:
+        """Let a paused schedule go on with the first tick from now on; return false if unknown.
+
+        The ticks in between do not count as missed.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the schedule.
+        """
+        return self._store.change(tr, partial(self._in.pause, name=name, paused=False))
+
+    def run_now(self, tr: Transactor, name: str) -> str | None:
+        """Push an item as for a tick at this time, also if the schedule is paused; return its id.
+
+        The result is `None`, and nothing is pushed, if there is no schedule of this name, or if
+        its ticks do not overlap and the last item has not ended.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the schedule.
+
+        Raises:
+            QueueFull: The queue is full.
+        """
+        key = self._store.change(tr, partial(self._in.run_now, name=name))
+        return None if key is None else self._store.layout.item_id(key)
+
+    def get(self, tr: ReadTransactor, name: str) -> Schedule | None:
+        """Return a schedule; `None` if there is none of this name. Cost: one read.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the schedule.
+        """
+
+        def body(tr: ReadTransaction) -> Schedule | None:
+            stored = self._in.get(tr, name)
+            return None if stored is None else self._public(Found(name, stored))
+
+        return read(tr, body)
+
+    def all(self, tr: ReadTransactor) -> list[Schedule]:
+        """Return all schedules of the queue, by name. Cost: one range read.
+
+        Args:
+            tr: A transaction or a database.
+        """
+        return [*map(self._public, read(tr, self._in.all))]
+
+    def _public(self, found: Found) -> Schedule:
+        name, stored = found
+        layout, definition = self._store.layout, stored.definition
+        timing = definition.timing
+        prefix = layout.items + definition.level
+        level = self._store.levels.level(layout.unpack_level_prefix(prefix))
+        item = self._store.codec.decode(
+            StoredItem(prefix, definition.payload, level), definition.payload
+        )
+        return Schedule(
+            name,
+            item.value,
+            item.priority,
+            timing.cron or None,
+            timedelta(milliseconds=timing.every) if timing.every else None,
+            timing.tz,
+            definition.missed,
+            definition.overlap,
+            stored.paused,
+            _time(stored.next),
+            _time(stored.last),
+            layout.item_id(layout.items + stored.position) if stored.position else None,
+            _time(stored.declared_at),
+            stored.pushed,
+            stored.skipped,
+        )
+
+
+def _time(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else utc_time(milliseconds)
+
+
+def _timing(name: str, options: ScheduleOptions) -> Timing:
+    """Return the timing of a schedule; raise `InvalidSchedule` for an invalid one."""
+    cron, every, tz = options.get("cron"), options.get("every"), options.get("tz", "UTC")
+    if (cron is None) == (every is None):
+        raise InvalidSchedule(name, "give one of cron and every")
+    if cron is None:
+        seconds = validate_seconds("every", every, is_over=True, below=_LONGEST)
+        if seconds < _SHORTEST:
+            raise InvalidSchedule(name, f"every is at least {_SHORTEST:g} second, not {every!r}")
+        return Timing(every=round(seconds * 1000))
+    try:
+        timing = Timing(cron, tz=ZoneInfo(tz).key)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidSchedule(name, f"there is no time zone {tz!r}") from None
+    try:
+        tick = next_tick(timing, milliseconds())
+    except (CronSimError, AttributeError) as error:
+        raise InvalidSchedule(name, f"{cron!r} is no expression of cron: {error}") from None
+    if tick is None:
+        raise InvalidSchedule(name, f"{cron!r} has no tick within the next 50 years")
+    return timing
+
+
+class Declared(NamedTuple):
+    """A schedule that a program declares; `Schedules.add` describes the fields."""
+
+    name: str
+    value: Any
+    priority: Priority | None
+    options: ScheduleOptions
+
+
+def declare(schedules: Schedules[Any], db: Database, declared: Iterable[Declared]) -> None:
+    """Store the schedules that a worker declares, and note when it does so.
+
+    Each goes on for a day after the last declaration.
+    """
+    definitions = {each.name: schedules._define(*each) for each in declared}
+    schedules._put(db, definitions, is_declared=True)
