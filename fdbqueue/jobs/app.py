@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
@@ -19,6 +19,7 @@ from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
 from fdbqueue.jobs.processes import command_of, importable
 from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.jobs.schedules import AppSchedules
 from fdbqueue.jobs.shares import shares_of
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
@@ -28,6 +29,7 @@ from fdbqueue.queue.arguments import (
     validate_timeout,
 )
 from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
 from fdbqueue.types import Database, Duration, Keep, Transaction, UniqueUntil
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
@@ -35,8 +37,12 @@ from fdbqueue.worker.processes.group import run_together, summary_of
 from fdbqueue.worker.processes.supervisor import Supervisor, parent
 from fdbqueue.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_J = TypeVar("_J", bound=Job[Any, Any, Any, Any])
 _Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
 
 _DAY = timedelta(days=1)
@@ -111,6 +117,8 @@ class App:
         self._named: str | None = None
         self._db: Database | None = None
         self._queues: dict[str, PriorityQueue[Any]] = {}
+        self.schedules = AppSchedules(self, lambda: [*map(self.queue, known_queues(self))])
+        """The schedules of its jobs."""
         if database is not None:
             self.bind(database)
 
@@ -248,6 +256,92 @@ class App:
         decorator: Any = declare
         return decorator  # type: ignore[no-any-return]
 
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[LateOptions],
+    ) -> Callable[[_J], _J]:
+        """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
+
+        Workers store the schedules of their queues when they start, and say every hour that they
+        still declare them. A changed one replaces the stored one. One that no worker has declared
+        for a day stops; `Schedule.declared_at` shows it. At each tick the job is pushed exactly
+        once; `Context.tick` tells the job which tick it is for.
+
+        Args:
+            expression: The times, as five fields of cron, or six with the seconds first.
+            name: Its name within the queue; by default that of the job.
+            args: The arguments of the job, by position.
+            kwargs: The arguments of the job, by name.
+            options: `tz`, `missed` and `overlap`, as for `Schedules.add`.
+
+        Raises:
+            DuplicateSchedule: The app has declared one of this name for the queue.
+            InvalidArguments: The job does not take these arguments.
+            InvalidSchedule: The expression or an option is not valid.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.cron("0 3 * * *", tz="Europe/Lisbon")
+            ... @app.job(name="nightly")
+            ... def nightly() -> None: ...
+            >>> app.schedules.store_declared(["jobs"])
+            >>> [schedule.name for schedule in app.schedules.all()]
+            ['nightly']
+        """
+        timing: Any = {"cron": expression}
+        return self._scheduled(name, args, kwargs, timing | options)
+
+    def every(
+        self,
+        interval: Duration,
+        /,
+        *,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[LateOptions],
+    ) -> Callable[[_J], _J]:
+        """Return a decorator that declares a schedule of a job, as `cron`, at a fixed interval.
+
+        Ticks are the multiples of the interval since 1970, whenever a worker starts.
+
+        Args:
+            interval: The interval, at least a second.
+            name: As for `cron`.
+            args: As for `cron`.
+            kwargs: As for `cron`.
+            options: `missed` and `overlap`, as for `Schedules.add`.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.every("90s", overlap="skip")
+            ... @app.job()
+            ... def poll() -> None: ...
+        """
+        timing: Any = {"every": interval}
+        return self._scheduled(name, args, kwargs, timing | options)
+
+    def _scheduled(
+        self,
+        name: str | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        options: ScheduleOptions,
+    ) -> Callable[[_J], _J]:
+        def declare(job: _J) -> _J:
+            if not isinstance(job, Job):
+                raise TypeError(f"a schedule is one of a job: write @app.job() below it, not {job}")
+            self.schedules.declare(job, name, job.bind(*args, **(kwargs or {})), options)
+            return job
+
+        return declare
+
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
@@ -372,15 +466,16 @@ class App:
             worker_of(self, share.queue, concurrency=share.most, **options) for share in shares
         ]
         in_order = bool(queues) and weights is None
-        return run_together(
-            workers,
-            concurrency=concurrency,
-            weights=None if in_order else [share.weight for share in shares],
-            drain=drain,
-            max_jobs=max_jobs,
-            max_memory=max_memory,
-            health=health,
-        )
+        with self.schedules.declaring(names):
+            return run_together(
+                workers,
+                concurrency=concurrency,
+                weights=None if in_order else [share.weight for share in shares],
+                drain=drain,
+                max_jobs=max_jobs,
+                max_memory=max_memory,
+                health=health,
+            )
 
 
 def worker_of(

@@ -40,6 +40,23 @@ class AppNotFound(FdbqueueError):
         )
 
 
+class DuplicateSchedule(FdbqueueError, ValueError):
+    """A schedule with the name of another one that its app declares for the same queue.
+
+    Attributes:
+        name: The name.
+        queue: The name of the queue.
+    """
+
+    def __init__(self, name: str, queue: str) -> None:
+        self.name = name
+        self.queue = queue
+        super().__init__(
+            f"the app declares a schedule named {name!r} for the queue {queue!r} already; give one "
+            "of them another name: @app.cron(..., name=...)"
+        )
+
+
 class DuplicateJob(FdbqueueError, ValueError):
     """A job with the name of another one of its app.
 

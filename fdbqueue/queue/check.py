@@ -259,12 +259,12 @@ class _Check:
             reference = layout.schedule_reference(name)
             unique = schedule.unique_key(name)
             may_wait = unique is not None and layout.unique_key(unique) in self._indexed
-            # The end of the item makes the tick due at time 0.
-            for time, must_exist in ((schedule.next, not may_wait), (0, False)):
-                if time is not None:
-                    timer = layout.timer_key(layout.dues, time, reference)
-                    if must_exist or self._reads[timer].present():
-                        self._indexed[timer] = b""
+            times = [] if schedule.next is None else [schedule.next]
+            # The end of an item makes the tick that waits for it due at time 0.
+            timers = [layout.timer_key(layout.dues, time, reference) for time in (*times, 0)]
+            stored = [timer for timer in timers if self._reads[timer].present()]
+            needed = timers[:1] if times and not may_wait else []
+            self._indexed |= dict.fromkeys(stored or needed, b"")
 
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""

@@ -83,14 +83,19 @@ class Schedule:
     skipped: int
 
 
-class ScheduleOptions(TypedDict, total=False):
+class LateOptions(TypedDict, total=False):
+    """The time zone of a schedule, and what it does when it is late."""
+
+    tz: str
+    missed: Missed
+    overlap: Overlap
+
+
+class ScheduleOptions(LateOptions, total=False):
     """The timing of a schedule and what it does when it is late; `Schedules.add` describes them."""
 
     cron: str
     every: Duration
-    tz: str
-    missed: Missed
-    overlap: Overlap
 
 
 class Schedules(Generic[V]):
@@ -181,16 +186,8 @@ class Schedules(Generic[V]):
         if priority is None and store.given_options.kind == "priority":
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
-        missed, overlap = options.get("missed", "latest"), options.get("overlap", "allow")
-        for option, chosen, choices in (
-            ("missed", missed, get_args(Missed)),
-            ("overlap", overlap, get_args(Overlap)),
-        ):
-            if chosen not in choices:
-                raise InvalidSchedule(name, f"{option} is one of {choices}, not {chosen!r}")
-        return Definition(
-            _timing(validate_client_name(name), options), payload, level, missed, overlap
-        )
+        timing, missed, overlap = validate_schedule(name, options)
+        return Definition(timing, payload, level, missed, overlap)
 
     def remove(self, tr: Transactor, name: str) -> bool:
         """Remove a schedule; return false if there is none of this name. Its items stay.
@@ -293,6 +290,19 @@ class Schedules(Generic[V]):
 
 def _time(milliseconds: int | None) -> datetime | None:
     return None if milliseconds is None else utc_time(milliseconds)
+
+
+def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Missed, Overlap]:
+    """Return the options of a schedule; raise `InvalidSchedule` for invalid ones."""
+    timing = _timing(validate_client_name(name), options)
+    missed, overlap = options.get("missed", "latest"), options.get("overlap", "allow")
+    for option, chosen, choices in (
+        ("missed", missed, get_args(Missed)),
+        ("overlap", overlap, get_args(Overlap)),
+    ):
+        if chosen not in choices:
+            raise InvalidSchedule(name, f"{option} is one of {choices}, not {chosen!r}")
+    return timing, missed, overlap
 
 
 def _timing(name: str, options: ScheduleOptions) -> Timing:

@@ -86,6 +86,7 @@ class Context:
     Attributes:
         item: The item of the job.
         job: The name of the job that an app declares; an empty text for any other one.
+        tick: The tick of the schedule that has pushed the job; `None` for any other job.
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
@@ -116,6 +117,7 @@ class Context:
     ) -> None:
         self.item: Any = claim.item
         self.job = ""
+        self.tick: datetime | None = getattr(claim.item, "tick", None)  # a task has none
         self.attempt = claim.attempt
         self.max_attempts = max_attempts
         self.cancelled = Cancelled()

@@ -1,0 +1,149 @@
+"""The schedules of an app: those that its code declares, and those added at run time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.errors import FdbqueueError, error_classes
+from fdbqueue.jobs.errors import DuplicateSchedule
+from fdbqueue.jobs.job import Call, Job
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.schedules import (
+    Declared,
+    Schedule,
+    ScheduleOptions,
+    declare,
+    validate_schedule,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from fdbqueue.jobs.app import App
+
+_BETWEEN = 3600.0  # seconds between declarations of a worker; a schedule goes on for a day
+
+_log = logging.getLogger("fdbqueue.jobs")
+
+
+class AppSchedules:
+    """The schedules of the jobs of an app.
+
+    `App.cron` and `App.every` declare schedules in code, which every worker stores when it starts.
+    The methods here are for those that come and go at run time: one for each customer, for example.
+    They act on the database of the app.
+    """
+
+    def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
+        self._app = app
+        self._queues = queues
+        self._declared: dict[str, dict[str, Declared]] = {}
+
+    def add(self, name: str, call: Call[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
+        """Add a schedule that pushes a job with its arguments, or change the one of this name.
+
+        Args:
+            name: Its name within the queue of the job.
+            call: What `Job.bind` returned.
+            options: As for `Schedules.add`: `cron` or `every`, `tz`, `missed`, `overlap`.
+
+        Raises:
+            InvalidSchedule: The timing or an option is not valid.
+
+        Example:
+            >>> import fdbqueue
+            >>> app = fdbqueue.App("memory:")
+            >>> @app.job(queue="reports")
+            ... def report(customer: str) -> None: ...
+            >>> app.schedules.add("report ada", report.bind("ada"), cron="0 6 * * MON")
+            >>> app.schedules.get("report ada").next_tick.strftime("%A, %H:%M")
+            'Monday, 06:00'
+        """
+        job = self._app.jobs[call.stored.name]
+        schedules = self._app.queue(job.settings.queue).schedules
+        schedules.add(self._app.db, name, call.stored.value, job.settings.priority, **options)
+
+    def all(self) -> list[Schedule]:
+        """Return the schedules in the queues of the app, declared or not."""
+        return [each for queue in self._queues() for each in queue.schedules.all(self._app.db)]
+
+    def get(self, name: str) -> Schedule | None:
+        """Return a schedule in one of the queues of the app, or `None`."""
+        found = (queue.schedules.get(self._app.db, name) for queue in self._queues())
+        return next(filter(None, found), None)
+
+    def remove(self, name: str) -> bool:
+        """Remove a schedule; return false if there is none.
+
+        A worker stores one that the code declares again when it starts.
+        """
+        return any(queue.schedules.remove(self._app.db, name) for queue in self._queues())
+
+    def pause(self, name: str) -> bool:
+        """Let a schedule push nothing until `resume`; return false if there is none."""
+        return any(queue.schedules.pause(self._app.db, name) for queue in self._queues())
+
+    def resume(self, name: str) -> bool:
+        """Let a paused schedule go on; return false if there is none."""
+        return any(queue.schedules.resume(self._app.db, name) for queue in self._queues())
+
+    def run_now(self, name: str) -> str | None:
+        """Push the job of a schedule now; return the id of its item, as `Schedules.run_now`."""
+        ids = (queue.schedules.run_now(self._app.db, name) for queue in self._queues())
+        return next(filter(None, ids), None)
+
+    def declare(
+        self,
+        job: Job[Any, Any, Any, Any],
+        name: str | None,
+        call: Call[Any, Any],
+        options: ScheduleOptions,
+    ) -> None:
+        """Add a schedule of a job to those that workers store when they start.
+
+        Raises:
+            DuplicateSchedule: The app has declared one of this name for the queue.
+            InvalidSchedule: The timing or an option is not valid.
+        """
+        name = job.name if name is None else name
+        settings = job.settings
+        validate_schedule(name, options)
+        declared = self._declared.setdefault(settings.queue, {})
+        if name in declared:
+            raise DuplicateSchedule(name, settings.queue)
+        declared[name] = Declared(name, call.stored.value, settings.priority, options)
+
+    def store_declared(self, names: Sequence[str]) -> None:
+        """Store the declared schedules of some queues, as a worker does when it starts."""
+        for name in names:
+            if declared := self._declared.get(name):
+                declare(self._app.queue(name).schedules, self._app.db, declared.values())
+
+    @contextmanager
+    def declaring(self, names: Sequence[str]) -> Generator[None]:
+        """Store the declared schedules of some queues now, and every hour within the block."""
+        self.store_declared(names)
+        if not any(map(self._declared.get, names)):
+            yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=self._declare_again, args=(names, stop), name="fdbqueue schedules", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+
+    def _declare_again(self, names: Sequence[str], stop: threading.Event) -> None:
+        errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
+        while not stop.wait(_BETWEEN):
+            try:
+                self.store_declared(names)
+            except errors as error:
+                _log.error("the schedules cannot be declared: %s", error)

@@ -1,0 +1,334 @@
+"""Schedules: each tick is pushed once, and what becomes of late and overlapping ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
+from fdbqueue.testing import Clock
+from fdbqueue.types import Database, Missed, Overlap
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with Clock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def queue(db: Database) -> fdbqueue.PriorityQueue[Any]:
+    return fdbqueue.PriorityQueue.named(db, "scheduled")
+
+
+def ticks_of(queue: fdbqueue.PriorityQueue[Any], db: Database) -> list[datetime]:
+    """Pop everything, and return the ticks of the items."""
+    ticks: list[datetime] = []
+    while (item := queue.pop(db)) is not None:
+        assert item.tick is not None
+        ticks.append(item.tick)
+    return ticks
+
+
+def next_hour(clock: Clock) -> datetime:
+    return clock.now().replace(minute=0, second=0, microsecond=0) + HOUR
+
+
+def to(clock: Clock, time: datetime) -> None:
+    """Move the clock to a time."""
+    clock.advance(time - clock.now())
+
+
+def test_a_tick_is_pushed_once_it_is_due(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", {"of": "sales"}, 3, every="1h")
+    first = next_hour(clock)
+    assert queue.pop(db) is None
+    to(clock, first)
+    item = queue.pop(db)
+    assert item is not None
+    assert (item.value, item.priority, item.tick) == ({"of": "sales"}, 3, first)
+    assert queue.pop(db) is None
+    schedule = queue.schedules.get(db, "hourly")
+    assert schedule is not None
+    assert (schedule.last_tick, schedule.next_tick) == (first, first + HOUR)
+    assert (schedule.last_item, schedule.pushed) == (item.id, 1)
+
+
+def test_several_clients_push_a_tick_once(db: Database, clock: Clock) -> None:
+    queues = [fdbqueue.PriorityQueue[Any].named(db, "scheduled") for _ in range(5)]
+    queues[0].schedules.add(db, "hourly", "tick", every="1h")
+    clock.advance("1h")
+    items = [queue.claim(db) for queue in queues]
+    assert sum(item is not None for item in items) == 1
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [("latest", [5]), ("skip", []), ("all", [1, 2, 3, 4, 5])],
+)
+def test_ticks_that_nobody_found_in_time(
+    db: Database,
+    queue: fdbqueue.PriorityQueue[Any],
+    clock: Clock,
+    missed: Missed,
+    expected: list[int],
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", missed=missed)
+    first = next_hour(clock)
+    to(clock, first + 4.5 * HOUR)
+    assert ticks_of(queue, db) == [first + (n - 1) * HOUR for n in expected]
+    to(clock, first + 5 * HOUR)
+    assert ticks_of(queue, db) == [first + 5 * HOUR]
+
+
+def test_of_very_many_missed_ticks_the_last_thousand_are_pushed(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "seconds", "tick", cron="* * * * * *", missed="all")
+    clock.advance("1d")
+    ticks = ticks_of(queue, db)
+    assert 1000 <= len(ticks) < 2000  # some seconds may pass meanwhile
+    assert ticks == [ticks[0] + n * timedelta(seconds=1) for n in range(len(ticks))]
+
+
+def test_a_tick_that_does_not_overlap_is_skipped(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
+    clock.advance("1h")
+    claim = queue.claim(db, lease="5h")
+    assert claim is not None
+    clock.advance("1h")
+    assert queue.claim(db) is None
+    queue.ack(db, claim)
+    assert queue.claim(db) is None
+    clock.advance("1h")
+    assert queue.claim(db) is not None
+    schedule = queue.schedules.get(db, "hourly")
+    assert schedule is not None
+    assert (schedule.pushed, schedule.skipped) == (2, 1)
+
+
+@pytest.mark.parametrize("end", ["ack", "die", "remove", "pop"])
+def test_a_queued_tick_is_pushed_when_the_last_item_has_ended(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock, end: str
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="queue")
+    first = next_hour(clock)
+    to(clock, first)
+    if end in ("ack", "die"):
+        claim = queue.claim(db, lease="5h")
+        assert claim is not None
+        to(clock, first + 2.5 * HOUR)
+        assert queue.claim(db) is None
+        if end == "ack":
+            queue.ack(db, claim)
+        else:
+            queue.nack(db, claim, dead=True)
+        (tick,) = ticks_of(queue, db)
+    else:
+        assert queue.wait(db, 0)
+        to(clock, first + 2.5 * HOUR)
+        (info,) = queue.search(db, state="ready").items
+        if end == "remove":
+            assert queue.remove(db, info.id)
+        else:
+            assert queue.pop(db) is not None
+        (tick,) = ticks_of(queue, db)
+    assert tick == first + 2 * HOUR
+
+
+def test_a_failed_attempt_is_not_the_end(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
+    clock.advance("1h")
+    claim = queue.claim(db)
+    assert claim is not None
+    queue.nack(db, claim, delay="3h")
+    clock.advance("1h")
+    assert queue.claim(db) is None
+    clock.advance("2h")
+    again = queue.claim(db)
+    assert again is not None
+    assert again.item.id == claim.item.id
+    assert again.item.tick == claim.item.tick
+
+
+def test_a_paused_schedule_pushes_nothing_and_misses_nothing(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", missed="all")
+    assert queue.schedules.pause(db, "hourly")
+    clock.advance("3h")
+    assert queue.pop(db) is None
+    paused = queue.schedules.get(db, "hourly")
+    assert paused is not None
+    assert paused.paused
+    assert paused.next_tick is None
+    assert queue.schedules.resume(db, "hourly")
+    assert queue.pop(db) is None
+    expected = next_hour(clock)
+    to(clock, expected)
+    assert ticks_of(queue, db) == [expected]
+
+
+def test_run_now_pushes_whatever_the_time_and_respects_overlap(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
+    queue.schedules.pause(db, "hourly")
+    item_id = queue.schedules.run_now(db, "hourly")
+    assert item_id is not None
+    assert queue.schedules.run_now(db, "hourly") is None
+    item = queue.pop(db)
+    assert item is not None
+    assert item.id == item_id
+    assert item.tick is not None
+    assert abs(item.tick - clock.now()) < timedelta(minutes=1)
+
+
+def test_a_new_definition_keeps_the_state_and_a_new_timing_the_grid(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "one", every="1h")
+    to(clock, next_hour(clock))
+    assert len(ticks_of(queue, db)) == 1
+    queue.schedules.add(db, "hourly", "two", every="1h")
+    changed = queue.schedules.get(db, "hourly")
+    assert changed is not None
+    assert (changed.value, changed.pushed, changed.next_tick) == ("two", 1, next_hour(clock))
+    queue.schedules.add(db, "hourly", "two", cron="30 * * * *")
+    changed = queue.schedules.get(db, "hourly")
+    assert changed is not None
+    assert changed.next_tick is not None
+    assert changed.next_tick.minute == 30
+    clock.advance("1h")
+    assert [tick.minute for tick in ticks_of(queue, db)] == [30]
+
+
+def test_removed_and_unknown_schedules(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h")
+    assert queue.schedules.remove(db, "hourly")
+    assert not queue.schedules.remove(db, "hourly")
+    assert not queue.schedules.pause(db, "hourly")
+    assert not queue.schedules.resume(db, "hourly")
+    assert queue.schedules.run_now(db, "hourly") is None
+    assert queue.schedules.all(db) == []
+    clock.advance("2h")
+    assert queue.pop(db) is None
+    assert fdbqueue.admin.check(db, queue).problems == ()
+
+
+def test_a_full_queue_skips_a_tick(db: Database, clock: Clock) -> None:
+    queue = fdbqueue.PriorityQueue[Any].named(db, "bounded", max_size=1)
+    queue.push(db, "in the way")
+    queue.schedules.add(db, "hourly", "tick", every="1h")
+    clock.advance("1h")
+    claim = queue.claim(db)
+    assert claim is not None
+    assert claim.item.value == "in the way"
+    schedule = queue.schedules.get(db, "hourly")
+    assert schedule is not None
+    assert (schedule.pushed, schedule.skipped) == (0, 1)
+    assert queue.counts(db) == {}
+
+
+def test_clearing_a_queue_keeps_its_schedules(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="queue")
+    clock.advance("1h")
+    assert queue.claim(db, lease="9h") is not None
+    clock.advance("1h")
+    assert queue.claim(db) is None
+    queue.clear(db)
+    assert len(ticks_of(queue, db)) == 1
+    clock.advance("1h")
+    assert len(ticks_of(queue, db)) == 1
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue"])
+def test_a_check_finds_nothing_wrong_and_repairs_a_lost_timer(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock, overlap: Overlap
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap=overlap)
+    assert fdbqueue.admin.check(db, queue).problems == ()
+    clock.advance("1h")
+    claim = queue.claim(db, lease="9h")
+    assert claim is not None
+    assert fdbqueue.admin.check(db, queue).problems == ()
+    clock.advance("1h")
+    queue.claim(db)
+    assert fdbqueue.admin.check(db, queue).problems == ()
+    queue.ack(db, claim)
+    assert fdbqueue.admin.check(db, queue).problems == ()
+    db.clear_range_startswith(queue.subspace.pack((19,)))
+    assert len(fdbqueue.admin.check(db, queue, repair=True).problems) == 1
+    clock.advance("1h")
+    assert queue.pop(db) is not None
+
+
+def test_a_fifo_queue_has_schedules(db: Database, clock: Clock) -> None:
+    queue = fdbqueue.Queue[Any].named(db, "fifo")
+    queue.schedules.add(db, "hourly", [1], every="1h")
+    clock.advance("1h")
+    item = queue.pop(db)
+    assert item is not None
+    assert item.value == [1]
+    (schedule,) = queue.schedules.all(db)
+    assert schedule.priority is None
+
+
+def test_a_waiting_pop_wakes_for_a_tick(db: Database, queue: fdbqueue.PriorityQueue[Any]) -> None:
+    queue.schedules.add(db, "seconds", "tick", every="1s")
+    assert queue.pop(db, wait=30) is not None
+
+
+LISBON = {"tz": "Europe/Lisbon"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "give one of cron and every"),
+        ({"cron": "* * * * *", "every": "1h"}, "give one of cron and every"),
+        ({"every": "10ms"}, "every is at least 1 second"),
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": "* * *"}, "Wrong number of fields"),
+        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
+        ({"cron": "* * * * *", "tz": "Europe/Atlantis"}, "there is no time zone"),
+        ({"cron": "* * * * *", "tz": "../etc/passwd"}, "there is no time zone"),
+        ({"every": "1h", "missed": "some"}, "missed is one of"),
+        ({"every": "1h", "overlap": "some"}, "overlap is one of"),
+    ],
+)
+def test_an_invalid_schedule_stores_nothing(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidSchedule, match=reason):
+        queue.schedules.add(db, "bad", "tick", **options)
+    assert queue.schedules.all(db) == []
+
+
+def test_other_invalid_arguments(db: Database, queue: fdbqueue.PriorityQueue[Any]) -> None:
+    with pytest.raises(PayloadTooLarge):
+        queue.schedules.add(db, "large", "x" * 100_000, every="1h")
+    with pytest.raises(ValueError, match="a name is printable text"):
+        queue.schedules.add(db, "", "tick", every="1h")
+    with pytest.raises(fdbqueue.errors.InvalidPriority):
+        queue.schedules.add(db, "a", "tick", "high", every="1h")
+
+
+def utc(*parts: int) -> datetime:
+    return datetime(*parts, tzinfo=timezone.utc)  # type: ignore[misc, arg-type]
