@@ -220,11 +220,11 @@ class Storage:
 
     # Reading
 
-    def begin(self, deadline: float | None = None) -> Snapshot:
-        """Return a snapshot of the newest version, all of which is on disk."""
+    def begin(self, deadline: float | None = None, is_ahead: bool = False) -> Snapshot:
+        """Return a snapshot of the newest version. All of it is on disk, unless `is_ahead`."""
         while True:
             try:
-                return self.read_first(GET, (b"",), deadline)[0]
+                return self.read_first(GET, (b"",), deadline, is_ahead)[0]
             except FDBError as error:
                 if error.code != 1007:  # otherwise nothing was read, so it can begin again
                     raise

@@ -202,16 +202,27 @@ class WatchFuture(_SlowFuture):
     event leaves the event's lock held, and the next thread that sets the event hangs.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_is_ready", "_lock", "_on_cancel", "database")
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_is_ready",
+        "_lock",
+        "_on_cancel",
+        "database",
+        "is_ahead",
+    )
 
     database: object
     """The database, which must stay open while a thread waits."""
+    is_ahead: bool
+    """Whether it may be ready before the change is on disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._is_ready = False
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
+        self.is_ahead = False
         self._on_cancel: Callable[[WatchFuture], object] | None = None
 
     def finish(self, error: BaseException | None = None) -> None:

@@ -338,6 +338,15 @@ class Transaction(TransactionRead, Writes):
             future.finish(error.with_traceback(None))
         return future
 
+    def watch_ahead(self, key: KeyLike) -> WatchFuture:
+        """Return a watch that may be ready before the change is on disk.
+
+        Only for code that then reads what has changed: that read waits for the disk.
+        """
+        future = self.watch(key)
+        future.is_ahead = True
+        return future
+
     def commit(self) -> Future[None]:
         """Apply all writes atomically, unless a key that was read has changed (1020).
 
