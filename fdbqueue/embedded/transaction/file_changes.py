@@ -36,17 +36,18 @@ class FileChanges:
             self._ready = select.poll()
             self._ready.register(self._notices, select.POLLIN)
 
-    def wait(self, quiet: float, longest: float) -> None:
+    def wait(self, changed: float, longest: float) -> None:
         """Return soon after the next write, or the first since the last call; or after the longest.
 
         Args:
-            quiet: The seconds since the last commit.
+            changed: When the file changed last, by `time.monotonic()`.
             longest: The most seconds to wait.
         """
         if self._notices is None:
+            quiet = time.monotonic() - changed
             time.sleep(min(_MAX_POLL, longest, max(_MIN_POLL, _SHARE * quiet)))
         elif self._ready.poll(1000 * longest):
-            if quiet < _BUSY:
+            if time.monotonic() - changed < _BUSY:
                 time.sleep(_SETTLE)
             os.read(self._notices, _NOTICES)
 

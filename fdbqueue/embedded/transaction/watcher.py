@@ -96,13 +96,12 @@ class Watcher:
                 if not watches:
                     self._is_running = False
                     return
-            now = time.monotonic()
             if (tail, version) != seen:
-                moved = now
+                moved = time.monotonic()
                 if not self._look(watches):
                     continue
                 seen = tail, version
-            changes.wait(now - moved, _COMMITTING if is_committing else _MAX_WAIT)
+            changes.wait(moved, _COMMITTING if is_committing else _MAX_WAIT)
 
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
         """Finish the watches whose keys changed; return false if that took too long."""
