@@ -11,7 +11,14 @@ from typing import Any, TypeVar, overload
 from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, is_database
 from fdbqueue.errors import error_classes
-from fdbqueue.types import Database, Future, ReadTransaction, ReadTransactor, Transaction, Transactor
+from fdbqueue.types import (
+    Database,
+    Future,
+    ReadTransaction,
+    ReadTransactor,
+    Transaction,
+    Transactor,
+)
 
 _T = TypeVar("_T")
 

@@ -76,7 +76,7 @@ _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 # Jobs are claimed ahead for this many seconds of work, up to a maximum.
 _AHEAD = 0.05  # seconds
 _MAX_AHEAD = 100
-_WEIGHT = 0.1  # weight of the latest job in the moving average of durations
+_WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 
 
 class _Stopped(Exception):
@@ -198,6 +198,7 @@ class Worker:
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
+        self._n_timed = 0  # jobs in it
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
         self.report = self._ends.report
@@ -327,7 +328,8 @@ class Worker:
         if not self._may_claim_ahead:
             return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
-        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time))
+        # At first no more than were timed: one quick job says little about the next hundred.
+        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time, self._n_timed))
         held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
 
@@ -389,7 +391,9 @@ class Worker:
             self._fail_attempt(job, failure)
         else:
             seconds = time.perf_counter() - job.began
-            self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
+            self._n_timed += 1
+            weight = max(_WEIGHT, 1 / self._n_timed)
+            self._seconds += weight * (max(seconds, 1e-6) - self._seconds)
             if call.in_transaction or context.endings:
                 self._end(job, "done")
             else:

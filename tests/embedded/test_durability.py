@@ -162,6 +162,23 @@ def test_a_watch_fires_once_the_change_is_on_disk(
     commit.wait()
 
 
+def test_a_watch_for_a_client_that_then_reads_fires_before(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    transaction = other.create_transaction()
+    watch = transaction.watch_ahead(b"k")
+    transaction.commit().wait()
+    disk.syncs = 0
+    fired = threading.Event()
+    watch.on_ready(lambda _: fired.set())
+    committed(one, b"k")
+    assert fired.wait(60)
+    assert disk.syncs == 0
+    assert other[b"k"] == b"v"
+    assert disk.syncs == 1
+
+
 def test_many_reads_beside_a_pending_commit_share_a_sync(
     two: tuple[Database, Database], disk: Disk
 ) -> None:
