@@ -63,8 +63,9 @@ def test_jobs_have_begun_once_they_were_put(n: int, monkeypatch: pytest.MonkeyPa
 
     with Threads(n, run, can_overlap=False) as threads:
         threads.put(range(2 * n))
-        assert threads._under_way == n
+        begun = threads._under_way
         go.set()
+    assert begun == n
 
 
 def test_one_thread_runs_quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
