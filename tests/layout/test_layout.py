@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,10 +135,7 @@ def test_golden_bytes_of_the_history(
 def test_golden_bytes_of_unique_keys(
     db: Any, space: Subspace, fixed_random: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to_nanoseconds = SimpleNamespace(
-        time_ns=lambda: 1_900_800_000 * 10**9, monotonic=time.monotonic
-    )
-    monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
+    monkeypatch.setattr("fdbqueue.database.clock.time_ns", lambda: 1_900_800_000 * 10**9)
     queue = PriorityQueue(space, codec="bytes")
     queue.push(db, b"x", unique="k")
     queue.push(db, b"x", unique="c", unique_until="claimed")
