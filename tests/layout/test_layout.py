@@ -39,10 +39,10 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.queue.base.uuids", lambda count: [RANDOM] * count)
-    next_count = Items._next_count
+    take_count = Items.take_count
     at_zero = SimpleNamespace(get_read_version=lambda: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(
-        Items, "_next_count", lambda items, _, *args: next_count(items, at_zero, *args)
+        Items, "take_count", lambda items, _, *args: take_count(items, at_zero, *args)
     )
 
 
