@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.sweeper import Sweeper
+from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.clock import milliseconds, monotonic
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
@@ -45,7 +46,7 @@ class LeaseStart:
     """
 
     def __init__(self) -> None:
-        self._since = monotonic()
+        self._since = clock.monotonic()
         self._version = 0
         self.tries = 0
         """The number of tries so far."""
@@ -65,11 +66,11 @@ class LeaseStart:
     def note_commit(self, tr: Transaction) -> None:
         """Use the version of the commit, which is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
-        self._since = min(self._since, monotonic() - age)
+        self._since = min(self._since, clock.monotonic() - age)
 
     def is_recent(self, lease: float) -> bool:
         """Return whether at least nine tenths of a lease are left."""
-        return monotonic() - self._since <= _SPENT * lease
+        return clock.monotonic() - self._since <= _SPENT * lease
 
 
 class Taken(NamedTuple):
@@ -123,7 +124,7 @@ class Claims:
         self.sweeper.is_behind = claiming.is_behind
         if not claiming.conflicts:
             self.among *= _NARROWER
-        return [Taken(claim, claiming.start) for claim in claims]
+        return [*map(Taken, claims, repeat(claiming.start))]
 
     def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Taken:
         """Perform one claim of the items that `first(tr, n)` reads."""
@@ -233,7 +234,7 @@ class _Claiming:
             first = claims.begin_first(tr, n, skipped)
         taken = self._take(tr, version, n, options(), first, mark)
         # If more items are due, look again.
-        return taken if any(taken or ()) or swept.all else None
+        return taken if swept.all or any(taken or ()) else None
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""

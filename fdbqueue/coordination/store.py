@@ -64,7 +64,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-_size_of = attrgetter("size")
+_size_of, _unique_key_of = attrgetter("size"), attrgetter("header.unique_key")
 
 
 def _never(_: Transaction) -> float:
@@ -176,7 +176,7 @@ class Store(Generic[_T]):
         is_bounded = self._pusher.options.max_size is not None
         if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-        if any(item.header.unique_key for item in items):
+        if any(map(_unique_key_of, items)):
             body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
             pushed = yield Call(partial(self.change, tr, body, _always))
         else:

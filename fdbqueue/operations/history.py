@@ -21,6 +21,7 @@ from fdbqueue.layout.values import (
     SAMPLED,
     TIME_BOUNDS,
     TIMES,
+    ClaimedItem,
     decode_sample,
     decode_times,
     encode_sample,
@@ -59,7 +60,7 @@ class History:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known = 0  # the number of a short period that has a sample, and all before it
+        self._known_until = 0  # the end of the last period that is known to have a sample
         self._sampled_by: Callable[[], object] = _nothing
         self._waits_noted = self._runs_noted = 0
 
@@ -83,8 +84,7 @@ class History:
 
         Call this before the transaction changes the totals.
         """
-        number = _SHORT.number(now)
-        if number <= self._known:
+        if now < self._known_until:
             return
         layout, snapshot = self._layout, tr.snapshot
         keys = self._sample_keys(now)
@@ -94,7 +94,7 @@ class History:
         if not missing:
             # A sample that this transaction itself has stored may never be committed.
             if self._sampled_by() is not tr:
-                self._known = number
+                self._known_until = 1000 * _SHORT.seconds * (_SHORT.number(now) + 1)
             return
         sample = encode_sample(_begin_sample(snapshot, layout)())
         for periods in missing:
@@ -114,11 +114,11 @@ class History:
         if waits:
             tr.add(self._layout.waits, encode_times(waits))
 
-    def note_ended(self, tr: Transaction, now: int, started: Iterable[int]) -> None:
-        """Count how long items ran that were claimed at these times, and have just ended."""
+    def note_ended(self, tr: Transaction, now: int, items: Iterable[ClaimedItem]) -> None:
+        """Count how long items ran whose claims have just ended."""
         if not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES:
             self._runs_noted = now
-            tr.add(self._layout.runs, encode_times(max(1, now - start) for start in started))
+            tr.add(self._layout.runs, encode_times(max(1, now - item.claimed_at) for item in items))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
         """Return for how many milliseconds an item has been ready; `None` if nothing says so."""

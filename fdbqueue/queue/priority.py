@@ -323,7 +323,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
         new = new_items(self._store, (value,), (priority,), delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
-        yield from log_items(self._store, tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, items)
         return items[0] if items else None
 
     @driven
@@ -388,7 +388,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         new = new_items(self._store, values, given, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
-        yield from log_items(self._store, tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, items)
         return items
 
     # Pop and peek
