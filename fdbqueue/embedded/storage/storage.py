@@ -46,7 +46,7 @@ from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.permissions import Opened
 from fdbqueue.embedded.ranges import Range
-from fdbqueue.embedded.storage import forks
+from fdbqueue.embedded.storage import conflicts, forks
 from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
@@ -626,10 +626,8 @@ class Storage:
             if snapshot in self._active and snapshot.connection.in_transaction:
                 snapshot.connection.execute("ROLLBACK")
         tail = self.log.published[0]
-        if reads and tail != snapshot.offset:
-            if self.log.has_written(reads, snapshot.offset, tail):
-                raise FDBError(1020)
-            snapshot.offset = tail
+        conflicts.check(reads, self.log, snapshot.offset, tail)
+        snapshot.offset = tail
 
     def _undo(self) -> None:
         """Undo the remains of a section that failed or was interrupted at any point."""
@@ -670,9 +668,8 @@ class Storage:
             if snapshot is not None:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
-                has_missed = reads and offset != snapshot.offset
-                if has_missed and self.log.has_written(reads, snapshot.offset, offset):
-                    raise FDBError(1020)
+                if offset != snapshot.offset:
+                    conflicts.check(reads, self.log, snapshot.offset, offset)
             self.log.begin(time.monotonic_ns() // 1000 + self.shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
             try:
