@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
-from functools import partial
+from functools import partial, total_ordering
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
@@ -262,6 +262,7 @@ class WatchFuture(_Promise):
             self._on_cancel(self)
 
 
+@total_ordering
 class _Bytes(Future[Any]):
     """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
 
@@ -353,20 +354,8 @@ class _Bytes(Future[Any]):
     def __eq__(self, other: object) -> bool:
         return bool(self.value == _plain(other))
 
-    def __ne__(self, other: object) -> bool:
-        return bool(self.value != _plain(other))
-
     def __lt__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value < _plain(other))
-
-    def __le__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value <= _plain(other))
-
-    def __gt__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value > _plain(other))
-
-    def __ge__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value >= _plain(other))
 
 
 def _plain(value: Any) -> Any:
