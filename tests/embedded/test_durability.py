@@ -472,7 +472,7 @@ def test_a_hold_on_the_writers_lock_ends_although_the_files_have_to_be_written_a
 ) -> None:
     one, other = two
     one[b"k"] = b"v"
-    one.storage.hold_write_lock(None)  # of a transaction that does not go on
+    one.storage.lock.take_hold(None)  # of a transaction that does not go on
     fail_a_sync(one, disk)
     other[b"l"] = b"w"
     assert one[b"k"] == b"v"

@@ -106,6 +106,16 @@ def test_the_versionstamp_is_the_committed_version(db: Any) -> None:
     assert db[b"value"] == b"<" + stamp.value + b">"
 
 
+def test_a_callback_of_a_versionstamp_is_called_once_it_is_ready(db: Any) -> None:
+    tr = db.create_transaction()
+    found: list[bytes] = []
+    tr.get_versionstamp().on_ready(lambda stamp: found.append(bytes(stamp)))
+    tr[b"k"] = b"v"
+    assert not found
+    version = commit(tr)
+    assert found == [version.to_bytes(8, "big") + b"\0\0"]
+
+
 def test_a_transaction_that_wrote_nothing_has_no_versionstamp(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     stamp = tr.get_versionstamp()
