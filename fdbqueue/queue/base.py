@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -79,6 +78,8 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from fdbqueue.coordination.store import Store
 
 __all__ = [
     "MAX_SCAN",
