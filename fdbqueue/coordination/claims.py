@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
@@ -25,6 +24,9 @@ from fdbqueue.operations.slots import First, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.sweeper import Sweeper
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 

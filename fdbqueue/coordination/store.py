@@ -130,7 +130,7 @@ class Store(Generic[_T]):
         sweep = self._sweep = Sweep(items, leases)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self._pusher = Pusher(items, sweep, options, places)
+        pushing = self._pusher = Pusher(items, sweep.find_at, options, places)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.jobs.errors import AppNotFound
-from fdbqueue.worker.processes.group import exit_after_work
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
@@ -56,7 +54,7 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
         "queues": queues,
         "options": options,
     }
-    return [sys.executable, "-c", f"from {__name__} import work; work()", json.dumps(given)]
+    return [sys.executable, "-m", "fdbqueue.jobs", json.dumps(given)]
 
 
 def _place_of(app: App) -> tuple[str, str]:
@@ -66,16 +64,3 @@ def _place_of(app: App) -> tuple[str, str]:
             if value is app and importable(name) != "__main__":
                 return importable(name), variable
     raise AppNotFound("the app is not a variable of a module that can be imported")
-
-
-def work() -> None:
-    """Work for the app that the first argument of this process names."""
-    given = json.loads(sys.argv[1])
-    sys.path[:] = given["path"]
-    for module in given["modules"]:
-        import_module(module)
-    module, variable = given["app"]
-    app: App = getattr(import_module(module), variable)
-    app.bind(given["database"])
-    app.work(*given["queues"], **given["options"])
-    exit_after_work(0)

@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fdb import fdboptions
-
 from fdbqueue.layout.items import Counters, StoredItem, totals_range
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     SAMPLED,
     TIME_BOUNDS,
@@ -29,8 +27,6 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
-
-_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
 _BETWEEN_NOTES = 1_000  # milliseconds
 
@@ -135,7 +131,7 @@ def _nothing() -> None:
 
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
     """Start to read the totals of a queue; return a function that waits for them."""
-    rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=_WANT_ALL)
+    rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=WANT_ALL)
     waits, runs = tr.get(layout.waits), tr.get(layout.runs)
 
     def finish() -> tuple[int, ...]:
@@ -155,7 +151,7 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
         layout: The keys of the queue.
         now: The time in milliseconds since 1970.
     """
-    rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=_WANT_ALL)
+    rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=WANT_ALL)
     begun = _begin_sample(tr, layout)
     samples: dict[int, dict[int, tuple[int, ...]]] = {_SHORT.seconds: {}, _LONG.seconds: {}}
     for row in rows:

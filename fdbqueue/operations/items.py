@@ -7,12 +7,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fdb import fdboptions
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
     MARKS,
@@ -36,9 +35,6 @@ from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Outcome, ReadTransaction, State, Transaction
-
-WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""The streaming mode for range reads that need all rows: they arrive in one reply."""
 
 _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 

@@ -8,8 +8,9 @@ from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
+from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
+from fdbqueue.operations.items import Items, LocatedItem, stored_at
 from fdbqueue.operations.leases import Leases
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.coordination.steps import Call, Steps
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.types import Database, Item, Transactor
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.store import Store
 
 _log = logging.getLogger("fdbqueue")
 

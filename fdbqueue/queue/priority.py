@@ -14,7 +14,7 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Items, Moved, Tail
+from fdbqueue.operations.items import Items, Moved
 from fdbqueue.queue.arguments import (
     kept_options,
     new_headers,
@@ -38,7 +38,6 @@ from fdbqueue.types import (
     PriorityKind,
     ReadTransactor,
     State,
-    Transaction,
     Transactor,
     UniqueUntil,
     V,
@@ -617,9 +616,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
             [('a', 1)]
         """
         limit = validate_number(limit, "limit")
-        if state is None:
-            return self._store.reads.browse(tr, limit, after, reverse, priority)
-        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse, priority)
+        state = None if state is None else validate_state(state)
+        return self._store.reads.items(tr, state, limit, after, reverse, priority)
 
     # Change the order
 
@@ -659,15 +657,10 @@ class PriorityQueue(BaseQueue[Item[V]]):
         before, key = moved
         return Item(before.value, level.priority, before.id, key)
 
-    def _mover(self, to: Any) -> Callable[[Transaction], Callable[[str], bool]]:
-        store = self._store
-        level = store.levels.level(to)
+    def _move_to(self, to: Any) -> Callable[[Item[V]], Moved | None]:
+        level = self._store.levels.level(to)
 
         def moved(item: Item[V]) -> Moved | None:
             return None if item.priority == level.priority else (level, None)
 
-        def begin(tr: Transaction) -> Callable[[str], bool]:
-            tails: dict[bytes, Tail] = {}
-            return lambda item_id: store.move(tr, item_id, moved, tails) is not None
-
-        return begin
+        return moved

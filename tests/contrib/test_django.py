@@ -27,7 +27,7 @@ from fdbqueue.contrib.django.api import (
     task_finished,
     task_started,
 )
-from fdbqueue.contrib.django.running import worker_app
+from fdbqueue.contrib.django.management.commands.fdbqueue_work import worker_app
 from fdbqueue.errors import PayloadTooLarge, TimedOut
 from fdbqueue.jobs import Retry
 from fdbqueue.testing import Clock

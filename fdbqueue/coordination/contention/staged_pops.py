@@ -27,8 +27,8 @@ from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, clear_owned, read_payload
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.operations.items import BATCH_BYTES, Items, clear_owned, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, key_size_limit
@@ -19,11 +19,13 @@ from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.owners import Reference
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.sql_writer import GET
-from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.storage.storage import Storage
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
