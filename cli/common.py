@@ -25,71 +25,14 @@ from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFo
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.overview import (
-    history_as_json,
-    info_as_json,
     json_bytes,
     priority_as_json,
     queue_names,
-    stats_as_json,
     with_stack,
 )
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State, UniqueUntil
-
-__all__ = [
-    "PRIORITY",
-    "STATES",
-    "TIME",
-    "AnyQueue",
-    "Duration",
-    "Group",
-    "OutputError",
-    "ParamType",
-    "PrintError",
-    "Size",
-    "Stop",
-    "age_text",
-    "any_queue",
-    "check_integrity",
-    "chosen_database",
-    "command_options",
-    "confirm",
-    "count_noun",
-    "create_option",
-    "database_options",
-    "deleted_text",
-    "echo",
-    "echo_results",
-    "escaped",
-    "found_queue",
-    "history_as_json",
-    "info_as_json",
-    "item_json",
-    "item_queue",
-    "json_line",
-    "json_queue",
-    "log_to_stderr",
-    "open_database",
-    "parse_value",
-    "print_items",
-    "printable",
-    "priority_as_json",
-    "priority_from_json",
-    "priority_line",
-    "queue_argument",
-    "queues_argument",
-    "read_value",
-    "states_text",
-    "stats_as_json",
-    "store_of",
-    "unique_options",
-    "unsupported",
-    "usage_errors",
-    "value_of",
-    "wait_for_queue",
-    "with_priorities",
-]
 
 _MAX_TEXT = 120  # characters of an error in a list
 _MAX_HINT = 40  # characters of a value in a hint

@@ -25,6 +25,7 @@ from fdbqueue import (
 )
 from fdbqueue.errors import NoResult, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.queue.overview import info_as_json, priority_as_json
 from fdbqueue.types import Database, ItemInfo, PriorityJson, State, UniqueUntil, stored_job
 
 from .common import (
@@ -45,7 +46,6 @@ from .common import (
     echo_results,
     escaped,
     found_queue,
-    info_as_json,
     item_json,
     item_queue,
     json_line,
@@ -53,7 +53,6 @@ from .common import (
     parse_value,
     print_items,
     printable,
-    priority_as_json,
     priority_from_json,
     priority_line,
     queue_argument,

@@ -17,6 +17,7 @@ import click
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.queue.overview import history_as_json, priority_as_json, stats_as_json
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
@@ -33,14 +34,11 @@ from .common import (
     create_option,
     deleted_text,
     echo,
-    history_as_json,
     json_line,
-    priority_as_json,
     priority_line,
     queue_argument,
     queues_argument,
     states_text,
-    stats_as_json,
     usage_errors,
 )
 from .terminal import print_table

@@ -25,6 +25,8 @@ from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs import App, Context, Job
 from fdbqueue.jobs.app import queues_of
+from fdbqueue.queue.base import Stop
+from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
 from fdbqueue.worker.processes.group import exit_after_work, run_together, summary_of
 from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
@@ -33,7 +35,6 @@ from .common import (
     AnyQueue,
     Duration,
     Size,
-    Stop,
     chosen_database,
     command_options,
     echo,
@@ -43,7 +44,6 @@ from .common import (
     queues_argument,
     usage_errors,
     value_of,
-    wait_for_queue,
 )
 from .signals import exit_on, stop_on_signal
 from .terminal import progress_bar
