@@ -135,44 +135,58 @@ class _Time(ParamType):
 TIME = _Time()
 
 
-def command_options(
-    *, creates: bool = False, db_names: tuple[str, ...] = ("--db",)
+def with_options(
+    *options: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Return a decorator that adds the options of every command: database, time limit, output.
-
-    The command receives the open database as `db`. The database is closed when the command ends.
-
-    Args:
-        creates: Create the database if it does not exist. Otherwise a command with a parameter
-            `create` does so if that is true.
-        db_names: The names of the option for the database.
-    """
-    return functools.partial(_with_options, creates=creates, db_names=db_names)
-
-
-def unique_options(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Return a decorator that adds the options of a unique key to a command that pushes."""
+    """Return a decorator that adds options to a command, in the order of its help text."""
 
     def add(command: Callable[..., _R]) -> Callable[..., _R]:
-        options = (
-            click.option(
-                "--unique", metavar="KEY", help=f"Push only if no unfinished {what} has this KEY."
-            ),
-            click.option(
-                "--unique-until",
-                type=click.Choice(get_args(UniqueUntil)),
-                help=f"When the KEY is free again: once the {what} is claimed, or has ended.",
-            ),
-            click.option(
-                "--unique-for",
-                metavar="DURATION",
-                type=Duration(0, min_open=True),
-                help="Time for which the KEY is not free, instead of --unique-until.",
-            ),
-        )
         return functools.reduce(lambda command, option: option(command), options[::-1], command)
 
     return add
+
+
+def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the times and the unique key to a command that pushes.
+
+    Args:
+        what: The noun for what is pushed.
+        at_hint: The end of the help text of `--at`.
+    """
+    return with_options(
+        click.option(
+            "--delay",
+            metavar="DURATION",
+            type=Duration(0),
+            help=f"Time until the {what} is available, such as 90 for seconds, 5m or 1h30m.",
+        ),
+        click.option(
+            "--at",
+            metavar="TIME",
+            type=TIME,
+            help=f"Time from which the {what} is available, {at_hint}.",
+        ),
+        click.option(
+            "--ttl",
+            metavar="DURATION",
+            type=Duration(0, min_open=True),
+            help=f"Time after which the {what} expires unless it was popped or claimed.",
+        ),
+        click.option(
+            "--unique", metavar="KEY", help=f"Push only if no unfinished {what} has this KEY."
+        ),
+        click.option(
+            "--unique-until",
+            type=click.Choice(get_args(UniqueUntil)),
+            help=f"When the KEY is free again: once the {what} is claimed, or has ended.",
+        ),
+        click.option(
+            "--unique-for",
+            metavar="DURATION",
+            type=Duration(0, min_open=True),
+            help="Time for which the KEY is not free, instead of --unique-until.",
+        ),
+    )
 
 
 def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
@@ -180,11 +194,13 @@ def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]
     return click.option("--create", is_flag=True, help=f"Create {what} if there is none.")
 
 
-def database_options(
-    command: Callable[..., _R], db_names: tuple[str, ...] = ("--db",)
-) -> Callable[..., _R]:
-    """Add the options that name the database."""
-    options = (
+def database_options(*db_names: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options that name the database.
+
+    Args:
+        db_names: The names of the first one, such as `--db`.
+    """
+    return with_options(
         click.option(
             *db_names,
             "url",
@@ -200,14 +216,41 @@ def database_options(
             help="FoundationDB cluster file, instead of --db.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
-def _with_options(
-    command: Callable[..., _R], creates: bool, db_names: tuple[str, ...]
-) -> Callable[..., _R]:
+def command_options(
+    *, creates: bool = False, db_names: tuple[str, ...] = ("--db",)
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options of every command: database, time limit, output.
+
+    The command receives the open database as `db`. The database is closed when the command ends.
+
+    Args:
+        creates: Create the database if it does not exist. Otherwise a command with a parameter
+            `create` does so if that is true.
+        db_names: The names of the option for the database.
+    """
+    return with_options(
+        database_options(*db_names),
+        click.option(
+            "--timeout",
+            metavar="DURATION",
+            type=Duration(0, 1_000_000),
+            default=10,
+            show_default=True,
+            help="Maximum time for a database transaction, including retries; 0 for no limit.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
+        ),
+        functools.partial(_on_database, creates=creates),
+    )
+
+
+def _on_database(command: Callable[..., _R], creates: bool) -> Callable[..., _R]:
+    """Return a command that opens and closes its database."""
+
     @functools.wraps(command)
     def run_on_database(
         *args: object,
@@ -242,24 +285,7 @@ def _with_options(
             if isinstance(db, embedded.Database):
                 db.close()
 
-    options = (
-        click.option(
-            "--timeout",
-            metavar="DURATION",
-            type=Duration(0, 1_000_000),
-            default=10,
-            show_default=True,
-            help="Maximum time for a database transaction, including retries; 0 for no limit.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
-        click.option(
-            "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
-        ),
-    )
-    decorated: Callable[..., _R] = run_on_database
-    for option in reversed(options):
-        decorated = option(decorated)
-    return database_options(decorated, db_names)
+    return run_on_database
 
 
 def log_to_stderr(level: int) -> None:

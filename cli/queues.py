@@ -40,6 +40,7 @@ from .common import (
     queues_argument,
     states_text,
     usage_errors,
+    with_options,
 )
 from .terminal import print_table
 
@@ -275,17 +276,15 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
 """The types of the options that are not numbers of items or `none`."""
 
 
-def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (flag, text, *_) in reversed(LIMITS.items()):
-        metavar, kind = _KINDS.get(name, ("N|none", _Bound()))
-        option = click.option(f"--{flag}", name, metavar=metavar, type=kind, help=text)
-        command = option(command)
-    return command
+def _limit_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    metavar, kind = _KINDS.get(name, ("N|none", _Bound()))
+    limit = LIMITS[name]
+    return click.option(f"--{limit.flag}", name, metavar=metavar, type=kind, help=limit.help)
 
 
 @click.command()
 @queue_argument
-@_limit_options
+@with_options(*map(_limit_option, LIMITS))
 @create_option("the queue, and the database,")
 @command_options()
 def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) -> None:
