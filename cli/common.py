@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import click
+from click.types import FuncParamType
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
@@ -41,10 +42,6 @@ _R = TypeVar("_R")
 
 if TYPE_CHECKING:
     from fdbqueue.admin import CheckReport, QueueCopy
-
-    ParamType: TypeAlias = click.ParamType[Any]
-else:
-    ParamType = click.ParamType  # generic only in new releases of click
 
 
 class Duration(click.FloatRange):
@@ -77,62 +74,43 @@ class Duration(click.FloatRange):
         return lowest if self.max is None else f"{lowest} and at most {self.max:,}"
 
 
-class Size(ParamType):
-    """A number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
-
-    name = "size"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Return the bytes; fail for text that is no size."""
-        found = re.fullmatch(r"(\d+)([KMGT]?)", str(value).upper())
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{value!r} is not a number of bytes, such as 500M or 2G", param, ctx)
-        bytes_of_unit: int = 1024 ** " KMGT".index(found[2] or " ")
-        return int(found[1]) * bytes_of_unit
+# The other types of options are functions: click adds the name of the option to their errors.
 
 
-class _Priority(ParamType):
-    """A priority in its JSON form: an integer, or a list for a tuple."""
-
-    name = "priority"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        try:
-            return json.loads(value) if isinstance(value, str) else value
-        except (ValueError, RecursionError):
-            text = str(value)[:100]
-            self.fail(f"{text!r} is not an integer or a list such as '[1, 2.5]'", param, ctx)
+def number_of_bytes(text: str) -> int:
+    """Return a number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())
+    if found is None or int(found[1]) == 0:
+        raise click.BadParameter(f"{text!r} is not a number of bytes, such as 500M or 2G")
+    bytes_of_unit: int = 1024 ** " KMGT".index(found[2] or " ")
+    return int(found[1]) * bytes_of_unit
 
 
-PRIORITY = _Priority()
+def priority(value: object) -> Any:
+    """Return a priority in its JSON form: an integer, or a list for a tuple."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        text = str(value)[:100]
+        raise click.BadParameter(
+            f"{text!r} is not an integer or a list such as '[1, 2.5]'"
+        ) from None
 
 
-class _Time(ParamType):
-    """An ISO 8601 time with a time zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00",
-                param,
-                ctx,
-            )
-        if time.utcoffset() is None:
-            self.fail(f"{value!r} needs a time zone, such as +01:00", param, ctx)
-        return time
+PRIORITY = FuncParamType(priority)
 
 
-TIME = _Time()
+def aware_time(text: str) -> datetime:
+    """Return an ISO 8601 time with a time zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00"
+        ) from None
+    if found.utcoffset() is None:
+        raise click.BadParameter(f"{text!r} needs a time zone, such as +01:00")
+    return found
 
 
 def with_options(
@@ -163,7 +141,7 @@ def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Calla
         click.option(
             "--at",
             metavar="TIME",
-            type=TIME,
+            type=aware_time,
             help=f"Time from which the {what} is available, {at_hint}.",
         ),
         click.option(

@@ -24,7 +24,6 @@ from fdbqueue.types import Database, HistoryWindow, QueueStats
 from .common import (
     STATES,
     Duration,
-    ParamType,
     age_text,
     any_queue,
     check_integrity,
@@ -242,18 +241,14 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
 
-class _Bound(ParamType):
-    """A positive integer, or `none`, which is converted to 0."""
-
-    name = "bound"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if value == "none":
-            return 0
-        with suppress(ValueError):
-            if int(value) > 0:
-                return int(value)
-        return self.fail(f"{value[:100]!r} is not a positive integer or `none`", param, ctx)
+def _bound(text: str) -> int:
+    """Return a positive integer, or 0 for `none`."""
+    if text == "none":
+        return 0
+    with suppress(ValueError):
+        if int(text) > 0:
+            return int(text)
+    raise click.BadParameter(f"{text[:100]!r} is not a positive integer or `none`")
 
 
 class _Time(Duration):
@@ -268,7 +263,7 @@ class _Time(Duration):
         return seconds
 
 
-_KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
+_KINDS: dict[str, tuple[str, Any]] = {
     "keep_seconds": ("DURATION|none", _Time(0, 10_000_000_000)),
     "kept_attempts": ("N", click.INT),
     "traceback_bytes": ("BYTES", click.INT),
@@ -277,7 +272,7 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
 
 
 def _limit_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    metavar, kind = _KINDS.get(name, ("N|none", _Bound()))
+    metavar, kind = _KINDS.get(name, ("N|none", _bound))
     limit = LIMITS[name]
     return click.option(f"--{limit.flag}", name, metavar=metavar, type=kind, help=limit.help)
 

@@ -16,9 +16,9 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.types import Database
 
 from .common import (
-    TIME,
     Group,
     OutputError,
+    aware_time,
     command_options,
     echo,
     echo_results,
@@ -87,7 +87,7 @@ def _task_json(task: Task) -> str:
 @click.option(
     "--deadline",
     metavar="TIME",
-    type=TIME,
+    type=aware_time,
     help="Time at which the task is due, such as 2030-01-31T08:00+01:00.",
 )
 @click.option(

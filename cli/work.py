@@ -34,12 +34,12 @@ from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, st
 from .common import (
     AnyQueue,
     Duration,
-    Size,
     chosen_database,
     command_options,
     echo,
     json_line,
     log_to_stderr,
+    number_of_bytes,
     open_database,
     queues_argument,
     usage_errors,
@@ -224,7 +224,7 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 @click.option(
     "--max-memory",
     metavar="SIZE",
-    type=Size(),
+    type=number_of_bytes,
     help="End it so when its resident memory exceeds SIZE bytes; 500M and 2G are sizes, too.",
 )
 @click.option(
