@@ -25,6 +25,8 @@ from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs import App, Context, Job
 from fdbqueue.jobs.app import queues_of
+from fdbqueue.queue.base import Stop
+from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
 from fdbqueue.worker.processes.group import exit_after_work, run_together, summary_of
 from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
@@ -32,18 +34,16 @@ from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, st
 from .common import (
     AnyQueue,
     Duration,
-    Size,
-    Stop,
     chosen_database,
     command_options,
     echo,
     json_line,
     log_to_stderr,
+    number_of_bytes,
     open_database,
     queues_argument,
     usage_errors,
     value_of,
-    wait_for_queue,
 )
 from .signals import exit_on, stop_on_signal
 from .terminal import progress_bar
@@ -224,7 +224,7 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 @click.option(
     "--max-memory",
     metavar="SIZE",
-    type=Size(),
+    type=number_of_bytes,
     help="End it so when its resident memory exceeds SIZE bytes; 500M and 2G are sizes, too.",
 )
 @click.option(
