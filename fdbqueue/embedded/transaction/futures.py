@@ -393,28 +393,31 @@ class Key(_Bytes):
 class VersionstampFuture(Key):
     """The versionstamp of a transaction, ready once it is committed."""
 
-    __slots__ = ("_ready",)
+    __slots__ = ("_end",)
 
     def __init__(self) -> None:
         self._error = None
-        self._ready = threading.Event()
+        self._end = WatchFuture()
 
     def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
         """Make the versionstamp ready, or its error. Only the first call has an effect."""
-        if not self._ready.is_set():
+        if not self.is_ready():
             self._error = error
             if stamp is not None:
                 self.value = stamp
-            self._ready.set()
+            self._end.finish()
 
     def is_ready(self) -> bool:
         """Return whether the transaction has ended."""
-        return self._ready.is_set()
+        return self._end.is_ready()
 
     def block_until_ready(self) -> None:
         """Wait until the transaction has ended."""
-        while not self._ready.wait(1.0):
-            pass
+        self._end.block_until_ready()
+
+    def on_ready(self, callback: Callback) -> None:
+        """Call `callback(self)` once the transaction has ended."""
+        self._end.on_ready(lambda _: callback(self))
 
     def wait(self) -> Self:
         """Wait for the commit; return the versionstamp, or raise its error."""
