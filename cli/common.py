@@ -357,9 +357,9 @@ def json_line(value: object) -> str:
     return json_bytes(value).decode()
 
 
-def priority_line(priority: Priority) -> str:
-    """Return a priority in the form that `--priority` accepts."""
-    return json_line(priority_as_json(priority))
+def priority_line(priority: Priority | None) -> str:
+    """Return a priority in the form that `--priority` accepts; `-` in a FIFO queue."""
+    return "-" if priority is None else json_line(priority_as_json(priority))
 
 
 def item_json(item: Item, **more: object) -> str:

@@ -323,7 +323,7 @@ def items(
     for item in listed:
         job = stored_job(item.value)
         value = json_line(item.value) if job is None else printable(str(job))
-        line = f"{item.id}  {_priority_text(item.priority):>4}  {value}"
+        line = f"{item.id}  {priority_line(item.priority):>4}  {value}"
         click.echo(item_json(item) if as_json else line)
     check_integrity(db)
 
@@ -357,10 +357,6 @@ def _list_in_state(
         if after is None:
             break
     check_integrity(db)
-
-
-def _priority_text(priority: Any) -> str:
-    return "-" if priority is None else priority_line(priority)
 
 
 def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:

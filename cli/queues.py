@@ -329,11 +329,14 @@ def _limit_text(name: str, bound: int | None) -> str:
 @click.command("workers")
 @command_options()
 def workers_command(db: Database, as_json: bool) -> None:
-    """List the workers of all queues: queue, jobs, concurrency, running time and name.
+    """List the workers of all queues: queue, jobs, at most, concurrency, running time and name.
 
     A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
     are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
     it holds. That number is up to 20 seconds old; the first job is shown after a second.
+
+    A worker runs up to "concurrency" jobs at a time. If it has several queues, it has a line for
+    each, and runs up to "at most" jobs of that queue.
 
     \b
     Example:
@@ -348,10 +351,15 @@ def workers_command(db: Database, as_json: bool) -> None:
             click.echo(json_line(fields))
         return
     rows = [
-        (each.queue, str(each.jobs), str(each.concurrency), age_text(each.since) or "", each.name)
+        (
+            each.queue,
+            *map(str, (each.jobs, each.at_most, each.concurrency)),
+            *(age_text(each.since) or "", each.name),
+        )
         for each in found
     ]
-    print_table(("queue", "jobs", "concurrency", "runs for", "name"), [rows], "no workers")
+    titles = ("queue", "jobs", "at most", "concurrency", "runs for", "name")
+    print_table(titles, [rows], "no workers")
 
 
 @click.command()

@@ -350,6 +350,7 @@ def test_the_top_level_has_only_known_entries() -> None:
         "docs",
         "docker",
         "pyproject.toml",
+        "setup.py",
         "README.md",
         "LICENSE",
         "CHANGELOG.md",

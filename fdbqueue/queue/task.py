@@ -19,7 +19,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
+from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec, task_id
 from fdbqueue.operations.items import Moved, NewItem
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
@@ -689,3 +689,30 @@ class TaskQueue(BaseQueue[Task[V]]):
 
         pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)
         return chain.from_iterable(pages)
+
+
+@driven
+def push_task(
+    queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
+) -> Steps[tuple[str, bool] | None]:
+    """Push a task; return its id, and false if an earlier push has stored it.
+
+    Args:
+        queue: The queue.
+        tr: A transaction or a database.
+        task: The arguments of `TaskQueue.push` by name.
+
+    Returns:
+        `None` if the queue is full.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = TaskQueue.named(db, "tasks")
+        >>> [push_task(tasks, db, {"unique": "daily"})[1] for _ in range(2)]
+        [True, False]
+    """
+    (uuid,) = uuids(1)
+    item = queue._new_item(nanoseconds() / 10**9, uuid, **task)
+    ids: list[str] = yield from queue._store.push(tr, [item])
+    return (ids[0], ids[0] == task_id(uuid)) if ids else None

@@ -184,7 +184,7 @@ class Worker:
         self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._ends = Ends(self._name, self._lease, self._telemetry)
-        presence = Presence(name, self._name, self._concurrency, self._lease)
+        self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
@@ -194,7 +194,7 @@ class Worker:
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: dict[HeldJob, None] = {}  # in the order of their claims
-        self._leases = Leases(db, self._queue, self._lease, presence, self._all_held)
+        self._leases = Leases(db, self._queue, self._lease, self._presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
@@ -606,6 +606,7 @@ def finish(worker: Worker) -> None:
 
 def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
     """Let a worker, which does not run yet, share slots with others."""
+    worker._presence.concurrency = slots.n
     worker._share = Share(slots, partial(held_jobs, worker), worker._concurrency, weight)
 
 
