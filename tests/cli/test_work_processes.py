@@ -169,6 +169,23 @@ def test_a_second_signal_kills_all_processes(db: Any, name: str, workers: Worker
     wait_until(lambda: not any(map(is_alive, workers.pids)))
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_second_signal_kills_commands(
+    db: Any, name: str, workers: Workers, fdbq: Shell, processes: tuple[str, ...]
+) -> None:
+    push(db, name, 1)
+    script = "echo $$ > pid; mv pid command; sleep 3600; true"
+    parent = workers.start(name, "--exec", script, "--grace", "1h", *processes)
+    command = fdbq.path / "command"
+    wait_until(command.exists)
+    parent.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping after the running jobs" in workers.log)
+    assert is_alive(int(command.read_text()))
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(MAX_WAIT) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    wait_until(lambda: not is_alive(int(command.read_text())))
+
+
 def test_processes_end_when_their_parent_was_killed(db: Any, name: str, workers: Workers) -> None:
     queue = push(db, name, "hang")
     parent = workers.start(name, "shop:handler", "--processes", "2", "--grace", "100ms")

@@ -46,6 +46,7 @@ def run_together(
     max_jobs: int | None = None,
     max_memory: int | None = None,
     health: int | str | None = None,
+    kill: Callable[[], object] = lambda: None,
 ) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
@@ -62,6 +63,7 @@ def run_together(
         max_memory: The bytes of resident memory after which no others begin.
         health: Where to answer health checks, as for `Worker.run`; the first of several processes
             does so.
+        kill: Called before a second signal, also one to the parent, ends the process.
 
     Returns:
         The work of all of them.
@@ -96,11 +98,11 @@ def run_together(
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
     with (
-        serving_health(health if parent is None or parent.number == 1 else None, trouble),
-        stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))),
+        serving_health(own_health(health), trouble),
+        stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers)), kill),
     ):
         if parent is not None:
-            parent.stop_with(stop)
+            parent.stop_with(stop, kill)
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -113,6 +115,15 @@ def run_together(
     if parent is not None:
         parent.report(report, is_drained=drain and not limits.is_over)
     return report
+
+
+def own_health(health: int | str | None) -> int | str | None:
+    """Return where this process answers health checks; of several processes, the first one does.
+
+    >>> own_health(9200)
+    9200
+    """
+    return health if parent is None or parent.number == 1 else None
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
