@@ -14,6 +14,7 @@ from typing import NoReturn
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
+from fdbqueue.worker.handler import IN_THREAD
 from fdbqueue.worker.health import serving_health
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.signals import stopping_on_signals
@@ -141,11 +142,17 @@ def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], process
 
 def exit_after_work(code: int) -> NoReturn:
     """Exit from this process, although threads may hang that Python would wait for."""
-    if _has_hung:
+    in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
+    if _has_hung or any(map(_goes_on, in_thread)):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    thread.join(_LOOK)  # most have no function left to call, and end at once
+    return thread.is_alive()
 
 
 class _Limits:
