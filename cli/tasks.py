@@ -61,7 +61,7 @@ def _task_queue(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
     return queue
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Task) if field.name != "key"]
+_FIELDS = [field.name for field in dataclasses.fields(Task) if field.repr]
 
 
 def _task_json(task: Task) -> str:

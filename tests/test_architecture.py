@@ -37,7 +37,7 @@ ROOMS = {
     "contrib": set[str](),
     "contrib.django": {"admin", "jobs", "queue"},
     "contrib.django.management": set[str](),
-    "contrib.django.management.commands": set[str](),
+    "contrib.django.management.commands": {"worker.processes"},
     "jobs": {"database", "queue", "worker", "worker.processes"},
     "admin": {"layout", "queue", "queue.transfer", "worker"},
     "worker.processes": {"database", "worker"},

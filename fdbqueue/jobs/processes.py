@@ -31,6 +31,14 @@ def importable(module: str) -> str:
     return module if file is None else Path(file).stem
 
 
+def shared_database(app: App) -> str:
+    """Return the name of an app's database; raise `AppNotFound` if other processes lack it."""
+    database = database_name(app.db)
+    if database == "memory:":
+        raise AppNotFound("a database in memory belongs to one process")
+    return database
+
+
 def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """Return the command of a process that works for an app.
 
@@ -42,9 +50,7 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
     Raises:
         AppNotFound: Another process could not import the app, or not use its database.
     """
-    database = database_name(app.db)
-    if database == "memory:":
-        raise AppNotFound("a database in memory belongs to one process")
+    database = shared_database(app)
     module, variable = _place_of(app)
     given = {
         "path": sys.path,

@@ -137,7 +137,8 @@ class Sweep:
                 self._expire(tr, now, expiries)
             return Swept(
                 all=is_all and len(expiries) < limit,
-                expired=len(expiries) < limit,
+                # Further on there is nothing to learn about those before.
+                expired=len(expiries) < limit and (moves or begin is None),
                 wrote=wrote or moves or bool(expiries),
             )
 

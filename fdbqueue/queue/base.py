@@ -977,9 +977,11 @@ class BaseQueue(ABC, Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> Steps[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        Use it when the items could not be used after all. An item that is already back is not
-        counted twice. Given a database, the call takes effect exactly once, in one transaction for
-        each 1,000,000 bytes. Cost: four reads for each item, and the writes of a push.
+        Use it when the items could not be used after all. They keep their attempts and times to
+        live, and their unique keys unless other items have these meanwhile. An item that is already
+        back is not counted twice. Given a database, the call takes effect exactly once, in one
+        transaction for each 1,000,000 bytes. Cost: four reads for each item, and the writes of a
+        push.
 
         Args:
             tr: A transaction or a database.

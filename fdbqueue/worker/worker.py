@@ -53,7 +53,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
+from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -122,7 +122,8 @@ class Worker:
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
-            job fails. Needs a queue that keeps done items (`configure(db, keep=...)`).
+            job becomes a dead letter at once. Needs a queue that keeps done items
+            (`configure(db, keep=...)`).
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
@@ -498,7 +499,12 @@ class Worker:
             self._fail(failure)
 
     def _encoded(self, call: Call, returned: object) -> bytes | None:
-        return validate_result(call.encode(returned)) if self._stores_results else None
+        if not self._stores_results:
+            return None
+        try:
+            return validate_result(call.encode(returned))
+        except Exception as error:
+            raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
     def _run_in_transaction(self, call: Call, claim: Claim, in_span: _InSpan) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
@@ -560,7 +566,8 @@ class Worker:
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
         self._threads.note(time.monotonic() - began)
         if isinstance(outcome, Snooze):
-            _log.info("%s %s: %s", self._name, job.name, outcome)
+            fields = self._ends.fields(job, "snoozed")
+            _log.info("%s %s: %s", self._name, job.name, outcome, extra=fields)
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):

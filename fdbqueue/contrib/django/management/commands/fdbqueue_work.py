@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from traceback import format_exception
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import close_old_connections
-from django.utils import timezone
-from django.utils.module_loading import autodiscover_modules
 
-from fdbqueue.contrib.django.api import (
-    Task,
-    TaskContext,
-    TaskError,
-    TaskResult,
-    TaskResultStatus,
-    normalize_json,
-    task_backends,
-    task_finished,
-    task_started,
-)
+from fdbqueue.contrib.django.api import task_backends
 from fdbqueue.contrib.django.backend import FdbqueueBackend
-from fdbqueue.contrib.django.declared import declared_tasks
-from fdbqueue.contrib.django.options import options_of
-from fdbqueue.contrib.django.results import result_of
-from fdbqueue.errors import FdbqueueError, LeaseLost
-from fdbqueue.jobs import App, Context, Dead, Discard
-from fdbqueue.jobs.retry import decided
-from fdbqueue.queue.arguments import validate_result
+from fdbqueue.contrib.django.running import worker_app
+from fdbqueue.errors import FdbqueueError
+from fdbqueue.jobs.processes import shared_database
+from fdbqueue.queue.arguments import validate_number
+from fdbqueue.worker.processes.group import exit_after_work, summary_of
+from fdbqueue.worker.processes.supervisor import Supervisor, parent
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
+_GRACE = 10.0  # seconds that running tasks have to end, as by default of `App.work`
 
 
 class Command(BaseCommand):
@@ -58,6 +43,7 @@ class Command(BaseCommand):
             default="30s",
             help="Time until others take over from a worker that died (default: %(default)s).",
         )
+        add("--processes", type=int, help="Run tasks in this number of processes, from 1.")
         add("--name", help="Name of the worker (default: the host and the process id).")
         add("--drain", action="store_true", help="Exit when no task is ready.")
 
@@ -68,6 +54,7 @@ class Command(BaseCommand):
         backend: str,
         concurrency: int,
         lease: str,
+        processes: int | None,
         name: str | None,
         drain: bool,
         verbosity: int,
@@ -90,83 +77,20 @@ class Command(BaseCommand):
             logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
         try:
             app = worker_app(chosen)
-            report = app.work(*names, concurrency=concurrency, lease=lease, name=name, drain=drain)
+            if processes is None or parent is not None:
+                options: dict[str, Any] = {"lease": lease, "name": name, "drain": drain}
+                report = app.work(*names, concurrency=concurrency, **options)
+            else:
+                validate_number(processes, "processes", 1, "processes")
+                shared_database(app)
+                logger.info(summary_of(app.db, names, sorted(app.jobs), processes))
+                command = [sys.executable, *sys.orig_argv[1:]]
+                report = Supervisor(command, processes, grace=_GRACE).run()
         except (FdbqueueError, ValueError) as error:
             raise CommandError(str(error)) from error
+        if parent is not None:
+            exit_after_work(0)
         if verbosity:
             self.stdout.write(f"{report.done:,} done, {report.failed:,} failed")
         if drain and report.failed:
             sys.exit(1)
-
-
-def worker_app(backend: FdbqueueBackend) -> App:
-    """Return an app whose jobs are the tasks of this process, for its `work`.
-
-    It imports the module `tasks` of each installed app. Other modules with tasks must be imported
-    already, for example by the URL configuration or by the `ready` of an app.
-
-    Args:
-        backend: The backend whose queues the worker works on.
-    """
-    autodiscover_modules("tasks")
-    app = App(backend.app.db)
-    for path, task in declared_tasks().items():
-        options = options_of(task.func)
-        policy = backend.retry if options.retry is None else options.retry
-        job = app.job(name=path, queue=task.queue_name, retry=policy, timeout=options.timeout)
-        job(_function(backend, task, policy))
-    return app
-
-
-def _function(backend: FdbqueueBackend, task: Task[..., Any], policy: Any) -> Callable[..., Any]:
-    """Return the function of the job that runs a task."""
-
-    def run(context: Context, *args: Any, **kwargs: Any) -> Any:
-        close_old_connections()
-        try:
-            return call(context, args, kwargs)
-        finally:
-            close_old_connections()
-
-    def call(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = backend.find(context.item.id)
-        if found is None:
-            raise LeaseLost(context.item.id)
-        result = result_of(task, backend.alias, *found)
-        task_started.send(sender=type(backend), task_result=result)
-        first = (TaskContext(task_result=result),) if task.takes_context else ()
-        try:
-            returned = normalize_json(task.call(*first, *args, **kwargs))
-            validate_result(returned)
-        except BaseException as error:
-            # An exit of the task is a failure that no policy tries again.
-            outcome = (
-                decided(policy, error, context)
-                if isinstance(error, Exception)
-                else Dead(str(error))
-            )
-            if isinstance(outcome, (Dead, Discard)):
-                finish(result, TaskResultStatus.FAILED, error)
-            if outcome is error:
-                raise
-            raise outcome from error
-        if context.cancelled.is_set():
-            context.extend()  # raises an error if the worker has given up on the task
-        finish(result, TaskResultStatus.SUCCESSFUL, returned)
-        return returned
-
-    def finish(result: TaskResult[..., Any], status: TaskResultStatus, end: Any) -> None:
-        if status == TaskResultStatus.FAILED:
-            result.errors.append(
-                TaskError(
-                    exception_class_path=f"{type(end).__module__}.{type(end).__qualname__}",
-                    traceback="".join(format_exception(end)),
-                )
-            )
-        else:
-            object.__setattr__(result, "_return_value", end)
-        object.__setattr__(result, "status", status)
-        object.__setattr__(result, "finished_at", timezone.now())
-        task_finished.send(sender=type(backend), task_result=result)
-
-    return run
