@@ -159,6 +159,7 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
     """
     timeout = click.get_current_context().params["timeout"]
     name = queue if new_name is None else new_name
+    existing_queue(db, queue)  # before the other database is created
     target = open_database(target_url, None, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import click
+from click.types import FuncParamType
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
@@ -25,71 +26,14 @@ from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFo
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.overview import (
-    history_as_json,
-    info_as_json,
     json_bytes,
     priority_as_json,
     queue_names,
-    stats_as_json,
     with_stack,
 )
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
 from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State, UniqueUntil
-
-__all__ = [
-    "PRIORITY",
-    "STATES",
-    "TIME",
-    "AnyQueue",
-    "Duration",
-    "Group",
-    "OutputError",
-    "ParamType",
-    "PrintError",
-    "Size",
-    "Stop",
-    "age_text",
-    "any_queue",
-    "check_integrity",
-    "chosen_database",
-    "command_options",
-    "confirm",
-    "count_noun",
-    "create_option",
-    "database_options",
-    "deleted_text",
-    "echo",
-    "echo_results",
-    "escaped",
-    "found_queue",
-    "history_as_json",
-    "info_as_json",
-    "item_json",
-    "item_queue",
-    "json_line",
-    "json_queue",
-    "log_to_stderr",
-    "open_database",
-    "parse_value",
-    "print_items",
-    "printable",
-    "priority_as_json",
-    "priority_from_json",
-    "priority_line",
-    "queue_argument",
-    "queues_argument",
-    "read_value",
-    "states_text",
-    "stats_as_json",
-    "store_of",
-    "unique_options",
-    "unsupported",
-    "usage_errors",
-    "value_of",
-    "wait_for_queue",
-    "with_priorities",
-]
 
 _MAX_TEXT = 120  # characters of an error in a list
 _MAX_HINT = 40  # characters of a value in a hint
@@ -98,10 +42,6 @@ _R = TypeVar("_R")
 
 if TYPE_CHECKING:
     from fdbqueue.admin import CheckReport, QueueCopy
-
-    ParamType: TypeAlias = click.ParamType[Any]
-else:
-    ParamType = click.ParamType  # generic only in new releases of click
 
 
 class Duration(click.FloatRange):
@@ -134,102 +74,97 @@ class Duration(click.FloatRange):
         return lowest if self.max is None else f"{lowest} and at most {self.max:,}"
 
 
-class Size(ParamType):
-    """A number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
-
-    name = "size"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Return the bytes; fail for text that is no size."""
-        found = re.fullmatch(r"(\d+)([KMGT]?)", str(value).upper())
-        if found is None or int(found[1]) == 0:
-            self.fail(f"{value!r} is not a number of bytes, such as 500M or 2G", param, ctx)
-        bytes_of_unit: int = 1024 ** " KMGT".index(found[2] or " ")
-        return int(found[1]) * bytes_of_unit
+# The other types of options are functions: click adds the name of the option to their errors.
 
 
-class _Priority(ParamType):
-    """A priority in its JSON form: an integer, or a list for a tuple."""
-
-    name = "priority"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        try:
-            return json.loads(value) if isinstance(value, str) else value
-        except (ValueError, RecursionError):
-            text = str(value)[:100]
-            self.fail(f"{text!r} is not an integer or a list such as '[1, 2.5]'", param, ctx)
+def number_of_bytes(text: str) -> int:
+    """Return a number of bytes, such as 1000000, 500M or 2G, with units of 1,024."""
+    found = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())
+    if found is None or int(found[1]) == 0:
+        raise click.BadParameter(f"{text!r} is not a number of bytes, such as 500M or 2G")
+    bytes_of_unit: int = 1024 ** " KMGT".index(found[2] or " ")
+    return int(found[1]) * bytes_of_unit
 
 
-PRIORITY = _Priority()
+def priority(value: object) -> Any:
+    """Return a priority in its JSON form: an integer, or a list for a tuple."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        text = str(value)[:100]
+        raise click.BadParameter(
+            f"{text!r} is not an integer or a list such as '[1, 2.5]'"
+        ) from None
 
 
-class _Time(ParamType):
-    """An ISO 8601 time with a time zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        try:
-            time = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00",
-                param,
-                ctx,
-            )
-        if time.utcoffset() is None:
-            self.fail(f"{value!r} needs a time zone, such as +01:00", param, ctx)
-        return time
+PRIORITY = FuncParamType(priority)
 
 
-TIME = _Time()
+def aware_time(text: str) -> datetime:
+    """Return an ISO 8601 time with a time zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not an ISO 8601 time such as 2030-01-31T08:00+01:00"
+        ) from None
+    if found.utcoffset() is None:
+        raise click.BadParameter(f"{text!r} needs a time zone, such as +01:00")
+    return found
 
 
-def command_options(
-    *, creates: bool = False, db_names: tuple[str, ...] = ("--db",)
+def with_options(
+    *options: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Return a decorator that adds the options of every command: database, time limit, output.
-
-    The command receives the open database as `db`. The database is closed when the command ends.
-
-    Args:
-        creates: Create the database if it does not exist. Otherwise a command with a parameter
-            `create` does so if that is true.
-        db_names: The names of the option for the database.
-    """
-    return functools.partial(_with_options, creates=creates, db_names=db_names)
-
-
-def unique_options(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
-    """Return a decorator that adds the options of a unique key to a command that pushes."""
+    """Return a decorator that adds options to a command, in the order of its help text."""
 
     def add(command: Callable[..., _R]) -> Callable[..., _R]:
-        options = (
-            click.option(
-                "--unique", metavar="KEY", help=f"Push only if no unfinished {what} has this KEY."
-            ),
-            click.option(
-                "--unique-until",
-                type=click.Choice(get_args(UniqueUntil)),
-                help=f"When the KEY is free again: once the {what} is claimed, or has ended.",
-            ),
-            click.option(
-                "--unique-for",
-                metavar="DURATION",
-                type=Duration(0, min_open=True),
-                help="Time for which the KEY is not free, instead of --unique-until.",
-            ),
-        )
         return functools.reduce(lambda command, option: option(command), options[::-1], command)
 
     return add
+
+
+def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the times and the unique key to a command that pushes.
+
+    Args:
+        what: The noun for what is pushed.
+        at_hint: The end of the help text of `--at`.
+    """
+    return with_options(
+        click.option(
+            "--delay",
+            metavar="DURATION",
+            type=Duration(0),
+            help=f"Time until the {what} is available, such as 90 for seconds, 5m or 1h30m.",
+        ),
+        click.option(
+            "--at",
+            metavar="TIME",
+            type=aware_time,
+            help=f"Time from which the {what} is available, {at_hint}.",
+        ),
+        click.option(
+            "--ttl",
+            metavar="DURATION",
+            type=Duration(0, min_open=True),
+            help=f"Time after which the {what} expires unless it was popped or claimed.",
+        ),
+        click.option(
+            "--unique", metavar="KEY", help=f"Push only if no unfinished {what} has this KEY."
+        ),
+        click.option(
+            "--unique-until",
+            type=click.Choice(get_args(UniqueUntil)),
+            help=f"When the KEY is free again: once the {what} is claimed, or has ended.",
+        ),
+        click.option(
+            "--unique-for",
+            metavar="DURATION",
+            type=Duration(0, min_open=True),
+            help="Time for which the KEY is not free, instead of --unique-until.",
+        ),
+    )
 
 
 def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
@@ -237,11 +172,13 @@ def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]
     return click.option("--create", is_flag=True, help=f"Create {what} if there is none.")
 
 
-def database_options(
-    command: Callable[..., _R], db_names: tuple[str, ...] = ("--db",)
-) -> Callable[..., _R]:
-    """Add the options that name the database."""
-    options = (
+def database_options(*db_names: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options that name the database.
+
+    Args:
+        db_names: The names of the first one, such as `--db`.
+    """
+    return with_options(
         click.option(
             *db_names,
             "url",
@@ -257,14 +194,41 @@ def database_options(
             help="FoundationDB cluster file, instead of --db.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
-def _with_options(
-    command: Callable[..., _R], creates: bool, db_names: tuple[str, ...]
-) -> Callable[..., _R]:
+def command_options(
+    *, creates: bool = False, db_names: tuple[str, ...] = ("--db",)
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return a decorator that adds the options of every command: database, time limit, output.
+
+    The command receives the open database as `db`. The database is closed when the command ends.
+
+    Args:
+        creates: Create the database if it does not exist. Otherwise a command with a parameter
+            `create` does so if that is true.
+        db_names: The names of the option for the database.
+    """
+    return with_options(
+        database_options(*db_names),
+        click.option(
+            "--timeout",
+            metavar="DURATION",
+            type=Duration(0, 1_000_000),
+            default=10,
+            show_default=True,
+            help="Maximum time for a database transaction, including retries; 0 for no limit.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
+        click.option(
+            "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
+        ),
+        functools.partial(_on_database, creates=creates),
+    )
+
+
+def _on_database(command: Callable[..., _R], creates: bool) -> Callable[..., _R]:
+    """Return a command that opens and closes its database."""
+
     @functools.wraps(command)
     def run_on_database(
         *args: object,
@@ -299,24 +263,7 @@ def _with_options(
             if isinstance(db, embedded.Database):
                 db.close()
 
-    options = (
-        click.option(
-            "--timeout",
-            metavar="DURATION",
-            type=Duration(0, 1_000_000),
-            default=10,
-            show_default=True,
-            help="Maximum time for a database transaction, including retries; 0 for no limit.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line."),
-        click.option(
-            "-v", "--verbose", is_flag=True, help="Log pushes, pops and jobs to standard error."
-        ),
-    )
-    decorated: Callable[..., _R] = run_on_database
-    for option in reversed(options):
-        decorated = option(decorated)
-    return database_options(decorated, db_names)
+    return run_on_database
 
 
 def log_to_stderr(level: int) -> None:
@@ -410,9 +357,9 @@ def json_line(value: object) -> str:
     return json_bytes(value).decode()
 
 
-def priority_line(priority: Priority) -> str:
-    """Return a priority in the form that `--priority` accepts."""
-    return json_line(priority_as_json(priority))
+def priority_line(priority: Priority | None) -> str:
+    """Return a priority in the form that `--priority` accepts; `-` in a FIFO queue."""
+    return "-" if priority is None else json_line(priority_as_json(priority))
 
 
 def item_json(item: Item, **more: object) -> str:

@@ -11,6 +11,7 @@ import click
 
 from fdbqueue import existing_queue
 from fdbqueue.errors import QueueFull
+from fdbqueue.queue.overview import priority_as_json
 from fdbqueue.types import Change, Database, ItemInfo, State
 
 from .common import (
@@ -20,7 +21,6 @@ from .common import (
     echo_results,
     json_line,
     printable,
-    priority_as_json,
     queue_argument,
     value_of,
 )

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from contextlib import suppress
-from datetime import datetime
 from shlex import quote
 from typing import Any, BinaryIO
 
@@ -25,12 +24,12 @@ from fdbqueue import (
 )
 from fdbqueue.errors import NoResult, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.types import Database, ItemInfo, PriorityJson, State, UniqueUntil, stored_job
+from fdbqueue.queue.overview import info_as_json, priority_as_json
+from fdbqueue.types import Database, ItemInfo, PriorityJson, State, stored_job
 
 from .common import (
     PRIORITY,
     STATES,
-    TIME,
     AnyQueue,
     Duration,
     OutputError,
@@ -45,7 +44,6 @@ from .common import (
     echo_results,
     escaped,
     found_queue,
-    info_as_json,
     item_json,
     item_queue,
     json_line,
@@ -53,13 +51,12 @@ from .common import (
     parse_value,
     print_items,
     printable,
-    priority_as_json,
     priority_from_json,
     priority_line,
+    push_options,
     queue_argument,
     read_value,
     states_text,
-    unique_options,
     unsupported,
     usage_errors,
     value_of,
@@ -97,25 +94,7 @@ _count_option = click.option(
     type=PRIORITY,
     help="Integer, or a JSON list for a tuple; the lowest is popped first.",
 )
-@click.option(
-    "--delay",
-    metavar="DURATION",
-    type=Duration(0),
-    help="Time until the item is available, such as 90 for seconds, 5m or 1h30m.",
-)
-@click.option(
-    "--at",
-    metavar="TIME",
-    type=TIME,
-    help="Time from which the item is available, such as 2030-01-31T08:00+01:00.",
-)
-@click.option(
-    "--ttl",
-    metavar="DURATION",
-    type=Duration(0, min_open=True),
-    help="Time after which the item expires unless it was popped or claimed.",
-)
-@unique_options("item")
+@push_options("item", "such as 2030-01-31T08:00+01:00")
 @command_options(creates=True)
 def push(
     db: Database,
@@ -123,13 +102,8 @@ def push(
     value: str | None,
     file: BinaryIO | None,
     priority: PriorityJson,
-    delay: float | None,
-    at: datetime | None,
-    ttl: float | None,
-    unique: str | None,
-    unique_until: UniqueUntil | None,
-    unique_for: float | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Push a JSON VALUE to QUEUE and print the id of the item.
 
@@ -153,8 +127,6 @@ def push(
         text = read_value(sys.stdin.buffer) if value == "-" else str(value)
     parsed = parse_value(text)
     target = json_queue(db, queue)
-    options: dict[str, Any] = {"delay": delay, "at": at, "ttl": ttl, "unique": unique}
-    options |= {"unique_until": unique_until, "unique_for": unique_for}
     with usage_errors():
         if target.kind == "priority":
             options["priority"] = priority_from_json(target, priority)
@@ -164,9 +136,9 @@ def push(
     if item is None:
         click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
-    if unique is not None and not item.is_new:
+    if not item.is_new:
         click.echo(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
-    stored = {} if unique is None else {"stored": item.is_new}
+    stored = {} if options["unique"] is None else {"stored": item.is_new}
     echo(item_json(item, **stored) if as_json else item.id)
 
 
@@ -351,7 +323,7 @@ def items(
     for item in listed:
         job = stored_job(item.value)
         value = json_line(item.value) if job is None else printable(str(job))
-        line = f"{item.id}  {_priority_text(item.priority):>4}  {value}"
+        line = f"{item.id}  {priority_line(item.priority):>4}  {value}"
         click.echo(item_json(item) if as_json else line)
     check_integrity(db)
 
@@ -385,10 +357,6 @@ def _list_in_state(
         if after is None:
             break
     check_integrity(db)
-
-
-def _priority_text(priority: Any) -> str:
-    return "-" if priority is None else priority_line(priority)
 
 
 def _info_json(info: ItemInfo, codec: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _SECTIONS = {
         "release": "dead",
         "cancel": "dead",
         "dead": "dead",
+        "schedule": "schedules",
     },
     "Look": {
         "ls": "queues",
@@ -104,7 +105,7 @@ class _LazyGroup(Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@database_options
+@database_options("--db")
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
 def cli(url: str | None, cluster_file: str | None) -> None:
     """Manage durable, transactional priority queues, in FoundationDB or a local directory.

@@ -17,13 +17,13 @@ import click
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.queue.overview import history_as_json, priority_as_json, stats_as_json
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
 
 from .common import (
     STATES,
     Duration,
-    ParamType,
     age_text,
     any_queue,
     check_integrity,
@@ -33,15 +33,13 @@ from .common import (
     create_option,
     deleted_text,
     echo,
-    history_as_json,
     json_line,
-    priority_as_json,
     priority_line,
     queue_argument,
     queues_argument,
     states_text,
-    stats_as_json,
     usage_errors,
+    with_options,
 )
 from .terminal import print_table
 
@@ -243,18 +241,14 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
 
-class _Bound(ParamType):
-    """A positive integer, or `none`, which is converted to 0."""
-
-    name = "bound"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if value == "none":
-            return 0
-        with suppress(ValueError):
-            if int(value) > 0:
-                return int(value)
-        return self.fail(f"{value[:100]!r} is not a positive integer or `none`", param, ctx)
+def _bound(text: str) -> int:
+    """Return a positive integer, or 0 for `none`."""
+    if text == "none":
+        return 0
+    with suppress(ValueError):
+        if int(text) > 0:
+            return int(text)
+    raise click.BadParameter(f"{text[:100]!r} is not a positive integer or `none`")
 
 
 class _Time(Duration):
@@ -269,7 +263,7 @@ class _Time(Duration):
         return seconds
 
 
-_KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
+_KINDS: dict[str, tuple[str, Any]] = {
     "keep_seconds": ("DURATION|none", _Time(0, 10_000_000_000)),
     "kept_attempts": ("N", click.INT),
     "traceback_bytes": ("BYTES", click.INT),
@@ -277,17 +271,15 @@ _KINDS: dict[str, tuple[str, click.ParamType[Any]]] = {
 """The types of the options that are not numbers of items or `none`."""
 
 
-def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (flag, text, *_) in reversed(LIMITS.items()):
-        metavar, kind = _KINDS.get(name, ("N|none", _Bound()))
-        option = click.option(f"--{flag}", name, metavar=metavar, type=kind, help=text)
-        command = option(command)
-    return command
+def _limit_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    metavar, kind = _KINDS.get(name, ("N|none", _bound))
+    limit = LIMITS[name]
+    return click.option(f"--{limit.flag}", name, metavar=metavar, type=kind, help=limit.help)
 
 
 @click.command()
 @queue_argument
-@_limit_options
+@with_options(*map(_limit_option, LIMITS))
 @create_option("the queue, and the database,")
 @command_options()
 def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) -> None:
@@ -337,11 +329,14 @@ def _limit_text(name: str, bound: int | None) -> str:
 @click.command("workers")
 @command_options()
 def workers_command(db: Database, as_json: bool) -> None:
-    """List the workers of all queues: queue, jobs, concurrency, running time and name.
+    """List the workers of all queues: queue, jobs, at most, concurrency, running time and name.
 
     A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
     are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
     it holds. That number is up to 20 seconds old; the first job is shown after a second.
+
+    A worker runs up to "concurrency" jobs at a time. If it has several queues, it has a line for
+    each, and runs up to "at most" jobs of that queue.
 
     \b
     Example:
@@ -356,10 +351,15 @@ def workers_command(db: Database, as_json: bool) -> None:
             click.echo(json_line(fields))
         return
     rows = [
-        (each.queue, str(each.jobs), str(each.concurrency), age_text(each.since) or "", each.name)
+        (
+            each.queue,
+            *map(str, (each.jobs, each.at_most, each.concurrency)),
+            *(age_text(each.since) or "", each.name),
+        )
         for each in found
     ]
-    print_table(("queue", "jobs", "concurrency", "runs for", "name"), [rows], "no workers")
+    titles = ("queue", "jobs", "at most", "concurrency", "runs for", "name")
+    print_table(titles, [rows], "no workers")
 
 
 @click.command()

@@ -10,6 +10,7 @@ import socket
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -19,6 +20,8 @@ from .common import Duration, command_options
 from .signals import INTERRUPTED, exit_on, stop_on_signal
 
 _SECONDS = Duration(min=0, min_open=True, max=86_400)
+_TIMEOUT: dict[str, Any] = {"metavar": "DURATION", "show_default": True, "type": _SECONDS}
+_SIZE: dict[str, Any] = {"metavar": "BYTES", "show_default": True, "type": click.IntRange(min=1)}
 
 
 @click.command()
@@ -49,14 +52,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
 )
-@click.option(
-    "--body-limit",
-    metavar="BYTES",
-    default=9_000_000,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Maximum size of a request body.",
-)
+@click.option("--body-limit", default=9_000_000, help="Maximum size of a request body.", **_SIZE)
 @click.option(
     "--rate",
     metavar="N/PERIOD",
@@ -74,6 +70,7 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
 )
 @click.option(
     "--connection-limit",
+    "connections",
     metavar="N",
     type=click.IntRange(min=16),
     show_default="1000, or fewer if `ulimit -n` is lower",
@@ -81,14 +78,14 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
 )
 @click.option(
     "--header-limit",
-    metavar="BYTES",
+    "header_bytes",
     default=65_536,
-    show_default=True,
-    type=click.IntRange(min=1),
     help="Maximum size of a request line and its headers.",
+    **_SIZE,
 )
 @click.option(
     "--header-count-limit",
+    "header_count",
     metavar="N",
     default=100,
     show_default=True,
@@ -97,27 +94,21 @@ _SECONDS = Duration(min=0, min_open=True, max=86_400)
 )
 @click.option(
     "--header-timeout",
-    metavar="DURATION",
     default=10,
-    show_default=True,
-    type=_SECONDS,
     help="Time for a client to send the request line and headers.",
+    **_TIMEOUT,
 )
 @click.option(
     "--body-timeout",
-    metavar="DURATION",
     default=60,
-    show_default=True,
-    type=_SECONDS,
     help="Time for a client to send a body, and longest pause in reading its response.",
+    **_TIMEOUT,
 )
 @click.option(
     "--keep-alive-timeout",
-    metavar="DURATION",
     default=65,
-    show_default=True,
-    type=_SECONDS,
     help="Time for which a connection stays open without a request.",
+    **_TIMEOUT,
 )
 @click.option(
     "--certfile",
@@ -148,16 +139,11 @@ def serve(
     body_limit: int,
     rate: str | None,
     forwarded_allow_ips: str,
-    connection_limit: int | None,
-    header_limit: int,
-    header_count_limit: int,
-    header_timeout: float,
-    body_timeout: float,
-    keep_alive_timeout: float,
     certfile: str | None,
     keyfile: str | None,
     origins: tuple[str, ...],
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Serve the queues over HTTP, with a dashboard and an API.
 
@@ -200,18 +186,10 @@ def serve(
         tokens = Tokens(_token("FDBQ_TOKEN"), _token("FDBQ_READ_ONLY_TOKEN"), files)
         app = create_app(db, tokens=tokens, limits=Limits(body_limit, rate), origins=origins)
         # The default of `ConnectionLimits` depends on `ulimit -n`.
-        connections = {} if connection_limit is None else {"connections": connection_limit}
-        limits = ConnectionLimits(
-            header_bytes=header_limit,
-            header_count=header_count_limit,
-            header_timeout=header_timeout,
-            body_timeout=body_timeout,
-            keep_alive_timeout=keep_alive_timeout,
-            **connections,
-        )
+        given = {name: value for name, value in limits.items() if value is not None}
         config = ServerConfig(
             app,
-            limits,
+            ConnectionLimits(**given),
             forwarded_allow_ips=forwarded_allow_ips.replace(",", " ").split(),
             verbose=logging.getLogger().isEnabledFor(logging.INFO),
             certfile=certfile,

@@ -7,26 +7,26 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import click
 
 from fdbqueue import Task, TaskPriority, TaskQueue, existing_queue
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.types import Database, UniqueUntil
+from fdbqueue.types import Database
 
 from .common import (
-    TIME,
-    Duration,
     Group,
     OutputError,
+    aware_time,
     command_options,
     echo,
     echo_results,
     json_line,
     parse_value,
+    push_options,
     queue_argument,
     read_value,
-    unique_options,
     usage_errors,
 )
 from .signals import defer_signals
@@ -61,7 +61,7 @@ def _task_queue(db: Database, name: str, must_exist: bool = True) -> TaskQueue:
     return queue
 
 
-_FIELDS = [field.name for field in dataclasses.fields(Task) if field.name != "key"]
+_FIELDS = [field.name for field in dataclasses.fields(Task) if field.repr]
 
 
 def _task_json(task: Task) -> str:
@@ -87,7 +87,7 @@ def _task_json(task: Task) -> str:
 @click.option(
     "--deadline",
     metavar="TIME",
-    type=TIME,
+    type=aware_time,
     help="Time at which the task is due, such as 2030-01-31T08:00+01:00.",
 )
 @click.option(
@@ -99,25 +99,7 @@ def _task_json(task: Task) -> str:
 )
 @click.option("--agent", "agent_name", metavar="NAME", help="Agent that the task is for.")
 @click.option("--client", "client_id", metavar="ID", help="Client that the task belongs to.")
-@click.option(
-    "--delay",
-    metavar="DURATION",
-    type=Duration(0),
-    help="Time until the task is available, such as 90 for seconds, 5m or 1h30m.",
-)
-@click.option(
-    "--at",
-    metavar="TIME",
-    type=TIME,
-    help="Time from which the task is available, instead of --delay.",
-)
-@click.option(
-    "--ttl",
-    metavar="DURATION",
-    type=Duration(0, min_open=True),
-    help="Time after which the task expires unless it was popped or claimed.",
-)
-@unique_options("task")
+@push_options("task", "instead of --delay")
 @command_options(creates=True)
 def push(
     db: Database,
@@ -128,13 +110,8 @@ def push(
     cost: float,
     agent_name: str | None,
     client_id: str | None,
-    delay: float | None,
-    at: datetime | None,
-    ttl: float | None,
-    unique: str | None,
-    unique_until: UniqueUntil | None,
-    unique_for: float | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Push a task with a JSON PAYLOAD to QUEUE and print its id.
 
@@ -157,12 +134,7 @@ def push(
             agent_name=agent_name,
             client_id=client_id,
             payload=value,
-            delay=delay,
-            at=at,
-            ttl=ttl,
-            unique=unique,
-            unique_until=unique_until,
-            unique_for=unique_for,
+            **options,
         )
     if task_id is None:
         click.echo(f"fdbq task push: {queue} is full; nothing was stored", err=True)

@@ -25,27 +25,28 @@ from fdbqueue import Worker, WorkerReport, existing_queue
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs import App, Context, Job
 from fdbqueue.jobs.app import queues_of
+from fdbqueue.queue.base import Stop
+from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
-from fdbqueue.worker.processes.group import exit_after_work, run_together, summary_of
+from fdbqueue.worker.health import serving_health
+from fdbqueue.worker.processes.group import exit_after_work, own_health, run_together, summary_of
 from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
 
 from .common import (
     AnyQueue,
     Duration,
-    Size,
-    Stop,
     chosen_database,
     command_options,
     echo,
     json_line,
     log_to_stderr,
+    number_of_bytes,
     open_database,
     queues_argument,
     usage_errors,
     value_of,
-    wait_for_queue,
 )
-from .signals import exit_on, stop_on_signal
+from .signals import cleanup_on_signal, exit_on, stop_on_signal
 from .terminal import progress_bar
 from .work_options import (
     at_most_option,
@@ -64,6 +65,9 @@ _MAX_ERRORS = 4_096  # bytes of standard error that a failed attempt keeps
 _RELOADED = 0.5  # seconds from the failure of a changed program to its next start
 
 _log = logging.getLogger("fdbqueue.worker")
+
+_running: set[subprocess.Popen[bytes]] = set()
+"""The commands that run."""
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
@@ -151,7 +155,9 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
         _log.info(summary(processes))
         command = [sys.executable, *sys.orig_argv[1:]]
         longest = _RELOADED if given["reload"] else LONGEST
-        return Supervisor(command, processes, given["grace"], longest).run()
+        supervisor = Supervisor(command, processes, given["grace"], longest)
+        with cleanup_on_signal(partial(supervisor.kill, 0)):
+            return supervisor.run()
     if given["metrics_port"] is not None:
         _serve_metrics(given["metrics_port"] + (parent.number - 1 if parent else 0))
     if given["reload"]:
@@ -224,7 +230,7 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 @click.option(
     "--max-memory",
     metavar="SIZE",
-    type=Size(),
+    type=number_of_bytes,
     help="End it so when its resident memory exceeds SIZE bytes; 500M and 2G are sizes, too.",
 )
 @click.option(
@@ -284,7 +290,7 @@ def work(
 
     After Ctrl-C or SIGTERM no job begins, and running ones have the --grace period to end. Those
     that take longer, and commands that do not end by SIGTERM then, return to the queue without
-    counting an attempt. A second signal ends the worker at once.
+    counting an attempt. A second signal ends the worker and its commands at once.
 
     With --processes, a process that dies is replaced after a delay that doubles from a second to a
     minute. --metrics-port is then the port of the first process, and the next ones follow.
@@ -307,7 +313,7 @@ def work(
         raise click.UsageError("--results stores what a function returns; --exec has none")
     function: Any
     function = _command(command, grace) if command is not None else _function(str(handler))
-    target = _find_queue(db, queue, drain)
+    target = _find_queue(db, queue, drain, health)
     if target is None:
         _echo_report(WorkerReport(), as_json)
         if drain:
@@ -348,6 +354,7 @@ def work(
                 max_jobs=max_jobs,
                 max_memory=max_memory,
                 health=health,
+                kill=_kill_commands,
             )
 
     _work(run, summary)
@@ -367,7 +374,7 @@ def _serve_metrics(port: int) -> None:
         raise click.ClickException(f"cannot listen on port {port}: {error}") from error
 
 
-def _find_queue(db: Database, name: str, drain: bool) -> AnyQueue | None:
+def _find_queue(db: Database, name: str, drain: bool, health: int | str | None) -> AnyQueue | None:
     """Return the named queue; without `drain`, wait until there is one or a signal comes."""
     try:
         return existing_queue(db, name)
@@ -381,7 +388,10 @@ def _find_queue(db: Database, name: str, drain: bool) -> AnyQueue | None:
     def end(_number: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    with stop_on_signal(end, max_signals=2):
+    with (
+        serving_health(own_health(health), lambda: f"there is no queue {name!r} yet"),
+        stop_on_signal(end, max_signals=2),
+    ):
         click.echo(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
 
@@ -467,13 +477,28 @@ def _command(command: str, grace: float) -> Callable[[Context], None]:
                 env={**os.environ, "FDBQ_ID": item.id},
                 start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
             )
-            _wait(process, json_line(value_of(item)).encode(), errors.fileno(), context, grace)
+            _running.add(process)
+            try:
+                _wait(process, json_line(value_of(item)).encode(), errors.fileno(), context, grace)
+            finally:
+                _running.discard(process)
             if process.returncode:
                 size = os.fstat(errors.fileno()).st_size
                 tail = os.pread(errors.fileno(), _MAX_ERRORS, max(0, size - _MAX_ERRORS))
                 raise CommandError(process.returncode, tail.decode(errors="replace"))
 
     return run
+
+
+def _kill_commands() -> None:
+    for process in list(_running):
+        _signal(process, signal.SIGKILL)
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a command and its children."""
+    with suppress(ProcessLookupError):  # there are none
+        os.killpg(process.pid, number)
 
 
 def _wait(
@@ -500,9 +525,8 @@ def _wait(
             is_shutdown = context.cancelled.reason == "shutdown"
             term, kill = (grace, grace + _LAST) if is_shutdown else (0.0, grace)
             if over >= term:
-                with suppress(ProcessLookupError):  # the command has no children
-                    is_late = is_over or over >= kill
-                    os.killpg(process.pid, signal.SIGKILL if is_late else signal.SIGTERM)
+                is_late = is_over or over >= kill
+                _signal(process, signal.SIGKILL if is_late else signal.SIGTERM)
         # The command shares the position in the file, so this must not move it.
         while part := os.pread(errors, _PART, printed):
             printed += len(part)

@@ -11,42 +11,28 @@ import click
 
 from fdbqueue.queue.arguments import validate_address
 
-from .common import ParamType
-
 _OF_A_JOB = ("queue", "job", "id", "attempt", "outcome", "seconds")
 """Attributes of the log record of the end of a job."""
 
 
-class Address(ParamType):
-    """A port of the loopback interface, or a host and its port."""
-
-    name = "address"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; fail if it is no address."""
-        try:
-            validate_address(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return value
+def _address(text: str) -> str:
+    """Return a port of the loopback interface, or a host and its port."""
+    try:
+        validate_address(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
 
 
-class QueueNumber(ParamType):
-    """The name of a queue and a number, such as `images=2`."""
-
-    name = "queue=number"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, float]:
-        """Return the name and the number; fail if there is none."""
-        queue, _, number = value.rpartition("=")
-        if not queue:
-            self.fail(f"{value!r} does not name a queue, as in images=2", param, ctx)
-        try:
-            return queue, int(number) if number.isdigit() else float(number)
-        except ValueError:
-            self.fail(f"{value!r} does not end with a number, as in images=2", param, ctx)
+def _queue_number(text: str) -> tuple[str, float]:
+    """Return the name of a queue and a number, such as `images=2`."""
+    queue, _, number = text.rpartition("=")
+    if not queue:
+        raise click.BadParameter(f"{text!r} does not name a queue, as in images=2")
+    try:
+        return queue, int(number) if number.isdigit() else float(number)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} does not end with a number, as in images=2") from None
 
 
 def queues_and_weights(texts: Sequence[str]) -> tuple[list[str], dict[str, float] | None]:
@@ -56,13 +42,12 @@ def queues_and_weights(texts: Sequence[str]) -> tuple[list[str], dict[str, float
         >>> queues_and_weights(["mail", "images"]), queues_and_weights(["mail=3", "images"])
         ((['mail', 'images'], None), (['mail', 'images'], {'mail': 3}))
     """
-    parse = QueueNumber()
     weights: dict[str, float] = {}
     queues: list[str] = []
     for text in texts:
         queue = text
         if "=" in text:
-            queue, weights[queue] = parse.convert(text, None, None)
+            queue, weights[queue] = _queue_number(text)
         queues.append(queue)
     return queues, weights or None
 
@@ -89,14 +74,14 @@ at_most_option = click.option(
     "--at-most",
     metavar="QUEUE=N",
     multiple=True,
-    type=QueueNumber(),
+    type=_queue_number,
     help="With --app: run at most N jobs of this queue at a time. Repeatable.",
 )
 health_option = click.option(
     "--health-port",
     "health",
     metavar="[HOST:]PORT",
-    type=Address(),
+    type=_address,
     help="Answer /live and /ready on this port; without a host, on 127.0.0.1.",
 )
 log_format_option = click.option(

@@ -126,6 +126,7 @@ class Item(Generic[V_co]):
         key: The item's key in the database.
         is_new: False if a push with a unique key stored nothing, and returned this item.
         tick: The tick of the schedule that pushed it; `None` if none has, or if `push` returned it.
+        metadata: What else is stored with the item, for `put_back`.
     """
 
     value: V_co
@@ -134,6 +135,7 @@ class Item(Generic[V_co]):
     key: bytes = field(repr=False)
     is_new: bool = field(default=True, repr=False, compare=False)
     tick: datetime | None = field(default=None, repr=False, compare=False)
+    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 Keep: TypeAlias = timedelta | int | tuple[timedelta, int]
@@ -626,6 +628,7 @@ class Task(Generic[V_co]):
         payload: The JSON value that was pushed.
         created_at: When the task was pushed, by the clock of the client that pushed it.
         key: The task's key in the database.
+        metadata: What else is stored with the task, for `put_back`.
     """
 
     id: str
@@ -637,6 +640,7 @@ class Task(Generic[V_co]):
     payload: V_co
     created_at: datetime
     key: bytes = field(default=b"", repr=False, compare=False)
+    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(tmp_path: Path) -> None:
     clone = tmp_path / "clone"  # setuptools writes beside the sources
     for folder in (*PACKAGES, "recipes", "tests"):
         shutil.copytree(ROOT / folder, clone / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("LICENSE", "README.md", "pyproject.toml"):
+    for file in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / file, clone)
     done = subprocess.run(
         [
@@ -54,8 +55,14 @@ def test_the_wheel_has_the_packages_and_nothing_else(tmp_path: Path) -> None:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith("/entry_points.txt"))
         named = archive.read(entry_points).decode()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        description = archive.read(metadata).decode().partition("\n\n")[2]
         assert "fdbq = fdbq.__main__:main" in named
         assert "[pytest11]\nfdbqueue = pytest_fdbqueue" in named
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    assert links
+    assert all(link.startswith("https://") for link in links), "PyPI has no other files"
+    assert "- Tutorial, and quickstarts: embedded," in description
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == {
         f"{name}/{file}" for folder, name in PACKAGES.items() for file in _files(ROOT / folder)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from operator import attrgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.sweeper import Sweeper
+from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.clock import milliseconds, monotonic
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
@@ -24,6 +24,9 @@ from fdbqueue.operations.slots import First, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.sweeper import Sweeper
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 
@@ -45,7 +48,7 @@ class LeaseStart:
     """
 
     def __init__(self) -> None:
-        self._since = monotonic()
+        self._since = clock.monotonic()
         self._version = 0
         self.tries = 0
         """The number of tries so far."""
@@ -65,11 +68,11 @@ class LeaseStart:
     def note_commit(self, tr: Transaction) -> None:
         """Use the version of the commit, which is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
-        self._since = min(self._since, monotonic() - age)
+        self._since = min(self._since, clock.monotonic() - age)
 
     def is_recent(self, lease: float) -> bool:
         """Return whether at least nine tenths of a lease are left."""
-        return monotonic() - self._since <= _SPENT * lease
+        return clock.monotonic() - self._since <= _SPENT * lease
 
 
 class Taken(NamedTuple):
@@ -123,7 +126,7 @@ class Claims:
         self.sweeper.is_behind = claiming.is_behind
         if not claiming.conflicts:
             self.among *= _NARROWER
-        return [Taken(claim, claiming.start) for claim in claims]
+        return [*map(Taken, claims, repeat(claiming.start))]
 
     def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Taken:
         """Perform one claim of the items that `first(tr, n)` reads."""
@@ -233,7 +236,7 @@ class _Claiming:
             first = claims.begin_first(tr, n, skipped)
         taken = self._take(tr, version, n, options(), first, mark)
         # If more items are due, look again.
-        return taken if any(taken or ()) or swept.all else None
+        return taken if swept.all or any(taken or ()) else None
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""

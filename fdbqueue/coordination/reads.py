@@ -261,34 +261,25 @@ class Reads(Generic[_T]):
             pages = read_pages(db, first, last, show, limit=limit, reverse=reverse, rows=rows)
         return chain.from_iterable(pages)
 
-    def browse(
+    def items(
         self,
         tr: ReadTransactor,
+        state: State | None,
         limit: int,
         after: _T | str | None,
         reverse: bool,
         priority: Priority | None = None,
-    ) -> Iterator[_T]:
-        """Iterate over the ready items in order; on a database, read them in pages."""
-        of = self._range(tr, "ready", after, reverse, priority)
-        return self._list(tr, self._values, of, limit)
+    ) -> Iterator[Any]:
+        """Iterate over what is known of the items in a state, in order, or over the ready items.
 
-    def inspect(
-        self,
-        tr: ReadTransactor,
-        state: State,
-        limit: int,
-        after: _T | str | None,
-        reverse: bool,
-        priority: Priority | None = None,
-    ) -> Iterator[ItemInfo]:
-        """Iterate over the items in a state in order; on a database, read them in pages.
-
-        Done items are in order of their acknowledgement, the newest first.
+        On a database, read them in pages. Done items are in order of their acknowledgement, the
+        newest first.
         """
         if state == "done":
             return self.matching(tr, state, Filter(priority), limit, after, reverse)
-        of = self._range(tr, state, after, reverse, priority)
+        of = self._range(tr, state or "ready", after, reverse, priority)
+        if state is None:
+            return self._list(tr, self._values, of, limit)
         return self._list(tr, self._infos, of, limit)
 
     def matching(

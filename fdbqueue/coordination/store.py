@@ -44,7 +44,7 @@ from fdbqueue.operations.items import (
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
-from fdbqueue.operations.schedules import Schedules
+from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
@@ -65,7 +65,7 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-_size_of = attrgetter("size")
+_size_of, _unique_key_of = attrgetter("size"), attrgetter("header.unique_key")
 
 
 def _never(_: Transaction) -> float:
@@ -133,7 +133,7 @@ class Store(Generic[_T]):
         sweep = self._sweep = Sweep(items, leases, self.schedules)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self.pusher = Pusher(items, sweep, options, self._bound)
+        pushing = self.pusher = Pusher(items, sweep.find_at, options, self._bound)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
@@ -179,7 +179,7 @@ class Store(Generic[_T]):
         is_bounded = self.pusher.options.max_size is not None
         if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-        if any(item.header.unique_key for item in items):
+        if any(map(_unique_key_of, items)):
             body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
             pushed = yield Call(partial(self.change, tr, body, _always))
         else:

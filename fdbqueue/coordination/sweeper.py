@@ -6,8 +6,9 @@ import math
 import random
 from functools import partial
 
+from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal, is_database
-from fdbqueue.database.clock import milliseconds, monotonic
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.done import DoneItems
@@ -48,11 +49,11 @@ class Sweeper:
         self._next_sweep = 0.0
         self._next_catch_up = 0.0
         self._next_trim = 0.0
-        self._next_drop = monotonic() + _DROP
+        self._next_drop = clock.monotonic() + _DROP
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
-        now = monotonic()
+        now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
             self._has_timers = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
             self._next_look = now + _LOOK
@@ -60,7 +61,7 @@ class Sweeper:
 
     def sweep_is_due(self) -> bool:
         """Return whether `sweep` would read the database now. This itself reads nothing."""
-        now = monotonic()
+        now = clock.monotonic()
         return now >= (self._next_sweep if self._has_timers else self._next_look)
 
     def invalidate(self) -> None:
@@ -86,7 +87,7 @@ class Sweeper:
             Whether items may be taken, as of the last sweep: the queue is not paused.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
-            self._next_sweep = monotonic() + _SWEEP
+            self._next_sweep = clock.monotonic() + _SWEEP
             moved = 0
             while True:
                 swept, self.is_ready, has_items = self._sweep(tr)
@@ -103,17 +104,17 @@ class Sweeper:
 
         Unless `at_once`, a process does so at most half of the time.
         """
-        began = monotonic()
+        began = clock.monotonic()
         if at_once or began >= self._next_catch_up:
             swept, self.is_ready, _ = self._sweep(db)
             self.is_behind = not swept.all
-            ended = monotonic()
+            ended = clock.monotonic()
             self._next_catch_up = ended + (ended - began)
 
     def trim_is_due(self) -> bool:
         """Return whether it is time to call `trim`. This reads nothing."""
         next_trim = self._next_trim if self._options.may_have_done else self._next_drop
-        return monotonic() >= next_trim
+        return clock.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
         """Delete done items that the queue no longer keeps, and unique keys without a period left.
@@ -121,8 +122,8 @@ class Sweeper:
         At most once a second, or once a minute if the queue keeps no done items. If another process
         trims at the same time, leave the work to it.
         """
-        self._next_trim = monotonic() + _TRIM
-        self._next_drop = monotonic() + _DROP
+        self._next_trim = clock.monotonic() + _TRIM
+        self._next_drop = clock.monotonic() + _DROP
         now = milliseconds()
         tries = 0
 

@@ -8,35 +8,15 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from random import Random
 
 from fdbqueue.errors import ClockOutOfRange
 from fdbqueue.layout.values import UUID_SIZE
 
-
-class Ahead:
-    """How far the clocks of this process are ahead of the machine's: nothing, but in tests.
-
-    Attributes:
-        nanoseconds: The time since 1970.
-        seconds: The monotonic clock, which does not go back.
-    """
-
-    nanoseconds = 0
-    seconds = 0.0
-
-
-ahead = Ahead()
-"""`fdbqueue.testing.Clock` moves it."""
-
-
-def monotonic() -> float:
-    """Return the seconds of a clock that does not go back.
-
-    >>> monotonic() <= monotonic()
-    True
-    """
-    return time.monotonic() + ahead.seconds
+# The clocks of this machine, which `fdbqueue.testing.Clock` replaces.
+time_ns: Callable[[], int] = time.time_ns
+monotonic: Callable[[], float] = time.monotonic
 
 
 def nanoseconds() -> int:
@@ -50,7 +30,7 @@ def nanoseconds() -> int:
         True
     """
     try:
-        now = time.time_ns() + ahead.nanoseconds
+        now = time_ns()
     except OverflowError:  # after 2262
         raise ClockOutOfRange from None
     if now < 0:

@@ -10,8 +10,8 @@ from typing import Literal, overload
 import fdb
 import platformdirs
 
-from fdbqueue import embedded
 from fdbqueue.database.binding import check_fork, client_api_version
+from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.errors import BindingMismatch, ClusterUnavailable, error_classes
 from fdbqueue.types import Database
 
@@ -21,7 +21,7 @@ API_VERSION = 730
 @overload
 def open(
     url: Literal["memory:"], *, durability: str = "full", create: bool = True
-) -> embedded.Database: ...
+) -> EmbeddedDatabase: ...
 
 
 @overload
@@ -70,15 +70,15 @@ def open(
     if named is None:
         if cluster_file := os.environ.get("FDB_CLUSTER_FILE"):
             return _open_cluster(cluster_file)
-        return embedded.Database(platformdirs.user_data_path("fdbqueue"), durability, create=create)
+        return EmbeddedDatabase(platformdirs.user_data_path("fdbqueue"), durability, create=create)
     if not named:
         raise ValueError("an empty text does not name a database; omit it for the default one")
     if named == "memory:":
-        return embedded.Database(None, durability)
+        return EmbeddedDatabase(None, durability)
     if named.startswith("embedded:"):
         if not (path := named.removeprefix("embedded:")):
             raise ValueError("'embedded:' needs a path after it: 'embedded:/var/lib/jobs'")
-        return embedded.Database(path, durability, create=create)
+        return EmbeddedDatabase(path, durability, create=create)
     if re.match(r"\w\w+:", named):
         raise ValueError(
             f"{named!r} does not name a database; "
@@ -86,7 +86,7 @@ def open(
         )
     if Path(named).is_file() or named.endswith(".cluster"):
         return _open_cluster(named)
-    return embedded.Database(named, durability, create=create)
+    return EmbeddedDatabase(named, durability, create=create)
 
 
 def _open_cluster(cluster_file: str) -> Database:

@@ -6,17 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from fdb import fdboptions
-
 from fdbqueue.database.retrying import read
+from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.types import KeyValue, ReadTransaction, ReadTransactor
 
 _T = TypeVar("_T")
 
 PAGE = 500
 """How many rows one transaction reads, as a rule."""
-
-_WHOLE = fdboptions.StreamingMode["want_all"][0]
 
 
 class _HasKey(Protocol):
@@ -36,7 +33,7 @@ def stored_rows(
     tr: ReadTransaction, begin: bytes, end: bytes, limit: int, reverse: bool
 ) -> Iterable[Any]:
     """Read the rows of a range as they are stored."""
-    return tr.get_range(begin, end, limit=limit, reverse=reverse, streaming_mode=_WHOLE)
+    return tr.get_range(begin, end, limit=limit, reverse=reverse, streaming_mode=WANT_ALL)
 
 
 def read_pages(
@@ -140,7 +137,7 @@ def read_ranges(
 
 
 def _begin(tr: ReadTransaction, begin: bytes, end: bytes) -> Iterable[KeyValue]:
-    return tr.get_range(begin, end, streaming_mode=_WHOLE)
+    return tr.get_range(begin, end, streaming_mode=WANT_ALL)
 
 
 def _groups(ranges: Sequence[tuple[bytes, bytes]]) -> list[list[tuple[bytes, bytes]]]:

@@ -103,7 +103,7 @@ class Database(Writes):
     @property
     def lock_waits(self) -> int:
         """How often this process has waited for other writers."""
-        return self.storage.lock_waits
+        return self.storage.lock.waits
 
     @property
     def options(self) -> DatabaseOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -135,23 +136,18 @@ class _Scan(NamedTuple):
         items = GaugeMetricFamily(
             "fdbqueue_items", "Items in each state.", labels=["queue", "state"]
         )
-        paused = GaugeMetricFamily(
-            "fdbqueue_queue_paused", "1 if the queue is paused.", labels=["queue"]
-        )
-        age = GaugeMetricFamily(
+        of_queue = partial(GaugeMetricFamily, labels=["queue"])
+        paused = of_queue("fdbqueue_queue_paused", "1 if the queue is paused.")
+        age = of_queue(
             "fdbqueue_oldest_item_age_seconds",
             "Age of the oldest ready item, by the clocks of this server and of its pusher.",
-            labels=["queue"],
         )
-        unknown = GaugeMetricFamily(
+        unknown = of_queue(
             "fdbqueue_queue_unknown",
             "1 if the numbers of the queue are not known, as before `fdbq migrate`.",
-            labels=["queue"],
         )
-        backlog = GaugeMetricFamily(
-            "fdbqueue_backlog",
-            "Ready and claimed items: the jobs that need a worker now.",
-            labels=["queue"],
+        backlog = of_queue(
+            "fdbqueue_backlog", "Ready and claimed items: the jobs that need a worker now."
         )
         totals = {
             field: CounterMetricFamily(f"fdbqueue_{name}", help_text, labels=["queue"])

@@ -425,10 +425,14 @@ class App:
 
         Raises:
             AppNotFound: Other processes cannot import the app, or not use its database.
+            TypeError: A queue is not named by a text.
             ValueError: The app has no jobs, and no queue is named; a number is out of range; or
                 `at_most` or `weights` names another queue.
             OSError: The process cannot listen on the address of `health`.
         """
+        for each in queues:
+            if not isinstance(each, str):
+                raise TypeError(f"name the queues one by one, as in work('mail'), not {each!r}")
         names = queues_of(self, queues)
         if not names:
             raise ValueError(

@@ -79,6 +79,8 @@ class _Converter:
             return value
         try:
             encoded = value if self._is_any else self._encoded(value)
+        except RecursionError:  # perhaps it contains itself
+            raise InvalidArguments(self._job, name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
             raise InvalidArguments(self._job, name, f"{error}, not {value!r}") from None
         if self._is_json:

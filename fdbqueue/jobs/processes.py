@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.jobs.errors import AppNotFound
-from fdbqueue.worker.processes.group import exit_after_work
 
 if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
@@ -33,6 +31,14 @@ def importable(module: str) -> str:
     return module if file is None else Path(file).stem
 
 
+def shared_database(app: App) -> str:
+    """Return the name of an app's database; raise `AppNotFound` if other processes lack it."""
+    database = database_name(app.db)
+    if database == "memory:":
+        raise AppNotFound("a database in memory belongs to one process")
+    return database
+
+
 def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """Return the command of a process that works for an app.
 
@@ -44,9 +50,7 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
     Raises:
         AppNotFound: Another process could not import the app, or not use its database.
     """
-    database = database_name(app.db)
-    if database == "memory:":
-        raise AppNotFound("a database in memory belongs to one process")
+    database = shared_database(app)
     module, variable = _place_of(app)
     given = {
         "path": sys.path,
@@ -56,7 +60,7 @@ def command_of(app: App, queues: Sequence[str], options: Mapping[str, Any]) -> l
         "queues": queues,
         "options": options,
     }
-    return [sys.executable, "-c", f"from {__name__} import work; work()", json.dumps(given)]
+    return [sys.executable, "-m", "fdbqueue.jobs", json.dumps(given)]
 
 
 def _place_of(app: App) -> tuple[str, str]:
@@ -66,16 +70,3 @@ def _place_of(app: App) -> tuple[str, str]:
             if value is app and importable(name) != "__main__":
                 return importable(name), variable
     raise AppNotFound("the app is not a variable of a module that can be imported")
-
-
-def work() -> None:
-    """Work for the app that the first argument of this process names."""
-    given = json.loads(sys.argv[1])
-    sys.path[:] = given["path"]
-    for module in given["modules"]:
-        import_module(module)
-    module, variable = given["app"]
-    app: App = getattr(import_module(module), variable)
-    app.bind(given["database"])
-    app.work(*given["queues"], **given["options"])
-    exit_after_work(0)

@@ -9,7 +9,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent import futures
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -314,14 +313,11 @@ class RowCodec(ABC, Generic[_T]):
                 value = _with_new_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
             raise UndecodableItem(self.id_of(item), str(error)) from error
-        decoded: Any = self.public(item.key, value, item.level.priority, item.header.origin)
-        if item.header.tick is not None:
-            decoded = replace(decoded, tick=utc_time(item.header.tick))
-        return decoded  # type: ignore[no-any-return]
+        return self.public(item.key, value, item.level.priority, item.header)
 
     @abstractmethod
-    def public(self, key: bytes, value: Any, priority: Any, origin: bytes | None = None) -> _T:
-        """Return the item with this key, value, priority and first position as users see it."""
+    def public(self, key: bytes, value: Any, priority: Any, header: Header = NO_HEADER) -> _T:
+        """Return the item with this key, value, priority and header as users see it."""
 
     @abstractmethod
     def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
@@ -347,10 +343,12 @@ class RowCodec(ABC, Generic[_T]):
 class ItemCodec(RowCodec[Item]):
     """The items of a priority queue or a FIFO queue. Their reference is their first position."""
 
-    def public(self, key: bytes, value: object, priority: Any, origin: bytes | None = None) -> Item:
-        """Return the item with this key, value, priority and first position as users see it."""
-        first = key if origin is None else self._layout.items + origin
-        return Item(value, priority, self._layout.item_id(first), key)
+    def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
+        """Return the item with this key, value, priority and header as users see it."""
+        first = key if header.origin is None else self._layout.items + header.origin
+        tick = None if header.tick is None else utc_time(header.tick)
+        item_id = self._layout.item_id(first)
+        return Item(value, priority, item_id, key, tick=tick, metadata=header)
 
     pushed = public
 
@@ -362,7 +360,8 @@ class ItemCodec(RowCodec[Item]):
     def restore(self, item: Item) -> tuple[bytes, bytes, Header]:
         """Return the key, the payload and the header of an item that was popped."""
         key, first = self.key_of(item), self.reference(item)
-        header = NO_HEADER if first == self._layout.position(key) else Header(origin=first)
+        origin = None if first == self._layout.position(key) else first
+        header = Header(*item.metadata)._replace(origin=origin)
         return key, self.encode(item.value, was_decoded=True), header
 
     def reference(self, item: Item | str) -> bytes:

@@ -12,6 +12,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from fdb import fdboptions
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
@@ -19,6 +20,9 @@ from fdbqueue.errors import InvalidItemId
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import PIECES, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
+
+WANT_ALL = fdboptions.StreamingMode["want_all"][0]
+"""The streaming mode for range reads that need all rows: they arrive in one reply."""
 
 # (count, random) as the tuple layer packs them: an integer from zero, and bytes. And the same after
 # a priority that is an integer of either sign.

@@ -135,9 +135,9 @@ class TaskRowCodec(RowCodec[Task]):
     """The tasks of a task queue. Their reference is their id, which never changes."""
 
     def public(
-        self, key: bytes, value: TaskRecord, priority: Any, origin: bytes | None = None
+        self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
     ) -> Task:
-        """Return the task with this key, record and rank as its user sees it."""
+        """Return the task with this key, record, rank and header as its user sees it."""
         random = self._layout.unpack_item_key(key)[-1]
         _, deadline, cost = priority
         created = time_of(random)
@@ -153,6 +153,7 @@ class TaskRowCodec(RowCodec[Task]):
             value.payload,
             created,
             key,
+            header,
         )
 
     def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
@@ -168,7 +169,7 @@ class TaskRowCodec(RowCodec[Task]):
         if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id if isinstance(item, Task) else item)
         record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
-        return item.key, self.encode(record, was_decoded=True), NO_HEADER
+        return item.key, self.encode(record, was_decoded=True), Header(*item.metadata)
 
     def reference(self, item: Task | str) -> bytes:
         """Return the bytes of a task's id; raise `InvalidItemId` for another text."""

@@ -208,6 +208,11 @@ class ClaimedItem(NamedTuple):
     slots: tuple[bytes, ...]
     value: bytes
 
+    @property
+    def claimed_at(self) -> int:
+        """When it was claimed, in milliseconds since 1970."""
+        return milliseconds_of(self.token)
+
 
 def encode_claim(item: ClaimedItem) -> bytes:
     """Return the stored form of a claimed item.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_metadata, encode_metadata
 from fdbqueue.operations.items import (
-    WANT_ALL,
     Items,
     LocatedItem,
     clear_kept,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
+    ClaimedItem,
     StoredAttempt,
     decode_attempt,
     encode_attempt,
@@ -39,6 +41,7 @@ MAX_LOG = 8_000
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
 _NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
+_item_of = attrgetter("item")
 
 
 def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> float:
@@ -124,20 +127,16 @@ class FailedItem(NamedTuple):
 
     Attributes:
         position: Its position.
-        value: Its value.
-        attempts: How often it was claimed.
+        item: The item as it was claimed.
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
         client: The name of the client that had claimed it.
-        started_at: When that client had claimed it, in milliseconds since 1970.
         log: The lines that the client has logged.
     """
 
     position: bytes
-    value: bytes
-    attempts: int
+    item: ClaimedItem
     due: int | None
     client: str
-    started_at: int
     log: str
 
 
@@ -175,9 +174,10 @@ class Failures:
             traceback = text_end(traceback, options.traceback_bytes) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
-        self._items.history.note_ended(tr, now, [item.started_at for item in failed])
-        for position, value, attempts, due, client, started_at, log in failed:
-            attempt = StoredAttempt(now, client, error, traceback, started_at, log)
+        self._items.history.note_ended(tr, now, map(_item_of, failed))
+        for position, item, due, client, log in failed:
+            attempts, value = item.delivery_count, item.value
+            attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, log)
             tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
             if attempts > kept:
                 begin, _ = layout.attempts_range(position)

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fdb import fdboptions
-
 from fdbqueue.layout.items import Counters, StoredItem, totals_range
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     SAMPLED,
     TIME_BOUNDS,
     TIMES,
+    ClaimedItem,
     decode_sample,
     decode_times,
     encode_sample,
@@ -28,8 +27,6 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
-
-_WANT_ALL = fdboptions.StreamingMode["want_all"][0]
 
 _BETWEEN_NOTES = 1_000  # milliseconds
 
@@ -59,7 +56,7 @@ class History:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._known = 0  # the number of a short period that has a sample, and all before it
+        self._known_until = 0  # the end of the last period that is known to have a sample
         self._sampled_by: Callable[[], object] = _nothing
         self._waits_noted = self._runs_noted = 0
 
@@ -83,8 +80,7 @@ class History:
 
         Call this before the transaction changes the totals.
         """
-        number = _SHORT.number(now)
-        if number <= self._known:
+        if now < self._known_until:
             return
         layout, snapshot = self._layout, tr.snapshot
         keys = self._sample_keys(now)
@@ -94,7 +90,7 @@ class History:
         if not missing:
             # A sample that this transaction itself has stored may never be committed.
             if self._sampled_by() is not tr:
-                self._known = number
+                self._known_until = 1000 * _SHORT.seconds * (_SHORT.number(now) + 1)
             return
         sample = encode_sample(_begin_sample(snapshot, layout)())
         for periods in missing:
@@ -114,11 +110,11 @@ class History:
         if waits:
             tr.add(self._layout.waits, encode_times(waits))
 
-    def note_ended(self, tr: Transaction, now: int, started: Iterable[int]) -> None:
-        """Count how long items ran that were claimed at these times, and have just ended."""
+    def note_ended(self, tr: Transaction, now: int, items: Iterable[ClaimedItem]) -> None:
+        """Count how long items ran whose claims have just ended."""
         if not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES:
             self._runs_noted = now
-            tr.add(self._layout.runs, encode_times(max(1, now - start) for start in started))
+            tr.add(self._layout.runs, encode_times(max(1, now - item.claimed_at) for item in items))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
         """Return for how many milliseconds an item has been ready; `None` if nothing says so."""
@@ -135,7 +131,7 @@ def _nothing() -> None:
 
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
     """Start to read the totals of a queue; return a function that waits for them."""
-    rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=_WANT_ALL)
+    rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=WANT_ALL)
     waits, runs = tr.get(layout.waits), tr.get(layout.runs)
 
     def finish() -> tuple[int, ...]:
@@ -155,7 +151,7 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
         layout: The keys of the queue.
         now: The time in milliseconds since 1970.
     """
-    rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=_WANT_ALL)
+    rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=WANT_ALL)
     begun = _begin_sample(tr, layout)
     samples: dict[int, dict[int, tuple[int, ...]]] = {_SHORT.seconds: {}, _LONG.seconds: {}}
     for row in rows:

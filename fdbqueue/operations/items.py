@@ -7,12 +7,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fdb import fdboptions
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
     MARKS,
@@ -36,9 +35,6 @@ from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Outcome, ReadTransaction, State, Transaction
-
-WANT_ALL = fdboptions.StreamingMode["want_all"][0]
-"""The streaming mode for range reads that need all rows: they arrive in one reply."""
 
 _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 
@@ -352,22 +348,16 @@ class Items:
         """
         begin, end = self.layout.all_items
         if not at_max:
-            return self.read(tr, begin, end, n)
+            return self.begin_read(tr, begin, end, n)()
         items: list[StoredItem] = []
         while len(items) < n:
             last = list(tr.get_range(begin, end, limit=1, reverse=True))
             if not last:
                 break
             level = self.levels.level_of(last[0].key)
-            items += self.read(tr, level.begin, level.end, n - len(items))
+            items += self.begin_read(tr, level.begin, level.end, n - len(items))()
             end = level.begin
         return items
-
-    def read(
-        self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
-    ) -> list[StoredItem]:
-        """Return up to `n` items of a range."""
-        return self.begin_read(tr, begin, end, n)()
 
     def begin_read(
         self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
@@ -439,24 +429,23 @@ class Items:
         return keys
 
     def take_count(self, tr: Transaction, tail: Tail) -> int:
-        """Return the count for the next new item of a level."""
-        count = self._next_count(tr, tail) if tail.next_count is None else tail.next_count
+        """Return the count for the next new item of a level.
+
+        It is the read version, or the count of the last item plus one if that is higher. Versions
+        grow faster than clients can push. So the read version is higher than the counts of all
+        earlier items of the level, including claimed and delayed ones that may return.
+        """
+        count = tail.next_count
+        if count is None:
+            version: int = tr.get_read_version().wait()
+            count = version
+            for row in tail.last_row:
+                last = self.layout.unpack_count(row.key, tail.level.prefix)
+                if last is None:
+                    raise ForeignKey(row.key)
+                count = max(version, last + 1)
         tail.next_count = count + 1
         return count
-
-    def _next_count(self, tr: Transaction, tail: Tail) -> int:
-        """Return the count for a new item: the read version, or that of the last item plus one.
-
-        Versions grow faster than clients can push. So the read version is higher than the counts of
-        all earlier items of the level, including claimed and delayed ones that may return.
-        """
-        version: int = tr.get_read_version().wait()
-        for row in tail.last_row:
-            last = self.layout.unpack_count(row.key, tail.level.prefix)
-            if last is None:
-                raise ForeignKey(row.key)
-            return max(version, last + 1)
-        return version
 
     def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
         """Store what finds an item by its header: its unique key, and where it was moved to."""

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
@@ -23,7 +23,6 @@ from fdbqueue.layout.values import (
     encode_lease,
     header_of,
     lease_value,
-    milliseconds_of,
     with_header,
 )
 from fdbqueue.operations.done import Done, DoneItems
@@ -45,7 +44,7 @@ _log = logging.getLogger("fdbqueue")
 _KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
 _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
-_key_of, _slot_of = attrgetter("key"), attrgetter("slot")
+_key_of, _item_of, _slot_of = attrgetter("key"), attrgetter("item"), attrgetter("slot")
 
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
@@ -199,7 +198,7 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        self._items.delete(tr, now, [candidate.item for candidate in candidates], "claimed")
+        self._items.delete(tr, now, [*map(_item_of, candidates)], "claimed")
         for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
@@ -207,8 +206,8 @@ class Leases:
                 items.append(self._codec.decode(stored, read_payload(tr, layout, stored)))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
-                failed = FailedItem(position, stored.value, delivery_count, due, client, now, "")
-                self._fail(tr, now, failed, error)
+                claimed = ClaimedItem(request.token, end, delivery_count, (), stored.value)
+                self._fail(tr, now, FailedItem(position, claimed, due, client, ""), error)
                 continue
             slots = tuple(map(_slot_of, limits))
             held += limits
@@ -302,7 +301,7 @@ class Leases:
     ) -> None:
         """Delete the items of a claim that has ended, or keep them as done."""
         n = len(ended)
-        self._items.history.note_ended(tr, now, (milliseconds_of(item.token) for _, item in ended))
+        self._items.history.note_ended(tr, now, map(itemgetter(1), ended))
         if options is None or not options.keeps_done:
             self._items.tally(tr, now, acked=n)
             for position, item in ended:
@@ -318,7 +317,7 @@ class Leases:
                 item.delivery_count,
                 outcome,
                 request.discarded,
-                milliseconds_of(item.token),
+                item.claimed_at,
                 request.claim.client,
                 request.log,
             )
@@ -370,7 +369,7 @@ class Leases:
     ) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first.
-        pending = [self.begin_ack(tr, now, request) for request in requests]
+        pending = [*map(partial(self.begin_ack, tr, now), requests)]
         ended: set[bytes] = set()
         errors: list[LeaseLost | None] = []
         for request, ack in zip(requests, pending):
@@ -448,15 +447,7 @@ class Leases:
         """Return failed items, each at its due time, or make them dead letters."""
         due_of = dict(zip(claim.keys, dues))
         failed = [
-            FailedItem(
-                position,
-                item.value,
-                item.delivery_count,
-                due_of[self._layout.items + position],
-                claim.client,
-                milliseconds_of(item.token),
-                log,
-            )
+            FailedItem(position, item, due_of[self._layout.items + position], claim.client, log)
             for position, item in self._end_unless_cancelled(tr, now, claim)
         ]
         self._failures.return_failed(tr, now, failed, error, traceback, dead)
@@ -493,22 +484,14 @@ class Leases:
             lease = lease_of(timer.value)
             left = lease.left(now)
             if left > 0:
+                # A client whose clock is ahead holds the item for one more length, not until then.
+                renewed = lease_value(lease._replace(clock_end=now + left))
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
-                self._store(tr, position, item._replace(lease_end=end), timer.value)
+                self._store(tr, position, item._replace(lease_end=end), renewed)
             else:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free(tr, item.slots)
-                failed.append(
-                    FailedItem(
-                        position,
-                        item.value,
-                        item.delivery_count,
-                        None,
-                        lease.client,
-                        milliseconds_of(item.token),
-                        lease.report.log,
-                    )
-                )
+                failed.append(FailedItem(position, item, None, lease.client, lease.report.log))
         return self._failures.return_failed(tr, now, failed, LEASE_OVER)
 
     def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import OptionsMismatch
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     decode_holder,
     decode_options,
@@ -17,10 +18,9 @@ from fdbqueue.layout.values import (
     encode_holder,
     encode_options,
 )
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.names import register
 from fdbqueue.operations.slots import Bound
-from fdbqueue.operations.sweep import Sweep
 from fdbqueue.types import Options, Transaction
 
 _log = logging.getLogger("fdbqueue")
@@ -51,6 +51,10 @@ def reconcile_options(given: Options, stored: Options) -> Options:
             raise mismatch
         _log.warning("%s. The stored value holds.", mismatch)
     return stored
+
+
+FindAt: TypeAlias = Callable[[Transaction, int, bytes], LocatedItem | None]
+"""A function of a transaction, the time and a position: `Sweep.find_at`."""
 
 
 class PushRequest(NamedTuple):
@@ -125,10 +129,10 @@ class Pusher:
     operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(self, items: Items, sweep: Sweep, options: Options, bound: Bound) -> None:
+    def __init__(self, items: Items, find_at: FindAt, options: Options, bound: Bound) -> None:
         self.layout = items.layout
         self._items = items
-        self._sweep = sweep
+        self._find_at = find_at
         self._given = options
         self.options = options
         """The options that the last push read or stored."""
@@ -252,7 +256,7 @@ class Pusher:
         if ends is not None and ends <= now:
             tr.clear(self.layout.dated_key(self.layout.unique_ends, ends, name))
             return None
-        found = self._sweep.find_at(tr, now, position)
+        found = self._find_at(tr, now, position)
         # The sweep of the item may have made it a dead letter, which has given up its key.
         if ends is None and (found is None or found.state == "dead"):
             return None

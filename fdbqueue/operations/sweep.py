@@ -8,10 +8,11 @@ from functools import partial
 from itertools import starmap
 from typing import NamedTuple, TypeAlias
 
+from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem, stored_at
+from fdbqueue.operations.items import Items, LocatedItem, stored_at
 from fdbqueue.operations.leases import Leases
-from fdbqueue.operations.schedules import Schedules
+from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction
 
@@ -138,7 +139,8 @@ class Sweep:
                 self._expire(tr, now, expiries)
             return Swept(
                 all=is_all and len(expiries) < limit,
-                expired=len(expiries) < limit,
+                # Further on there is nothing to learn about those before.
+                expired=len(expiries) < limit and (moves or begin is None),
                 wrote=wrote or moves or bool(expiries),
             )
 

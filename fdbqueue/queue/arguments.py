@@ -161,15 +161,13 @@ def validate_wait(tr: Transactor, seconds: Duration) -> float:
     return min(number, threading.TIMEOUT_MAX)
 
 
-def expiry_time(ttl: Duration | None) -> int | None:
-    """Return the time at which an item expires, in milliseconds since 1970; `None` for never.
+def expiry_time(ttl: Duration) -> int:
+    """Return the time at which an item expires, in milliseconds since 1970.
 
     Example:
-        >>> expiry_time(None) is None
+        >>> expiry_time("1m") < expiry_time("1h")
         True
     """
-    if ttl is None:
-        return None
     seconds = validate_seconds("ttl", ttl, is_over=True, below=_MAX_SECONDS)
     return milliseconds() + math.ceil(seconds * 1000)
 
@@ -391,8 +389,7 @@ def new_headers(
         Traceback (most recent call last):
         ValueError: unique_until needs a key: give unique, too
     """
-    expires = expiry_time(ttl)
-    plain = NO_HEADER if expires is None else Header(expires=expires)
+    plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
     seconds = validate_scope(unique, until, period)
     if unique is None:
         return [plain] * n
@@ -407,7 +404,7 @@ def new_headers(
         plain
         if key is None
         else Header(
-            expires=expires,
+            expires=plain.expires,
             unique=key if is_held else None,
             key=None if is_ended else key,
             key_ends=ends,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import engine_name
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -35,7 +34,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import traceback_text
-from fdbqueue.operations.items import Filter, NewItem
+from fdbqueue.operations.items import Filter, Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.queue.arguments import (
@@ -79,6 +78,8 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from fdbqueue.coordination.store import Store
 
 __all__ = [
     "MAX_SCAN",
@@ -599,7 +600,7 @@ class BaseQueue(ABC, Generic[_T]):
         if (change == "reprioritize") != (to is not None):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
         if to is not None:
-            changes["reprioritize"] = (self._mover(to), MOVABLE)
+            changes["reprioritize"] = (partial(_begin_moves, store, self._move_to(to)), MOVABLE)
         if change not in changes or validate_state(state) not in changes[change][1]:
             raise ValueError(f"{change!r} is not a change of {state} items")
         wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
@@ -737,9 +738,48 @@ class BaseQueue(ABC, Generic[_T]):
     def _filter(self, state: State, wanted: Filter) -> Filter:
         return validate_filter(self._store.given_options.kind, validate_state(state), wanted)
 
-    def _mover(self, to: Any) -> _Begin:
-        """Return how to move items to this priority, except those that have it already."""
+    def _move_to(self, to: Any) -> Callable[[_T], Moved | None]:
+        """Return how to move an item to this priority; `None` if it has this one already."""
         raise ValueError("the items of this queue have no priorities")
+
+    # The first items
+
+    @driven
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[_T]]:
+        """Remove and return up to `n` of the first items in order, in one transaction.
+
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0.
+            wait: How many seconds to wait for the first item, as for `PriorityQueue.pop_min`.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = fdbqueue.Queue.named(db, "mail")
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.pop_many(db, 5)]
+            ['a', 'b']
+        """
+        n, wait = validate_number(n), validate_wait(tr, wait)
+        return self._store.pop(tr, n, False, wait)
+
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[_T]:
+        """Return the items that `pop_many` would take, without removing them.
+
+        Args:
+            tr: A transaction or a database.
+            n: The maximum number of items, from 0.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> mail = fdbqueue.Queue.named(db, "mail")
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.peek_many(db, 5)]
+            ['a', 'b']
+        """
+        return self._store.reads.peek(tr, validate_number(n))
 
     # Single items
 
@@ -937,9 +977,11 @@ class BaseQueue(ABC, Generic[_T]):
     def put_back(self, tr: Transactor, items: Iterable[_T]) -> Steps[None]:
         """Return popped items to their places, even beyond the maximum size.
 
-        Use it when the items could not be used after all. An item that is already back is not
-        counted twice. Given a database, the call takes effect exactly once, in one transaction for
-        each 1,000,000 bytes. Cost: four reads for each item, and the writes of a push.
+        Use it when the items could not be used after all. They keep their attempts and times to
+        live, and their unique keys unless other items have these meanwhile. An item that is already
+        back is not counted twice. Given a database, the call takes effect exactly once, in one
+        transaction for each 1,000,000 bytes. Cost: four reads for each item, and the writes of a
+        push.
 
         Args:
             tr: A transaction or a database.
@@ -1138,6 +1180,14 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
 def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
     """Return a beginning without state that changes of one transaction share."""
     return lambda tr: partial(change, tr)
+
+
+def _begin_moves(
+    store: Store[_T], moved: Callable[[_T], Moved | None], tr: Transaction
+) -> Callable[[str], bool]:
+    """Begin the moves of one transaction, which share the ends of the levels."""
+    tails: dict[bytes, Tail] = {}
+    return lambda item_id: store.move(tr, item_id, moved, tails) is not None
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:

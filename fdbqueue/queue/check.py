@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
@@ -32,6 +31,9 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import State, Transaction, Transactor
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.store import Store
 
 
 @dataclass(frozen=True, slots=True)

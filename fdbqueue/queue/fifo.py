@@ -336,27 +336,7 @@ class Queue(BaseQueue[Item[V]]):
 
     dequeue = pop
 
-    @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Item[V]]]:
-        """Remove and return up to `n` of the oldest items in order, in one transaction.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of items, from 0.
-            wait: How many seconds to wait for the first item, as for `PriorityQueue.pop_min`.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> _ = mail.push_many(db, ["a", "b"])
-            >>> [item.value for item in mail.pop_many(db, 5)]
-            ['a', 'b']
-        """
-        n, wait = validate_number(n), validate_wait(tr, wait)
-        return self._store.pop(tr, n, False, wait)
-
-    dequeue_many = pop_many
+    dequeue_many = BaseQueue[Item[V]].pop_many
 
     def peek(self, tr: ReadTransactor) -> Item[V] | None:
         """Return the item that `pop` would take, without removing it.
@@ -373,23 +353,6 @@ class Queue(BaseQueue[Item[V]]):
             ('first', 1)
         """
         return next(iter(self._store.reads.peek(tr, 1)), None)
-
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[Item[V]]:
-        """Return the items that `pop_many` would take, without removing them.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of items, from 0.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> mail = Queue(fdbqueue.Subspace(("mail",)))
-            >>> _ = mail.push_many(db, ["a", "b"])
-            >>> [item.value for item in mail.peek_many(db, 5)]
-            ['a', 'b']
-        """
-        return self._store.reads.peek(tr, validate_number(n))
 
     @overload
     def items(
@@ -439,7 +402,5 @@ class Queue(BaseQueue[Item[V]]):
             >>> [item.value for item in mail.items(db, limit=2)]
             ['a', 'b']
         """
-        limit = validate_number(limit, "limit")
-        if state is None:
-            return self._store.reads.browse(tr, limit, after, reverse)
-        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)
+        state = None if state is None else validate_state(state)
+        return self._store.reads.items(tr, state, validate_number(limit, "limit"), after, reverse)

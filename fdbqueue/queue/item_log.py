@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.coordination.steps import Call, Steps
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.binding import is_database
 from fdbqueue.types import Database, Item, Transactor
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.store import Store
 
 _log = logging.getLogger("fdbqueue")
 
@@ -27,14 +29,17 @@ def log_items(
     The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
     caller's transaction is not logged, because it may not commit.
     """
-    if not items or not is_database(tr):
+    shows_items = _log.isEnabledFor(logging.DEBUG)
+    shows_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
+    if not (shows_items or shows_counts) or not is_database(tr):
         return
+    items = [item for item in items if item.is_new]
     verb = "popped from" if popped else "pushed to"
     title = store.layout.name or store.layout.subspace.key()
-    if _log.isEnabledFor(logging.DEBUG):
+    if shows_items:
         for item in items:
             _log.debug("%s %s, priority %s", verb, title, item.priority)
-    if _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO):
+    if items and shows_counts:
 
         def log_counts(db: Database) -> list[Item[Any]]:
             left = store.reads.counts_text(db)

@@ -14,7 +14,7 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.operations.items import Items, Moved, Tail
+from fdbqueue.operations.items import Items, Moved
 from fdbqueue.queue.arguments import (
     kept_options,
     new_headers,
@@ -39,7 +39,6 @@ from fdbqueue.types import (
     PriorityKind,
     ReadTransactor,
     State,
-    Transaction,
     Transactor,
     UniqueUntil,
     V,
@@ -329,7 +328,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
         new = new_items(self._store, (value,), (priority,), delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
-        yield from log_items(self._store, tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, items)
         return items[0] if items else None
 
     @driven
@@ -394,7 +393,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         new = new_items(self._store, values, given, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
-        yield from log_items(self._store, tr, [item for item in items if item.is_new])
+        yield from log_items(self._store, tr, items)
         return items
 
     # Pop and peek
@@ -623,9 +622,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
             [('a', 1)]
         """
         limit = validate_number(limit, "limit")
-        if state is None:
-            return self._store.reads.browse(tr, limit, after, reverse, priority)
-        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse, priority)
+        state = None if state is None else validate_state(state)
+        return self._store.reads.items(tr, state, limit, after, reverse, priority)
 
     # Change the order
 
@@ -665,15 +663,10 @@ class PriorityQueue(BaseQueue[Item[V]]):
         before, key = moved
         return Item(before.value, level.priority, before.id, key)
 
-    def _mover(self, to: Any) -> Callable[[Transaction], Callable[[str], bool]]:
-        store = self._store
-        level = store.levels.level(to)
+    def _move_to(self, to: Any) -> Callable[[Item[V]], Moved | None]:
+        level = self._store.levels.level(to)
 
         def moved(item: Item[V]) -> Moved | None:
             return None if item.priority == level.priority else (level, None)
 
-        def begin(tr: Transaction) -> Callable[[str], bool]:
-            tails: dict[bytes, Tail] = {}
-            return lambda item_id: store.move(tr, item_id, moved, tails) is not None
-
-        return begin
+        return moved

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, get_args
@@ -18,9 +18,10 @@ from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.schedules import Definition, Timing
 from fdbqueue.layout.values import utc_time
-from fdbqueue.operations.schedules import Found
-from fdbqueue.operations.ticks import next_tick
+from fdbqueue.operations.schedules.schedules import Found
+from fdbqueue.operations.schedules.ticks import next_tick
 from fdbqueue.queue.arguments import validate_client_name, validate_seconds
+from fdbqueue.queue.overview import priority_as_json, time_as_json
 from fdbqueue.types import (
     Database,
     Duration,
@@ -286,6 +287,17 @@ class Schedules(Generic[V]):
             stored.pushed,
             stored.skipped,
         )
+
+
+def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as a JSON object."""
+    times = {
+        name: time_as_json(getattr(schedule, name))
+        for name in ("next_tick", "last_tick", "declared_at")
+    }
+    every = None if schedule.every is None else schedule.every.total_seconds()
+    priority = priority_as_json(schedule.priority)
+    return {**asdict(schedule), **times, "every": every, "priority": priority}
 
 
 def _time(milliseconds: int | None) -> datetime | None:

@@ -19,8 +19,8 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec
-from fdbqueue.operations.items import Moved, NewItem, Tail
+from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec, task_id
+from fdbqueue.operations.items import Moved, NewItem
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (
     due_time,
@@ -52,7 +52,6 @@ from fdbqueue.types import (
     Task,
     TaskPriority,
     TaskStats,
-    Transaction,
     Transactor,
     UniqueUntil,
     V,
@@ -389,26 +388,6 @@ class TaskQueue(BaseQueue[Task[V]]):
             return next(iter((yield from self._store.pop(tr, 1, False, wait))), None)
         return (yield from self._store.pop_of(tr, self._first_for_agent(agent), wait))
 
-    @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[Task[V]]]:
-        """Remove and return up to `n` of the first tasks in order, in one transaction.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of tasks, from 0.
-            wait: How many seconds to wait for the first task, as for `pop`.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> tasks = TaskQueue.named(db, "tasks")
-            >>> _ = tasks.push_many(db, [{"payload": n} for n in range(3)])
-            >>> [task.payload for task in tasks.pop_many(db, 2)]
-            [0, 1]
-        """
-        n, wait = validate_number(n), validate_wait(tr, wait)
-        return self._store.pop(tr, n, False, wait)
-
     def peek(self, tr: ReadTransactor, *, agent: str | None = None) -> Task[V] | None:
         """Return the task that `pop` would take, without removing it.
 
@@ -426,21 +405,6 @@ class TaskQueue(BaseQueue[Task[V]]):
             agents = self._store.layout.agents
             return next(self._by_index(tr, agents, validate_agent(agent), limit=1), None)
         return next(iter(self._store.reads.peek(tr, 1)), None)
-
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[Task[V]]:
-        """Return the tasks that `pop_many` would take, without removing them.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of tasks, from 0.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> fdbqueue.TaskQueue.named(db, "tasks").peek_many(db, 5)
-            []
-        """
-        return self._store.reads.peek(tr, validate_number(n))
 
     # Claims
 
@@ -506,7 +470,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
             [1, 5]
         """
-        return self._store.reads.browse(tr, validate_number(limit, "limit"), None, reverse)
+        return self._store.reads.items(tr, None, validate_number(limit, "limit"), None, reverse)
 
     def items(
         self,
@@ -538,7 +502,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             ['later']
         """
         limit = validate_number(limit, "limit")
-        return self._store.reads.inspect(tr, validate_state(state), limit, after, reverse)
+        return self._store.reads.items(tr, validate_state(state), limit, after, reverse)
 
     def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of an agent in order.
@@ -696,17 +660,13 @@ class TaskQueue(BaseQueue[Task[V]]):
         record, rank = validate_task(self._ageing, created, **{**kept, **changes})
         return store.levels.level_of_valid(rank), store.codec.encode(record)
 
-    def _mover(self, to: Any) -> Callable[[Transaction], Callable[[str], bool]]:
-        store, changes = self._store, TaskChanges(priority=validate_priority(to))
+    def _move_to(self, to: Any) -> Callable[[Task], Moved | None]:
+        changes = TaskChanges(priority=validate_priority(to))
 
         def moved(task: Task) -> Moved | None:
             return None if task.priority == to else self._changed(changes, task)
 
-        def begin(tr: Transaction) -> Callable[[str], bool]:
-            tails: dict[bytes, Tail] = {}
-            return lambda task_id: store.move(tr, task_id, moved, tails) is not None
-
-        return begin
+        return moved
 
     def _first_for_agent(self, agent: str) -> _FirstForAgent:
         """Return how to read the first tasks of an agent."""
@@ -729,3 +689,30 @@ class TaskQueue(BaseQueue[Task[V]]):
 
         pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)
         return chain.from_iterable(pages)
+
+
+@driven
+def push_task(
+    queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
+) -> Steps[tuple[str, bool] | None]:
+    """Push a task; return its id, and false if an earlier push has stored it.
+
+    Args:
+        queue: The queue.
+        tr: A transaction or a database.
+        task: The arguments of `TaskQueue.push` by name.
+
+    Returns:
+        `None` if the queue is full.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> tasks = TaskQueue.named(db, "tasks")
+        >>> [push_task(tasks, db, {"unique": "daily"})[1] for _ in range(2)]
+        [True, False]
+    """
+    (uuid,) = uuids(1)
+    item = queue._new_item(nanoseconds() / 10**9, uuid, **task)
+    ids: list[str] = yield from queue._store.push(tr, [item])
+    return (ids[0], ids[0] == task_id(uuid)) if ids else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from fdbqueue.coordination import waiting
-from fdbqueue.database.clock import ahead, nanoseconds
+from fdbqueue.database import clock
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.arguments import validate_seconds, validate_time
 from fdbqueue.types import Duration, Future
@@ -48,6 +49,8 @@ class Clock:
         2
     """
 
+    _seconds = 0.0  # of all clocks of the process: a monotonic clock does not go back
+
     def __init__(self) -> None:
         self._is_entered = False
         self._versions = 0
@@ -56,7 +59,8 @@ class Clock:
 
     def __enter__(self) -> Clock:
         self._is_entered = True
-        self._undo.callback(setattr, ahead, "nanoseconds", ahead.nanoseconds)
+        self._machines, self._nanoseconds = clock.time_ns, 0
+        self._undo.enter_context(mock.patch.object(clock, "time_ns", self._time_ns))
         self._undo.enter_context(mock.patch.object(waiting, "MAX_SLEEP", _LOOK))
         return self
 
@@ -70,9 +74,16 @@ class Clock:
         self._following.clear()
         self._undo.close()
 
+    def _time_ns(self) -> int:
+        return self._machines() + self._nanoseconds
+
+    @staticmethod
+    def _monotonic() -> float:
+        return time.monotonic() + Clock._seconds
+
     def now(self) -> datetime:
         """Return the time, in UTC."""
-        return datetime.fromtimestamp(nanoseconds() / 10**9, timezone.utc)
+        return datetime.fromtimestamp(clock.nanoseconds() / 10**9, timezone.utc)
 
     def advance(self, time: Duration) -> None:
         """Let this time pass, and a twentieth of a second more: what takes as long is over then.
@@ -83,8 +94,9 @@ class Clock:
         seconds = validate_seconds("time", time, below=_MAX_SECONDS) + _MORE
         self._let_versions_follow()
         self._versions += round(seconds * VERSIONS)
-        ahead.seconds += seconds
-        ahead.nanoseconds += round(seconds * 10**9)
+        self._nanoseconds += round(seconds * 10**9)
+        Clock._seconds += seconds
+        clock.monotonic = Clock._monotonic
 
     def move_to(self, time: datetime) -> None:
         """Let the time pass until this one.

@@ -77,6 +77,17 @@ class Ends:
         self.report = WorkerReport()
         self.progress: Callable[[WorkerReport], object] = no_progress
 
+    def fields(self, job: HeldJob, outcome: str) -> dict[str, Any]:
+        """Return the fields of the log record of an attempt that has ended."""
+        return {
+            "queue": self._queue,
+            "job": job.call and job.call.name,
+            "id": job.claim.item.id,
+            "attempt": job.claim.attempt,
+            "outcome": outcome,
+            "seconds": time.perf_counter() - job.began,
+        }
+
     def note(
         self,
         job: HeldJob,
@@ -94,10 +105,9 @@ class Ends:
             max_attempts: The attempts that a job of the queue has; `None` for any number.
             text: The outcome in the log.
         """
-        seconds = time.perf_counter() - job.began
-        attempt = job.claim.attempt
+        fields = self.fields(job, text)
+        seconds, attempt = fields["seconds"], fields["attempt"]
         self._telemetry.count(outcome, seconds)
-        fields = {"queue": self._queue, "job": job.call and job.call.name, "id": job.claim.item.id}
         _log.log(
             _LEVELS.get(outcome, logging.INFO),
             "%s %s %s, attempt %d, %.1f ms%s",
@@ -108,7 +118,7 @@ class Ends:
             1000 * seconds,
             "" if error is None else f": {error_text(error)}",
             exc_info=error,
-            extra=fields | {"attempt": attempt, "outcome": text, "seconds": seconds},
+            extra=fields,
         )
         is_last = outcome == "failed" and max_attempts is not None and attempt >= max_attempts
         if is_last or outcome == "lost":

@@ -28,12 +28,15 @@ _IDLE_LIFE = 150.0  # seconds for which that row counts
 class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
+    A worker of several queues has one of these for each of them.
+
     Attributes:
         name: Its name, which is also the `ItemInfo.claimed_by` of the items that it has claimed.
         host: The name of its host.
         pid: The id of its process on that host.
         queue: The name of its queue, or the key of the queue's subspace as text.
-        concurrency: The number of jobs that it runs at a time.
+        concurrency: The number of jobs that it runs at a time, of all its queues.
+        at_most: The number of jobs of this queue that it runs at a time: `concurrency` or less.
         jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old, but a
             worker that gets its first jobs says so after a second.
         since: When it started, by its clock.
@@ -45,6 +48,7 @@ class WorkerInfo:
     pid: int
     queue: str
     concurrency: int
+    at_most: int
     jobs: int
     since: datetime
     seen: datetime = field(compare=False)
@@ -82,8 +86,8 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     def body(tr: ReadTransaction) -> list[WorkerInfo]:
         rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
         return [
-            WorkerInfo(name, host, pid, queue, concurrency, jobs, utc_time(since), utc_time(seen))
-            for name, host, pid, queue, concurrency, jobs, since, seen, end in filter(None, rows)
+            WorkerInfo(name, host, pid, queue, n, most, jobs, utc_time(since), utc_time(seen))
+            for name, host, pid, queue, n, jobs, since, seen, end, most in filter(None, rows)
             if end > now
         ]
 
@@ -91,13 +95,23 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
 
 
 class Presence:
-    """The row of one worker, which says that it is there."""
+    """The row of one worker, which says that it is there.
 
-    def __init__(self, name: str | None, queue: str, concurrency: int, lease: float) -> None:
+    Args:
+        name: The name of the worker; `None` for that of its client.
+        queue: The name of its queue.
+        at_most: The number of jobs of this queue that it runs at a time.
+        lease: The lease of its jobs in seconds.
+
+    Attributes:
+        concurrency: The number of jobs that it runs at a time, of all its queues.
+    """
+
+    def __init__(self, name: str | None, queue: str, at_most: int, lease: float) -> None:
         self.name = name
         self._lease = lease
         self.queue = queue
-        self._concurrency = concurrency
+        self.concurrency = self._at_most = at_most
         self._since = milliseconds()
         self._key = worker_key(*uuids(1))
         self._jobs: int | None = None
@@ -120,11 +134,12 @@ class Presence:
             socket.gethostname(),
             os.getpid(),
             self.queue,
-            self._concurrency,
+            self.concurrency,
             jobs,
             self._since,
             now,
             now + int(1000 * life),
+            self._at_most,
         )
 
         def renew(tr: Transaction) -> None:
@@ -140,7 +155,7 @@ class Presence:
             renew(tr)
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 worker = decode_worker(row.value)
-                if worker is None or worker[-1] <= now:
+                if worker is None or worker[-2] <= now:
                     tr.clear(row.key)
 
         run(db, body)

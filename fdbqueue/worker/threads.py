@@ -26,6 +26,7 @@ _UNKNOWN = 1.0  # seconds assumed for a handler at first
 _WEIGHT = 0.1  # weight of the latest handler in the moving average
 _LOOK = 0.1  # seconds from one look at whether the threads have ended to the next
 _PATIENCE = 0.05  # seconds after which the other threads help the one that runs quick jobs
+_HANDOVER = 0.005  # seconds that the caller of `put` waits at most until its jobs begin
 
 
 def stack_of(ident: int) -> TracebackType | None:
@@ -91,6 +92,8 @@ class Threads(Generic[_Job]):
         """Notifies the thread that runs quick jobs."""
         self._others = threading.Condition(self._lock)
         """Notifies the other threads."""
+        self._begun = threading.Condition(self._lock)
+        """Notifies the thread that puts jobs."""
         self._threads: dict[int, threading.Thread] = {}
         """The threads by their identifiers; without those that were replaced."""
         self.errors: list[BaseException] = []
@@ -166,7 +169,7 @@ class Threads(Generic[_Job]):
         return self._can_overlap and not self._is_stuck and self._seconds < _QUICK
 
     def put(self, jobs: Iterable[_Job]) -> None:
-        """Add jobs, which begin in this order."""
+        """Add jobs, which begin in this order; return once as many as have room have begun."""
         with self._lock:
             self._ready.extend(jobs)
             self._first.notify()
@@ -174,6 +177,8 @@ class Threads(Generic[_Job]):
                 self._others.notify(len(self._ready))
             elif not self._is_watched:
                 self._others.notify()
+            # Python would let this thread run on, for milliseconds, before the woken ones.
+            self._begun.wait_for(lambda: not self._can_begin, _HANDOVER)
 
     def note(self, seconds: float) -> None:
         """Note how long a job has just kept its thread busy."""
@@ -224,6 +229,8 @@ class Threads(Generic[_Job]):
                 if is_wanted and self._can_begin:
                     self._under_way += 1
                     job = self._run(self._ready.popleft())
+                    if not self._can_begin:
+                        self._begun.notify()
                 elif is_wanted and self._paused:
                     job = self._paused.popleft()
                 elif self._is_closed and not self._ready:

@@ -53,7 +53,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
+from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -76,7 +76,7 @@ _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 # Jobs are claimed ahead for this many seconds of work, up to a maximum.
 _AHEAD = 0.05  # seconds
 _MAX_AHEAD = 100
-_WEIGHT = 0.1  # weight of the latest job in the moving average of durations
+_WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 
 
 class _Stopped(Exception):
@@ -122,7 +122,8 @@ class Worker:
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
-            job fails. Needs a queue that keeps done items (`configure(db, keep=...)`).
+            job becomes a dead letter at once. Needs a queue that keeps done items
+            (`configure(db, keep=...)`).
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
@@ -184,7 +185,7 @@ class Worker:
         self._name = store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._ends = Ends(self._name, self._lease, self._telemetry)
-        presence = Presence(name, self._name, self._concurrency, self._lease)
+        self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._may_claim_ahead = True
@@ -194,10 +195,11 @@ class Worker:
         self._guard = threading.Lock()
         self._ended = threading.Condition(self._guard)
         self._held: dict[HeldJob, None] = {}  # in the order of their claims
-        self._leases = Leases(db, self._queue, self._lease, presence, self._all_held)
+        self._leases = Leases(db, self._queue, self._lease, self._presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
         self._seconds = 1.0  # moving average of the duration of a job
+        self._n_timed = 0  # jobs in it
         self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
         self.report = self._ends.report
@@ -327,7 +329,8 @@ class Worker:
         if not self._may_claim_ahead:
             return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
-        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time))
+        # At first no more than were timed: one quick job says little about the next hundred.
+        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time, self._n_timed))
         held = max(0, held)
         return ahead - held if 2 * held <= ahead else 0
 
@@ -389,7 +392,9 @@ class Worker:
             self._fail_attempt(job, failure)
         else:
             seconds = time.perf_counter() - job.began
-            self._seconds += _WEIGHT * (max(seconds, 1e-6) - self._seconds)
+            self._n_timed += 1
+            weight = max(_WEIGHT, 1 / self._n_timed)
+            self._seconds += weight * (max(seconds, 1e-6) - self._seconds)
             if call.in_transaction or context.endings:
                 self._end(job, "done")
             else:
@@ -494,7 +499,12 @@ class Worker:
             self._fail(failure)
 
     def _encoded(self, call: Call, returned: object) -> bytes | None:
-        return validate_result(call.encode(returned)) if self._stores_results else None
+        if not self._stores_results:
+            return None
+        try:
+            return validate_result(call.encode(returned))
+        except Exception as error:
+            raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
     def _run_in_transaction(self, call: Call, claim: Claim, in_span: _InSpan) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
@@ -556,7 +566,8 @@ class Worker:
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
         self._threads.note(time.monotonic() - began)
         if isinstance(outcome, Snooze):
-            _log.info("%s %s: %s", self._name, job.name, outcome)
+            fields = self._ends.fields(job, "snoozed")
+            _log.info("%s %s: %s", self._name, job.name, outcome, extra=fields)
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):
@@ -602,6 +613,7 @@ def finish(worker: Worker) -> None:
 
 def share_slots(worker: Worker, slots: Slots, weight: float) -> None:
     """Let a worker, which does not run yet, share slots with others."""
+    worker._presence.concurrency = slots.n
     worker._share = Share(slots, partial(held_jobs, worker), worker._concurrency, weight)
 
 

@@ -45,6 +45,27 @@ def drained(huey: Any, concurrency: int) -> Callable[[], object]:
 
 
 @dataclass(frozen=True)
+class _Peer:
+    """A peer that is pushed one job at a time."""
+
+    port: int
+
+    def open(self) -> tuple[Any, Callable[[int], object]]:
+        """Return what works on the jobs, and the function that pushes one."""
+        raise NotImplementedError
+
+    def load(self, jobs: int) -> None:
+        connected(self.port).flushall()
+        push = self.pusher()
+        for _ in range(jobs):
+            push(0)
+
+    def pusher(self) -> Callable[[int], object]:
+        _, push = self.open()
+        return push
+
+
+@dataclass(frozen=True)
 class Rq:
     """rq, on Redis."""
 
@@ -75,28 +96,17 @@ class Rq:
 
 
 @dataclass(frozen=True)
-class RedisHuey:
+class RedisHuey(_Peer):
     """huey, on Redis."""
 
-    port: int
     name: str = "huey, Redis"
     setting: str = f"{_SERVER}; RedisHuey, threads; a job is deleted before it is run"
     concurrencies: tuple[int, ...] = (1, 10)
 
-    def open(self, blocking: bool = True) -> tuple[Any, Any]:
+    def open(self, blocking: bool = True) -> tuple[Any, Callable[[int], object]]:
         options = {"host": "127.0.0.1", "port": self.port, "blocking": blocking}
         huey = import_module("huey").RedisHuey(**options)
         return huey, huey.task()(handle)
-
-    def load(self, jobs: int) -> None:
-        connected(self.port).flushall()
-        _, task = self.open()
-        for _ in range(jobs):
-            task(0)
-
-    def pusher(self) -> Callable[[int], object]:
-        _, task = self.open()
-        return lambda now: task(now)
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
         huey, _ = self.open(blocking=not drain)
@@ -107,30 +117,19 @@ class RedisHuey:
 
 
 @dataclass(frozen=True)
-class Dramatiq:
+class Dramatiq(_Peer):
     """dramatiq, on Redis."""
 
-    port: int
     name: str = "dramatiq"
     setting: str = f"{_SERVER}; threads"
     concurrencies: tuple[int, ...] = (1, 10)
 
-    def open(self) -> tuple[Any, Any]:
+    def open(self) -> tuple[Any, Callable[[int], object]]:
         dramatiq = import_module("dramatiq")
         broker = import_module("dramatiq.brokers.redis").RedisBroker(
             host="127.0.0.1", port=self.port
         )
-        return broker, dramatiq.actor(handle, broker=broker, actor_name="job")
-
-    def load(self, jobs: int) -> None:
-        connected(self.port).flushall()
-        _, actor = self.open()
-        for _ in range(jobs):
-            actor.send(0)
-
-    def pusher(self) -> Callable[[int], object]:
-        _, actor = self.open()
-        return lambda now: actor.send(now)
+        return broker, dramatiq.actor(handle, broker=broker, actor_name="job").send
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
         broker, _ = self.open()
@@ -148,28 +147,17 @@ class Dramatiq:
 
 
 @dataclass(frozen=True)
-class Celery:
+class Celery(_Peer):
     """Celery, on Redis."""
 
-    port: int
     name: str = "Celery"
     setting: str = f"{_SERVER}; task_acks_late, task_ignore_result; solo pool, or threads"
     concurrencies: tuple[int, ...] = (1, 10)
 
-    def open(self) -> tuple[Any, Any]:
+    def open(self) -> tuple[Any, Callable[[int], object]]:
         app = import_module("celery").Celery("jobs", broker=f"redis://127.0.0.1:{self.port}/0")
         app.conf.update(task_acks_late=True, task_ignore_result=True)
-        return app, app.task(name="job")(handle)
-
-    def load(self, jobs: int) -> None:
-        connected(self.port).flushall()
-        _, task = self.open()
-        for _ in range(jobs):
-            task.delay(0)
-
-    def pusher(self) -> Callable[[int], object]:
-        _, task = self.open()
-        return lambda now: task.delay(now)
+        return app, app.task(name="job")(handle).delay
 
     def worker(self, concurrency: int, drain: bool) -> Callable[[], object]:
         app, _ = self.open()

@@ -39,7 +39,8 @@ from tests.benchmarks.task_peers import Ballast, Dbos, Huey, peers
 PROCESSES = (1, 4)
 AGENTS = (10, 100, 1000)
 SECONDS = 2  # of jobs that a contender does in a round, about
-TRIAL = 100  # jobs of the first round, which does not count
+TRIAL = 100  # jobs of the first round
+TRIALS = 2  # rounds that do not count, because they find out how many jobs take two seconds
 MAX_WAIT = 120  # seconds for a message of a worker process
 
 
@@ -127,11 +128,12 @@ class Rates:
             if setting[1] in contender.concurrencies
         ]
         enough = dict.fromkeys(cases, TRIAL)
+        rounds += TRIALS
         order = [case for _ in range(rounds) for case in random.sample(cases, len(cases))]
-        for number, case in enumerate(track([*cases, *order], "rates", console=console)):
+        for number, case in enumerate(track(order, "rates", console=console)):
             contender, processes, concurrency = case
             measured = rate(contender, concurrency, processes, enough[case])
-            if number < len(cases):
+            if number < TRIALS * len(cases):
                 enough[case] = max(TRIAL, min(jobs, int(SECONDS * measured)))
             else:
                 self.rates[contender.name, processes, concurrency].append(measured)

@@ -123,6 +123,12 @@ def test_a_copy_onto_itself_is_an_error_and_changes_nothing(fdbq: Shell) -> None
     assert (before, fdbq.output("check")) == (after, "jobs: 1 ready, ok\n")
 
 
+def test_a_copy_of_a_mistyped_queue_creates_no_database(fdbq: Shell) -> None:
+    error = error_of(fdbq("copy", "jbos", "--to", "other"))
+    assert "no queue named 'jbos'; did you mean 'jobs'?" in error
+    assert not (fdbq.path / "other").exists()
+
+
 @pytest.mark.parametrize("named", ["option", "variable"])
 def test_a_push_creates_no_directories_above_a_mistyped_one(fdbq: Shell, named: str) -> None:
     mistyped = fdbq.path / "nowhere" / "data" / "jobs"

@@ -75,6 +75,7 @@ def test_a_named_fifo_queue_works_like_other_queues(db: Any, fdbq: Shell, name: 
     assert fdbq.output("items", name, "--limit", "1", "--after", ids[0]) == f"{ids[1]}     -  3\n"
     assert fdbq.output("rm", name, ids[1]) == "1 removed\n"
     assert json.loads(fdbq.output("counts", name, "--json")) == {"priority": None, "count": 3}
+    assert fdbq.output("counts", name).split() == ["priority", "items", "-", "3"]
     exported = fdbq.output("export", name).splitlines()
     assert [json.loads(line)["value"] for line in exported] == ["first", "second", 4]
     assert fdbq.output("pop", name) == '"first"\n'
@@ -380,7 +381,9 @@ def test_a_worker_is_listed_while_it_runs(fdbq: Shell, name: str) -> None:
     (worker,) = [each for each in listed if each["queue"] == name]
     assert (worker["name"], worker["concurrency"]) == ("mailer", 1)
     lines = (fdbq.path / "table").read_text().splitlines()
-    assert lines[0].split() == ["queue", "jobs", "concurrency", "runs", "for", "name"]
+    assert lines[0].split() == [
+        *("queue", "jobs", "at", "most", "concurrency", "runs", "for", "name")
+    ]
     (line,) = [line for line in lines if line.startswith(name)]
     assert line.endswith("  mailer")
     assert name not in fdbq.output("workers")

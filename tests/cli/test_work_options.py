@@ -17,7 +17,10 @@ SHOP = """
 import fdbqueue
 app = fdbqueue.App()
 @app.job(queue="{queue}mail", name="send")
-def send(): print("mail", flush=True)
+def send(snooze=False):
+    if snooze:
+        raise fdbqueue.jobs.Snooze("1h")
+    print("mail", flush=True)
 @app.job(queue="{queue}images", name="shrink", retry=fdbqueue.jobs.Retry(attempts=1))
 def shrink(fail=False):
     print("image", flush=True)
@@ -82,11 +85,13 @@ def test_the_log_is_json_lines(fdbq: Shell) -> None:
     mail, images = (f"{fdbq.environment['q']}{each}" for each in ("mail", "images"))
     sent = fdbq.output("push", mail, '{"job": "send"}').strip()
     failed = fdbq.output("push", images, '{"job": "shrink", "args": [true]}').strip()
+    snoozed = fdbq.output("push", mail, '{"job": "send", "args": [true]}').strip()
     done = fdbq("work", "--app", "shop:app", mail, images, "--drain", "--log-format", "json")
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert all({"time", "level", "logger", "message"} <= {*line} for line in lines)
     assert lines[0]["logger"] == "fdbqueue.jobs"
-    first, second = (line for line in lines if "outcome" in line)
+    by_id = {line["id"]: line for line in lines if "outcome" in line}
+    first, second, third = by_id[sent], by_id[failed], by_id[snoozed]
     seconds = first.pop("seconds")
     assert 0 < seconds < 60
     assert first.pop("message").startswith(f"{mail} {sent} send done, attempt 1, ")
@@ -101,6 +106,8 @@ def test_the_log_is_json_lines(fdbq: Shell) -> None:
         "outcome": "done",
     }
     assert (second["id"], second["outcome"]) == (failed, "failed")
+    assert {*third} == {*second} - {"traceback"}
+    assert (third["outcome"], third["job"], third["attempt"]) == ("snoozed", "send", 1)
     assert second["traceback"].endswith("OSError: busy")
 
 
@@ -112,6 +119,30 @@ def test_the_log_of_a_handler_is_json_lines_too(fdbq: Shell) -> None:
     assert start["message"].startswith("working on ")
     assert line["outcome"] == "failed"
     assert "job" not in line
+
+
+def test_health_is_served_while_a_worker_waits_for_its_queue(fdbq: Shell) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    queue = fdbq.environment["q"]
+    process = fdbq.start("work", queue, "--exec", "true", "--health-port", str(port))
+
+    def status() -> str:
+        try:
+            return str(httpx.get(f"http://127.0.0.1:{port}/ready", timeout=60).json()["status"])
+        except httpx.TransportError:
+            return ""
+
+    try:
+        wait_until(lambda: status() == f"there is no queue {queue!r} yet")
+        assert httpx.get(f"http://127.0.0.1:{port}/live", timeout=60).status_code == 200
+        fdbq.output("push", queue, "1")
+        wait_until(lambda: status() == "ok")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        process.communicate()
 
 
 @pytest.mark.parametrize("arguments", [("--app", "shop:app"), ("$q", "--exec", "true")])

@@ -17,7 +17,7 @@ from tests.support.shell import Shell, error_of
 from tests.support.waiting import MAX_WAIT, wait_until
 
 PROGRAM = """
-import os, time
+import asyncio, os, time
 import fdbqueue
 from fdbqueue.jobs import Retry
 
@@ -32,6 +32,10 @@ def note(what: str) -> None:
 def hang() -> None:
     note("hang")
     time.sleep(3600)
+
+@app.job(name="hang in a thread", queue={queue!r}, timeout="100ms", retry=Retry(attempts=1))
+async def hang_in_a_thread() -> None:
+    await asyncio.to_thread(time.sleep, 3600)
 
 @app.job(name="die", queue={queue!r})
 def die() -> None:
@@ -167,6 +171,33 @@ def test_a_second_signal_kills_all_processes(db: Any, name: str, workers: Worker
     parent.send_signal(signal.SIGINT)
     assert parent.wait(MAX_WAIT) in (-signal.SIGINT, 128 + signal.SIGINT)
     wait_until(lambda: not any(map(is_alive, workers.pids)))
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "1")])
+def test_a_function_that_hangs_in_a_thread_of_a_coroutine_does_not_hold_up_the_end(
+    db: Any, name: str, workers: Workers, processes: tuple[str, ...]
+) -> None:
+    push(db, name, job("hang in a thread"))
+    parent = workers.start("--app", "shop:app", "--drain", *processes)
+    assert parent.wait(MAX_WAIT) == 1
+    assert "0 done, 1 failed" in workers.log
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_second_signal_kills_commands(
+    db: Any, name: str, workers: Workers, fdbq: Shell, processes: tuple[str, ...]
+) -> None:
+    push(db, name, 1)
+    script = "echo $$ > pid; mv pid command; sleep 3600; true"
+    parent = workers.start(name, "--exec", script, "--grace", "1h", *processes)
+    command = fdbq.path / "command"
+    wait_until(command.exists)
+    parent.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping after the running jobs" in workers.log)
+    assert is_alive(int(command.read_text()))
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(MAX_WAIT) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    wait_until(lambda: not is_alive(int(command.read_text())))
 
 
 def test_processes_end_when_their_parent_was_killed(db: Any, name: str, workers: Workers) -> None:

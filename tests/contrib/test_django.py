@@ -430,6 +430,7 @@ def test_threads_share_the_database_in_memory() -> None:
         (["nowhere"], "has no queue 'nowhere'"),
         (["--concurrency", "0"], "concurrency"),
         (["--lease", "long"], "lease"),
+        (["--processes", "0"], "processes is a number of processes from 1, not 0"),
         (["--backend", "unknown"], "'unknown' is not an FdbqueueBackend"),
     ],
 )
@@ -467,13 +468,14 @@ execute_from_command_line(sys.argv)
 """
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
 def test_the_command_works_until_sigterm(
-    shared_url: str, backend: Any, name: str, tmp_path: Path
+    shared_url: str, backend: Any, name: str, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
     results = [tasks.double.using(queue_name=name).enqueue(n) for n in range(3)]
     manage = tmp_path / "manage.py"
     manage.write_text(PROJECT % {"name": name, "url": shared_url})
-    command = [sys.executable, manage, "fdbqueue_work", name, "--name", "w1"]
+    command = [sys.executable, manage, "fdbqueue_work", name, "--name", "w1", *processes]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         wait_until(lambda: all(backend.get_result(each.id).is_finished for each in results))

@@ -162,6 +162,23 @@ def test_a_watch_fires_once_the_change_is_on_disk(
     commit.wait()
 
 
+def test_a_watch_for_a_client_that_then_reads_fires_before(
+    two: tuple[Database, Database], disk: Disk
+) -> None:
+    one, other = two
+    transaction = other.create_transaction()
+    watch = transaction.watch_ahead(b"k")
+    transaction.commit().wait()
+    disk.syncs = 0
+    fired = threading.Event()
+    watch.on_ready(lambda _: fired.set())
+    committed(one, b"k")
+    assert fired.wait(60)
+    assert disk.syncs == 0
+    assert other[b"k"] == b"v"
+    assert disk.syncs == 1
+
+
 def test_many_reads_beside_a_pending_commit_share_a_sync(
     two: tuple[Database, Database], disk: Disk
 ) -> None:
@@ -455,7 +472,7 @@ def test_a_hold_on_the_writers_lock_ends_although_the_files_have_to_be_written_a
 ) -> None:
     one, other = two
     one[b"k"] = b"v"
-    one.storage.hold_write_lock(None)  # of a transaction that does not go on
+    one.storage.lock.take_hold(None)  # of a transaction that does not go on
     fail_a_sync(one, disk)
     other[b"l"] = b"w"
     assert one[b"k"] == b"v"

@@ -106,6 +106,23 @@ def test_the_versionstamp_is_the_committed_version(db: Any) -> None:
     assert db[b"value"] == b"<" + stamp.value + b">"
 
 
+@pytest.mark.parametrize("end", ["commit", "drop"])
+def test_a_versionstamp_calls_back_once_its_transaction_has_ended(db: Any, end: str) -> None:
+    trs = [db.create_transaction()]
+    stamp = trs[0].get_versionstamp()
+    trs[0][b"k"] = b"v"
+    called: list[bool] = []  # not the stamp itself, whose repr waits for the end
+    stamp.on_ready(lambda future: called.append(future is stamp))
+    assert called == []
+    if end == "commit":
+        commit(trs[0])
+    else:
+        trs.clear()
+    wait_until(lambda: called)
+    stamp.on_ready(lambda future: called.append(future is stamp))
+    assert called == [True, True]
+
+
 def test_a_transaction_that_wrote_nothing_has_no_versionstamp(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     stamp = tr.get_versionstamp()

@@ -13,6 +13,7 @@ import pytest
 
 from fdbqueue.embedded import Future
 from fdbqueue.embedded.transaction import file_changes as changes
+from fdbqueue.embedded.transaction import watcher
 from tests.support.waiting import wait_until
 
 NOTICES = pytest.param(
@@ -24,7 +25,7 @@ NOTICES = pytest.param(
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Find changes by notices alone, without a look each second, or by polls as elsewhere."""
     if request.param == "notices":
-        monkeypatch.setattr(changes, "_MAX_WAIT", 600.0)
+        monkeypatch.setattr(watcher, "_MAX_WAIT", 600.0)
     else:
         monkeypatch.setattr(changes, "_begin_notices", lambda path: None)
     return str(request.param)

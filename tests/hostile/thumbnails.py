@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from tests.hostile import thumbnail_jobs
 from tests.hostile.thumbnail_jobs import ATTEMPTS, DATABASE, LEDGER, Act, Picture, app, records
 from tests.support.cluster import start_or_find_cluster
 from tests.support.scan import assert_adds_up
-from tests.support.waiting import wait_until
+from tests.support.waiting import MAX_WAIT, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -225,8 +226,10 @@ class Service:
         self._db = fdbqueue.open(self.url)
         app.bind(self._db)
         self._queues = [f"{self.prefix}-small", f"{self.prefix}-large"]
+        self._plans = self._each_plan()
         self._pushed: list[Pushed] = []
         self._processes: list[Process] = []
+        self._seen = (0, 0)
         self._stops: list[tuple[float, float]] = []
         self._met: dict[int, Counter[str]] = defaultdict(Counter)
         for name in self._queues:
@@ -278,13 +281,11 @@ class Service:
         """Push some jobs of one function to one queue with one priority."""
         rng = self._rng
         queue, priority = rng.choice(self._queues), rng.choice(PRIORITIES)
-        weights = [sum(weight for weight, _ in plans) for plans in PLANS.values()]
-        for name, count in Counter(rng.choices([*PLANS], weights, k=n)).items():
-            plans = PLANS[name]
-            acts = rng.choices(
-                [plan for _, plan in plans], [weight for weight, _ in plans], k=count
-            )
-            broken = [rng.random() < BROKEN for _ in range(count)]
+        chosen: dict[str, list[list[Act]]] = defaultdict(list)
+        for name, plan in islice(self._plans, n):
+            chosen[name].append(plan)
+        for name, acts in chosen.items():
+            broken = [rng.random() < BROKEN for _ in acts]
             begin = len(self._pushed)
             pictures = [
                 Picture(number, self._draw(number, is_broken), queue, plan)
@@ -297,6 +298,14 @@ class Service:
                 Pushed(picture, name, handle, is_broken)
                 for picture, handle, is_broken in zip(pictures, handles, broken)
             ]
+
+    def _each_plan(self) -> Iterator[tuple[str, list[Act]]]:
+        """Yield each plan once, with the name of its job, and then any of them at random."""
+        plans = [(name, plan) for name, plans in PLANS.items() for _, plan in plans]
+        weights = [weight for plans in PLANS.values() for weight, _ in plans]
+        yield from self._rng.sample(plans, len(plans))
+        while True:
+            yield self._rng.choices(plans, weights)[0]
 
     def _draw(self, number: int, is_broken: bool) -> Path:
         file = self.directory / f"{number}.jpeg"
@@ -316,7 +325,12 @@ class Service:
         self.counts["stops"] += 1
 
     def _unfinished(self) -> int:
-        return sum(app.queue(name).stats(self._db).unfinished for name in self._queues)
+        n = sum(app.queue(name).stats(self._db).unfinished for name in self._queues)
+        state = n, sum(len(each.lines) for each in self._pushed)
+        if state != self._seen:
+            self._seen, self._seen_at = state, time.monotonic()
+        assert time.monotonic() < self._seen_at + MAX_WAIT, f"{n} jobs neither begin nor end"
+        return n
 
     def _look(self) -> None:
         """Cancel jobs that wait for it, and others; start processes instead of those that died."""

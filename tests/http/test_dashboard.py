@@ -455,6 +455,19 @@ def test_dead_letters_are_listed_by_the_time_of_their_death(
         expect(payloads).to_have_text(["third", "second", "first"])
 
 
+def test_more_dead_letters_than_a_response_has_are_sorted_together(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    queue.push_many(db, range(520))
+    for _ in range(520):
+        queue.nack(db, queue.claim(db))
+    with serve() as (_, client):
+        page.goto(address(client, name, query="?state=dead"))
+        expect(page.locator(".items .payload").first).to_have_text("519")
+        expect(page.locator(".items .payload")).to_have_count(520)
+
+
 def test_selected_items_are_changed_together(page: Page, serve: Any, db: Any, name: str) -> None:
     queue = dead_letters(db, name, "ada", "bob", "cyd", "dan")
     with serve() as (_, client):

@@ -138,9 +138,14 @@ def test_a_push_takes_every_option(client: TestClient, db: Any, name: str, jobs:
     assert found.deadline == datetime.fromisoformat(soon)
 
 
+@pytest.mark.parametrize("kind", ["priority", "fifo", "task"])
 def test_a_push_says_whether_it_is_new_also_if_it_is_repeated(
-    client: TestClient, name: str
+    client: TestClient, db: Any, name: str, kind: str
 ) -> None:
+    make(db, name, kind)
+    first = Api(client, name).post("/push", {"item": 1, "unique": "first"})
+    again = Api(client, name).post("/push", {"item": 2, "unique": "first"})
+    assert (first["is_new"], again) == (True, {"id": first["id"], "is_new": False})
     for key, is_new in (("k1", True), ("k2", False)):
         jobs = Api(client, name, **{"idempotency-key": key})
         for _ in range(2):

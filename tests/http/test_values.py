@@ -179,7 +179,7 @@ def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
 def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
     client: TestClient, db: Any, name: str
 ) -> None:
-    junk = [b"", b"\xff", encode_worker("a", "b", 1, "c", 2, 3, "x", 5, 2**63)]
+    junk = [b"", b"\xff", encode_worker("a", "b", 1, "c", 2, 3, "x", 5, 2**63, 2)]
     keys = [worker_key(bytes([number])) for number in range(len(junk))]
     for key, value in zip(keys, junk):
         db[key] = value

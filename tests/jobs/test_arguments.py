@@ -392,3 +392,14 @@ def test_nothing_of_pydantic_is_imported() -> None:
     code = "import sys, fdbqueue.jobs; print('pydantic' in sys.modules)"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize("kind", [Any, list, list[bytes], dict[str, Any] | list[Any]])
+def test_a_value_that_contains_itself_is_refused(kind: Any) -> None:
+    def work(value: Any) -> None: ...
+
+    work.__annotations__["value"] = kind
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(InvalidArguments, match="'value' of the job job: it is nested too deeply"):
+        Arguments("job", work).encode((value,), {})

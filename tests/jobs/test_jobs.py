@@ -428,6 +428,12 @@ def test_jobs_with_a_single_attempt_are_not_claimed_ahead(db: Any, app: App, nam
     assert claimed == [1] * 20
 
 
+def test_work_is_given_the_names_of_queues_one_by_one(app: App, name: str) -> None:
+    names: Any = [name]
+    with pytest.raises(TypeError, match=r"name the queues one by one, .* not \['"):
+        app.work(names, drain=True)
+
+
 def test_a_job_that_was_discarded_or_cancelled_has_no_result(app: App, name: str) -> None:
     @app.job(queue=name)
     def work(context: Context, wanted: bool) -> int:

@@ -88,7 +88,7 @@ def test_an_error_arrives_at_the_yield_and_fails_the_job_all_the_same(app: App, 
     assert [error.partition(":")[0] for error in errors] == [
         "OSError",
         "Discard",
-        "InvalidArguments",
+        "Dead",
         "TimedOut",
         "UndecodableArguments",
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,10 +39,10 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.queue.base.uuids", lambda count: [RANDOM] * count)
-    next_count = Items._next_count
+    take_count = Items.take_count
     at_zero = SimpleNamespace(get_read_version=lambda: SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(
-        Items, "_next_count", lambda items, _, *args: next_count(items, at_zero, *args)
+        Items, "take_count", lambda items, _, *args: take_count(items, at_zero, *args)
     )
 
 
@@ -136,10 +135,7 @@ def test_golden_bytes_of_the_history(
 def test_golden_bytes_of_unique_keys(
     db: Any, space: Subspace, fixed_random: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to_nanoseconds = SimpleNamespace(
-        time_ns=lambda: 1_900_800_000 * 10**9, monotonic=time.monotonic
-    )
-    monkeypatch.setattr("fdbqueue.database.clock.time", to_nanoseconds)
+    monkeypatch.setattr("fdbqueue.database.clock.time_ns", lambda: 1_900_800_000 * 10**9)
     queue = PriorityQueue(space, codec="bytes")
     queue.push(db, b"x", unique="k")
     queue.push(db, b"x", unique="c", unique_until="claimed")

@@ -326,10 +326,10 @@ def test_the_result_and_the_effect_of_a_handler_are_one_commit(
 @pytest.mark.parametrize(
     ("returned", "error"), [({1, 2}, "InvalidValue"), ("x" * 90_001, "PayloadTooLarge")]
 )
-def test_a_job_whose_result_cannot_be_stored_has_failed(
+def test_a_job_whose_result_cannot_be_stored_is_not_tried_again(
     db: Any, name: str, returned: Any, error: str, in_transaction: bool
 ) -> None:
-    queue = PriorityQueue.named(db, name, keep=100, max_attempts=1)
+    queue = PriorityQueue.named(db, name, keep=100)
     item = queue.push(db, 1)
 
     def plain(_: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.coordination import waiting
+from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongState
 from fdbqueue.layout.values import Header
@@ -650,7 +650,7 @@ def test_a_clock_before_1970_raises_and_changes_nothing(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(time, "time_ns", lambda: -1)
+        patch.setattr(clock, "time_ns", lambda: -1)
         for push in (lambda: queue.push(db, "x"), lambda: queue.push(db, "x", delay=5)):
             with pytest.raises(ClockOutOfRange, match="clock is before 1970 or after 2262"):
                 push()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, aio
+from tests.support.kinds import KINDS
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
@@ -74,3 +76,36 @@ def test_dir_of_the_library_lists_the_public_names_and_modules() -> None:
     assert fdbqueue.__version__ == importlib.metadata.version("fdbqueue")
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         fdbqueue.nothing_of_the_kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scope", [{}, {"unique_until": "claimed"}, {"unique_for": 3600}])
+def test_an_item_that_is_put_back_keeps_what_was_stored_with_it(
+    db: Any, name: str, kind: Any, scope: dict[str, Any]
+) -> None:
+    queue = kind.named(db, name)
+    push = partial(queue.push, db, payload=1) if kind is TaskQueue else partial(queue.push, db, 1)
+    push(unique="key", ttl=60, **scope)
+    queue.nack(db, queue.claim(db), error=OSError("busy"), delay=0)
+    (before,) = queue.items(db, state="ready")
+    queue.put_back(db, queue.pop_many(db, 2))
+    (after,) = queue.items(db, state="ready")
+    for field in ("id", "attempts", "expires_at", "unique", "pushed_at"):
+        assert getattr(after, field) == getattr(before, field), field
+    push(unique="key", **scope)
+    assert queue.stats(db).ready == 1
+    assert fdbqueue.admin.check(db, queue).ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_item_that_is_put_back_leaves_its_unique_key_to_another_one(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    push = partial(queue.push, db, payload=1) if kind is TaskQueue else partial(queue.push, db, 1)
+    push(unique="key")
+    popped = queue.pop_many(db, 1)
+    push(unique="key")
+    queue.put_back(db, popped)
+    assert sorted(str(info.unique) for info in queue.items(db, state="ready")) == ["None", "key"]
+    assert fdbqueue.admin.check(db, queue).ok

@@ -21,7 +21,7 @@ from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
 SKEWS = [0, 200, 60_000]  # milliseconds by which the clock of a client is ahead
 
-_CLOCKS = (waiting, staged_pops, clock)
+_CLOCKS = (waiting, staged_pops)
 
 
 class Simulated:
@@ -48,6 +48,8 @@ class Simulated:
         with pytest.MonkeyPatch.context() as patch:
             for module in _CLOCKS:
                 patch.setattr(module, "time", self.scheduler)
+            patch.setattr(clock, "time_ns", self.scheduler.time_ns)
+            patch.setattr(clock, "monotonic", self.scheduler.monotonic)
             for module in (store, claims, sweeper):
                 patch.setattr(module, "random", self.random)
             for module in (claims, staged_pops, sweeper):

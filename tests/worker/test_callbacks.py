@@ -140,7 +140,8 @@ def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(
 
     monkeypatch.setattr(PriorityQueue, "release", release_all_but_one)
     worker = Worker(db, queue, succeed, concurrency=2, lease=600)
-    worker._seconds = 1e-6  # as if jobs were quick: the first claim is of many
+    # As if jobs were quick: the first claim is of many.
+    worker._seconds, worker._n_timed = 1e-6, JOBS
     with logging_that_raises(logging.ERROR):
         assert isinstance(run(worker), Broken)
     # The one that could not be returned stays claimed until its lease ends.

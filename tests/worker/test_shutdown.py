@@ -86,7 +86,8 @@ def test_jobs_that_have_not_begun_go_back_at_once(
 
     queue.push_many(db, range(20))
     worker = Worker(db, queue, handler, concurrency=2, grace=MAX_WAIT)
-    worker._seconds = 1e-6  # as if jobs were quick, so that many are claimed ahead
+    # As if jobs were quick, so that many are claimed ahead.
+    worker._seconds, worker._n_timed = 1e-6, 20
     joined = start(worker)
     wait_until(lambda: queue.stats(db).claimed == 20 and len(begun) == 2)
     worker.stop()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
+from fdbqueue.admin import workers
 from fdbqueue.coordination import steps
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.worker.processes.group import run_together
@@ -103,6 +104,21 @@ def test_concurrency_is_that_of_all_queues(program: Program) -> None:
     program.let_end(3)
     wait_until(lambda: sum(worker.report.done for worker in program.workers) == 6)
     assert program.began == 3 * ["mail"] + 3 * ["images"]
+
+
+def test_a_worker_is_listed_with_its_own_concurrency_and_that_of_each_queue(
+    program: Program, name: str
+) -> None:
+    program.push("images", 3)
+    program.start(4, most=2)
+    program.wait_for("images", "images")
+
+    def listed() -> list[tuple[int, int]]:
+        names = f"{name}mail", f"{name}images"
+        found = [each for each in workers(program.db) if each.queue in names]
+        return [(each.at_most, each.concurrency) for each in found]
+
+    wait_until(lambda: listed() == [(2, 4), (2, 4)])
 
 
 def test_in_order_the_first_queue_that_has_jobs_comes_first(program: Program) -> None:

@@ -51,6 +51,23 @@ def make_quick(threads: Threads[Any]) -> None:
     assert threads.overlap
 
 
+@pytest.mark.parametrize("n", [1, N])
+def test_jobs_have_begun_once_they_were_put(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller would keep the interpreter busy with its next claim."""
+    monkeypatch.setattr(module, "_HANDOVER", FOREVER)
+    go = threading.Event()
+
+    def run(_: int) -> Pausing[None]:
+        yield from ()
+        go.wait(TIMEOUT)
+
+    with Threads(n, run, can_overlap=False) as threads:
+        threads.put(range(2 * n))
+        begun = threads._under_way
+        go.set()
+    assert begun == n
+
+
 def test_one_thread_runs_quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE", FOREVER)
     jobs = Jobs()

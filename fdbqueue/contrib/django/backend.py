@@ -29,7 +29,8 @@ from fdbqueue.contrib.django.declared import declared_task
 from fdbqueue.contrib.django.options import options_of
 from fdbqueue.contrib.django.results import django_time, result_of
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.jobs import App, Retry
+from fdbqueue.jobs.app import App
+from fdbqueue.jobs.retry import Retry
 from fdbqueue.types import ItemInfo, stored_job
 
 _P = ParamSpec("_P")

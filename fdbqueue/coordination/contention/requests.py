@@ -14,9 +14,9 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import pack_staged, unpack_staged
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, write_pieces
+from fdbqueue.operations.items import BATCH_BYTES, Items, write_pieces
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT, ranges_by_life
 from fdbqueue.types import KeyValue, Transaction
 

@@ -20,14 +20,15 @@ from fdbqueue.coordination.contention.messages import MAX_CONTENT
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
 from fdbqueue.coordination.steps import sleep_on
-from fdbqueue.database.clock import milliseconds, monotonic, uuids
+from fdbqueue.database import clock
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import BATCH_BYTES, WANT_ALL, Items, clear_owned, read_payload
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.operations.items import BATCH_BYTES, Items, clear_owned, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -154,7 +155,8 @@ class StagedPops(Generic[_T]):
         self._last_number = next(self._numbers)
         may_stage = not getattr(db, "retries_hold_lock", False)
         leads, is_contended = self._leading_as is not None, now < self.contended_until
-        is_fresh = may_stage and monotonic() < self._fresh_until and (leads or not is_contended)
+        may_be_fresh = may_stage and (leads or not is_contended)
+        is_fresh = may_be_fresh and clock.monotonic() < self._fresh_until
         pops = _Pops(
             self,
             batch,
@@ -211,7 +213,7 @@ class StagedPops(Generic[_T]):
         version = tr.get_committed_version()
         if version > 0:
             self._last_version = version
-            self._fresh_until = monotonic() + _FRESH
+            self._fresh_until = clock.monotonic() + _FRESH
 
     def _resign_when_idle(self, db: Database, name: bytes) -> None:
         """Pass the leadership on once no thread of this process pops any more."""

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from fdbqueue.embedded.disk.write_ahead_log import Extent
 from fdbqueue.embedded.permissions import open_file
-from fdbqueue.embedded.ranges import Range, RangeSet, is_packed, pack_ranges, unpack_ranges
+from fdbqueue.embedded.ranges import Range, is_packed, pack_ranges, unpack_ranges
 from fdbqueue.errors import DatabaseClosed, FDBError, FilesReplaced, StorageError
 
 COMMITS_FILE = "fdbqueue.commits"
@@ -277,21 +277,6 @@ class CommitLog:
     def publish(self, tail: int, version: int) -> None:
         """Store that a commit took effect."""
         os.pwrite(self._descriptor, _PUBLISHED.pack(tail, version), _PUBLISHED_AT)
-
-    def has_written(self, ranges: list[Range], offset: int, tail: int) -> bool:
-        """Return whether a commit between two offsets wrote a key of one of the ranges.
-
-        Errors are those of `between`.
-        """
-        lowest, highest = min(ranges)[0], max(end for _, end in ranges)
-        keys: RangeSet | None = None
-        for begin, end in self.between(offset, tail):
-            # Compare with all ranges at once: most commits write elsewhere.
-            if begin < highest and lowest < end:
-                keys = keys or RangeSet(ranges)
-                if keys.overlaps(begin, end):
-                    return True
-        return False
 
     def between(self, offset: int, tail: int) -> Iterator[Range]:
         """Yield the ranges written by the commits between two offsets.

@@ -114,7 +114,7 @@ class WritersLock:
 
     def take_hold(self, deadline: float | None) -> WriteLockHold:
         """Take the lock until a transaction ends."""
-        hold = WriteLockHold(self)
+        hold = WriteLockHold()
 
         def begin() -> None:
             self._hold, self._hold_thread = hold, threading.get_ident()
@@ -210,10 +210,5 @@ class WriteLockHold:
     the second call. A transaction that is slow therefore blocks other transactions only briefly.
     """
 
-    def __init__(self, lock: WritersLock) -> None:
-        self._lock = lock
-        self.is_seen = False
-
-    def end(self) -> None:
-        """Release the lock, unless the hold has already ended."""
-        self._lock.end_hold(self)
+    is_seen = False
+    """True once `WritersLock.reclaim` has found it."""

@@ -46,7 +46,7 @@ from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.permissions import Opened
 from fdbqueue.embedded.ranges import Range
-from fdbqueue.embedded.storage import forks
+from fdbqueue.embedded.storage import conflicts, forks
 from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.owners import Owners
 from fdbqueue.embedded.storage.snapshot import Snapshot
@@ -119,8 +119,8 @@ class Storage:
         with storage_errors(path), ExitStack() as undo:
             prepare_directory(path, create)
             create_files(path)
-            self._lock = WritersLock(path / LOCK_FILE, self.is_durable)
-            undo.callback(self._lock.close)
+            self.lock = WritersLock(path / LOCK_FILE, self.is_durable)
+            undo.callback(self.lock.close)
             self.log = CommitLog(path / COMMITS_FILE)
             undo.callback(self.log.close)
             is_first = self.log.is_first()
@@ -165,7 +165,7 @@ class Storage:
         locks that only the parent holds. Open transactions then fail with 1007.
         """
         self._gate.acquire()
-        self._lock.before_fork()
+        self.lock.before_fork()
         self._close_connections()
 
     def after_fork(self, in_child: bool) -> None:
@@ -185,7 +185,7 @@ class Storage:
             self._connections.is_closed = True
             raise
         finally:
-            self._lock.after_fork(in_child)
+            self.lock.after_fork(in_child)
             self._gate.release()
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class Storage:
         with self._gate:
             self._connections.is_closed = True
             # Each of these can be repeated.
-            self._lock.close()
+            self.lock.close()
             self._close_connections()
             self.log.close()
             if self._owner is not None:
@@ -213,18 +213,13 @@ class Storage:
         """True once the database was closed."""
         return self._connections.is_closed
 
-    @property
-    def lock_waits(self) -> int:
-        """How often this process has waited for the writers' lock."""
-        return self._lock.waits
-
     # Reading
 
-    def begin(self, deadline: float | None = None) -> Snapshot:
-        """Return a snapshot of the newest version, all of which is on disk."""
+    def begin(self, deadline: float | None = None, is_ahead: bool = False) -> Snapshot:
+        """Return a snapshot of the newest version. All of it is on disk, unless `is_ahead`."""
         while True:
             try:
-                return self.read_first(GET, (b"",), deadline)[0]
+                return self.read_first(GET, (b"",), deadline, is_ahead)[0]
             except FDBError as error:
                 if error.code != 1007:  # otherwise nothing was read, so it can begin again
                     raise
@@ -321,10 +316,6 @@ class Storage:
                 del self._active[snapshot]
                 self._connections.give_back(connection)
 
-    def hold_write_lock(self, deadline: float | None) -> WriteLockHold:
-        """Take the writers' lock for a transaction that conflicted too often."""
-        return self._lock.take_hold(deadline)
-
     def read_version(self, snapshot: Snapshot, deadline: float | None) -> int:
         """Return the newest version whose state the snapshot certainly is.
 
@@ -352,7 +343,7 @@ class Storage:
 
     def _raise_ceiling(self, deadline: float | None) -> None:
         """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        commit = self._lock.run(partial(self._commit, None, [], [], []), time.monotonic())
+        commit = self.lock.run(partial(self._commit, None, [], [], []), time.monotonic())
         if self.is_durable:
             self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
         self.log.raise_ceiling(commit.ceiling)
@@ -396,7 +387,7 @@ class Storage:
         """
         if microseconds() + self.shift - began < _UNUSUAL:
             return False
-        return self._lock.run_if_free(self.log.recover)
+        return self.lock.run_if_free(self.log.recover)
 
     # Periodic work
 
@@ -418,7 +409,7 @@ class Storage:
             time.sleep(_LOOK)
             self.attempts.release()
             self._expire_old()
-            self._lock.reclaim(self._undo)
+            self.lock.reclaim(self._undo)
             self._renew()
             if (sync := self._connections.sync).is_behind:
                 with suppress(FdbqueueError):  # whatever waits for these commits raises it
@@ -430,7 +421,7 @@ class Storage:
         try:
             if self._rotation.is_due(self._connections.files.write_ahead_log):
                 with suppress(generations.Outdated):
-                    self._lock.run(self._rotate, time.monotonic() + _LOOK)
+                    self.lock.run(self._rotate, time.monotonic() + _LOOK)
             # Not longer, because this thread ends the holds that others would wait for.
             self._follow(time.monotonic() + _LOOK)
         except (FdbqueueError, sqlite3.Error, OSError):
@@ -456,7 +447,7 @@ class Storage:
             raise SyncFailed(str(self.path))
         try:
             with suppress(generations.Outdated):  # another process has just done it
-                self._lock.run(self._rotate, deadline)
+                self.lock.run(self._rotate, deadline)
         except (sqlite3.Error, OSError, UnicodeError, SyncFailed) as error:
             now = time.monotonic()
             self._next_replacement = now + _PAUSE * max(1.0, 10 * (now - began))
@@ -523,7 +514,7 @@ class Storage:
         try:
             while commit is None:
                 try:
-                    commit = self._lock.run(section, deadline, hold, before_wait)
+                    commit = self.lock.run(section, deadline, hold, before_wait)
                 except generations.Outdated:
                     self._follow(deadline)
         except BaseException:
@@ -626,10 +617,8 @@ class Storage:
             if snapshot in self._active and snapshot.connection.in_transaction:
                 snapshot.connection.execute("ROLLBACK")
         tail = self.log.published[0]
-        if reads and tail != snapshot.offset:
-            if self.log.has_written(reads, snapshot.offset, tail):
-                raise FDBError(1020)
-            snapshot.offset = tail
+        conflicts.check(reads, self.log, snapshot.offset, tail)
+        snapshot.offset = tail
 
     def _undo(self) -> None:
         """Undo the remains of a section that failed or was interrupted at any point."""
@@ -670,9 +659,8 @@ class Storage:
             if snapshot is not None:
                 if time.monotonic() > snapshot.expires:
                     raise snapshot.too_old()
-                has_missed = reads and offset != snapshot.offset
-                if has_missed and self.log.has_written(reads, snapshot.offset, offset):
-                    raise FDBError(1020)
+                if offset != snapshot.offset:
+                    conflicts.check(reads, self.log, snapshot.offset, offset)
             self.log.begin(time.monotonic_ns() // 1000 + self.shift)
             version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
             try:

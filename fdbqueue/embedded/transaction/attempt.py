@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, key_size_limit
@@ -19,11 +19,13 @@ from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.embedded.storage.owners import Reference
 from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, Snapshot
 from fdbqueue.embedded.storage.sql_writer import GET
-from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
 from fdbqueue.embedded.transaction.write_map import NO_VALUE, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.storage.storage import Storage
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -68,7 +70,7 @@ class Held:
             self.storage.end(snapshot)
         hold, self.write_lock = self.write_lock, None
         if hold is not None:
-            hold.end()
+            self.storage.lock.end_hold(hold)
         self.let_go()
 
     def let_go(self) -> None:
@@ -82,7 +84,7 @@ class Held:
         self.release()
         stamp, self.versionstamp = self.versionstamp, None
         if stamp is not None:
-            stamp.finish(None, FDBError(code))
+            stamp.finish(FDBError(code))
 
     def end_watches(self, error: BaseException) -> None:
         """Fail the watches that were not set by a commit."""
@@ -215,7 +217,7 @@ class Attempt:
         held = self.held
         self.storage.attempts.add(self, held)
         if self._starved and self.version is None and held.write_lock is None:
-            held.write_lock = self.storage.hold_write_lock(self.deadline)
+            held.write_lock = self.storage.lock.take_hold(self.deadline)
         snapshot, rows = self.storage.read_first(
             statement, parameters, self.deadline, self.reads_ahead
         )
@@ -228,27 +230,10 @@ class Attempt:
         held.snapshot = snapshot
         return snapshot, rows
 
-    def confirm_reads(self) -> None:
-        """Return once everything that was read is on disk."""
-        if self.held.snapshot is not None:
-            self.storage.confirm(self.held.snapshot, self.deadline)
-
     def finish(self, code: int) -> None:
         """Make every further operation fail. The watches end when the attempt is dropped."""
         self.end(code)
         self.held.finish(code)
-
-    def read_version(self) -> int:
-        """Return the version that the transaction reads at, also after its commit."""
-        if not self.is_unrestricted and (code := self.deferred or self.ended()):
-            raise FDBError(code)
-        if self.version is None:
-            snapshot = self.held.snapshot or self.view()
-            present = snapshot.present
-            if present is None:
-                present = self.storage.read_version(snapshot, self.deadline)
-            self.version = present
-        return self.version
 
     def commit(self) -> tuple[int, Callable[[], None] | None]:
         """Commit the writes; return the version, which is -1 if there are none.

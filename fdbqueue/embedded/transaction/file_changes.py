@@ -13,9 +13,10 @@ from pathlib import Path
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
 _NOTICES = 65_536  # bytes, more than all notices of one file, because equal ones are merged
 
-# A commit writes to the file several times. So a wait ends this long after the first write.
+# A commit writes to the file several times. While commits follow each other, a wait ends this long
+# after the first write.
 _SETTLE = 0.0005  # seconds
-_MAX_WAIT = 1.0  # seconds
+_BUSY = 0.01  # seconds between changes that follow each other
 
 # Without notices, a wait is a share of the time since the last change, within bounds in seconds.
 _SHARE = 1 / 20
@@ -35,16 +36,19 @@ class FileChanges:
             self._ready = select.poll()
             self._ready.register(self._notices, select.POLLIN)
 
-    def wait(self, quiet: float) -> None:
-        """Return soon after the next write, or the first since the last call; or after a second.
+    def wait(self, changed: float, longest: float) -> None:
+        """Return soon after the next write, or the first since the last call; or after the longest.
 
         Args:
-            quiet: The seconds since the file changed last.
+            changed: When the file changed last, by `time.monotonic()`.
+            longest: The most seconds to wait.
         """
         if self._notices is None:
-            time.sleep(min(_MAX_POLL, max(_MIN_POLL, _SHARE * quiet)))
-        elif self._ready.poll(1000 * _MAX_WAIT):
-            time.sleep(_SETTLE)
+            quiet = time.monotonic() - changed
+            time.sleep(min(_MAX_POLL, longest, max(_MIN_POLL, _SHARE * quiet)))
+        elif self._ready.poll(1000 * longest):
+            if time.monotonic() - changed < _BUSY:
+                time.sleep(_SETTLE)
             os.read(self._notices, _NOTICES)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
-from functools import partial
+from functools import partial, total_ordering
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
@@ -116,18 +116,18 @@ class Future(Generic[_T]):
         return ready[0]
 
 
-class _SlowFuture(Future[None]):
-    """A future without a result that takes time."""
+class _SlowFuture(Future[Any]):
+    """A future that takes time."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
         self._result = self._error = None
 
-    def wait(self) -> None:
-        """Wait until the future is ready; raise its error, if there is one."""
+    def wait(self) -> Any:
+        """Return the result once it is ready, or raise its error."""
         self.block_until_ready()
-        super().wait()
+        return super().wait()
 
 
 class CommitFuture(_SlowFuture):
@@ -195,24 +195,18 @@ class Pause(_SlowFuture):
         timer.start()
 
 
-class WatchFuture(_SlowFuture):
-    """A future that is ready once the watched key has changed, or the watch is given up.
+class _Promise(_SlowFuture):
+    """A future that is ready once `finish` is called.
 
     A waiting thread uses a lock of its own instead of a `threading.Event`. An interrupt inside an
     event leaves the event's lock held, and the next thread that sets the event hangs.
     """
-
-    __slots__ = ("__weakref__", "_callbacks", "_is_ready", "_lock", "_on_cancel", "database")
-
-    database: object
-    """The database, which must stay open while a thread waits."""
 
     def __init__(self) -> None:
         super().__init__()
         self._is_ready = False
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
-        self._on_cancel: Callable[[WatchFuture], object] | None = None
 
     def finish(self, error: BaseException | None = None) -> None:
         """Make the future ready. Only the first call has an effect."""
@@ -226,11 +220,11 @@ class WatchFuture(_SlowFuture):
             super().on_ready(callback)
 
     def is_ready(self) -> bool:
-        """Return whether the key has changed or the watch was given up."""
+        """Return whether the future was finished."""
         return self._is_ready
 
     def block_until_ready(self) -> None:
-        """Wait until the key changes or the watch is given up."""
+        """Wait until the future is finished."""
         woken = threading.Lock()
         woken.acquire()
         self.on_ready(lambda _: woken.release())
@@ -246,6 +240,20 @@ class WatchFuture(_SlowFuture):
                 return
         super().on_ready(callback)
 
+
+class WatchFuture(_Promise):
+    """A future that is ready once the watched key has changed, or the watch is given up."""
+
+    database: object
+    """The database, which must stay open while a thread waits."""
+    is_ahead: bool
+    """Whether it may be ready before the change is on disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ahead = False
+        self._on_cancel: Callable[[WatchFuture], object] | None = None
+
     def when_cancelled(self, action: Callable[[WatchFuture], object]) -> None:
         """Call `action` when the watch is given up."""
         self._on_cancel = action
@@ -257,6 +265,7 @@ class WatchFuture(_SlowFuture):
             self._on_cancel(self)
 
 
+@total_ordering
 class _Bytes(Future[Any]):
     """A future that behaves like the bytes it holds: comparison, methods and `bytes(...)`."""
 
@@ -348,20 +357,8 @@ class _Bytes(Future[Any]):
     def __eq__(self, other: object) -> bool:
         return bool(self.value == _plain(other))
 
-    def __ne__(self, other: object) -> bool:
-        return bool(self.value != _plain(other))
-
     def __lt__(self, other: bytes | _Bytes) -> bool:
         return bool(self.value < _plain(other))
-
-    def __le__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value <= _plain(other))
-
-    def __gt__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value > _plain(other))
-
-    def __ge__(self, other: bytes | _Bytes) -> bool:
-        return bool(self.value >= _plain(other))
 
 
 def _plain(value: Any) -> Any:
@@ -390,36 +387,8 @@ class Key(_Bytes):
     value: bytes
 
 
-class VersionstampFuture(Key):
-    """The versionstamp of a transaction, ready once it is committed."""
-
-    __slots__ = ("_ready",)
-
-    def __init__(self) -> None:
-        self._error = None
-        self._ready = threading.Event()
-
-    def finish(self, stamp: bytes | None, error: FDBError | None = None) -> None:
-        """Make the versionstamp ready, or its error. Only the first call has an effect."""
-        if not self._ready.is_set():
-            self._error = error
-            if stamp is not None:
-                self.value = stamp
-            self._ready.set()
-
-    def is_ready(self) -> bool:
-        """Return whether the transaction has ended."""
-        return self._ready.is_set()
-
-    def block_until_ready(self) -> None:
-        """Wait until the transaction has ended."""
-        while not self._ready.wait(1.0):
-            pass
-
-    def wait(self) -> Self:
-        """Wait for the commit; return the versionstamp, or raise its error."""
-        self.block_until_ready()
-        return super().wait()
+class VersionstampFuture(_Promise, Key):
+    """The versionstamp of a transaction, ready once it is committed. `value` is set before that."""
 
 
 class KeyValue(NamedTuple):

@@ -57,6 +57,16 @@ class _Options:
     """A `set_...` method for every option that the binding has in this scope."""
 
     _scope: dict[str, Any]
+    _counted: Settings | Attempt
+    """What has the counter of enables and disables of reads of own writes."""
+
+    def set_snapshot_ryw_enable(self) -> None:
+        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
+        self._counted.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
+        self._counted.snapshot_ryw -= 1
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("set_") and name[4:] in self._scope:
@@ -74,7 +84,7 @@ class DatabaseOptions(_Options):
     _scope = fdboptions.DatabaseOption
 
     def __init__(self, defaults: Settings) -> None:
-        self._settings = defaults
+        self._settings = self._counted = defaults
 
     def set_max_watches(self, watches: int) -> None:
         """Set the number of outstanding watches; a lower one ends none that there are."""
@@ -100,14 +110,6 @@ class DatabaseOptions(_Options):
         """Raise 2108: reads of unreadable keys are not supported."""
         raise FDBError(2108)  # an error is better than a wrong result
 
-    def set_snapshot_ryw_enable(self) -> None:
-        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
-        self._settings.snapshot_ryw += 1
-
-    def set_snapshot_ryw_disable(self) -> None:
-        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
-        self._settings.snapshot_ryw -= 1
-
 
 class TransactionOptions(_Options):
     """The options of one transaction.
@@ -125,7 +127,7 @@ class TransactionOptions(_Options):
         own_settings: Callable[[], Settings],
         apply_timeout: Callable[[], None],
     ) -> None:
-        self._attempt = attempt
+        self._attempt = self._counted = attempt
         self._own_settings = own_settings
         self._apply_timeout = apply_timeout
 
@@ -153,14 +155,6 @@ class TransactionOptions(_Options):
     def set_size_limit(self, size: int) -> None:
         """Set the size limit, in bytes, from 32 to 10,000,000."""
         self._set("size_limit", size, 32, TRANSACTION_SIZE_LIMIT)
-
-    def set_snapshot_ryw_enable(self) -> None:
-        """Let snapshot reads see the transaction's own writes. Undoes one disable."""
-        self._attempt.snapshot_ryw += 1
-
-    def set_snapshot_ryw_disable(self) -> None:
-        """Hide the transaction's own writes from snapshot reads. Undoes one enable."""
-        self._attempt.snapshot_ryw -= 1
 
     def set_read_your_writes_disable(self) -> None:
         """Hide the transaction's own writes from its reads. Too late (2000) after the first one."""

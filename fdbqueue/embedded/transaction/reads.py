@@ -204,9 +204,18 @@ class TransactionRead:
         return self.get(key)
 
     def get_read_version(self) -> Future[int]:
-        """Return the version that the transaction reads at."""
+        """Return the version that the transaction reads at, also after its commit."""
+        attempt = self._attempt
         try:
-            return Future(self._attempt.read_version())
+            if not attempt.is_unrestricted and (code := attempt.deferred or attempt.ended()):
+                raise FDBError(code)
+            if attempt.version is None:
+                view = attempt.held.snapshot or attempt.view()
+                if view.present is None:
+                    attempt.version = attempt.storage.read_version(view, attempt.deadline)
+                else:
+                    attempt.version = view.present
+            return Future(attempt.version)
         except FdbqueueError as error:
             return Future(0, error)
 

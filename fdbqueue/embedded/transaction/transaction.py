@@ -312,7 +312,9 @@ class Transaction(TransactionRead, Writes):
             SyncFailed: The disk did not confirm it.
             FDBError: 1031, the disk did not confirm it before the timeout.
         """
-        self._attempt.confirm_reads()
+        held = self._attempt.held
+        if held.snapshot is not None:
+            held.storage.confirm(held.snapshot, self._attempt.deadline)
 
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
@@ -336,6 +338,15 @@ class Transaction(TransactionRead, Writes):
             attempt.held.watches += ((key, value, future),)
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
+        return future
+
+    def watch_ahead(self, key: KeyLike) -> WatchFuture:
+        """Return a watch that may be ready before the change is on disk.
+
+        Only for code that then reads what has changed: that read waits for the disk.
+        """
+        future = self.watch(key)
+        future.is_ahead = True
         return future
 
     def commit(self) -> Future[None]:
@@ -371,7 +382,7 @@ class Transaction(TransactionRead, Writes):
                 if isinstance(error, FdbqueueError):
                     attempt.held.end_watches(fresh(error))
                 if attempt.held.versionstamp is not None and isinstance(error, FDBError):
-                    attempt.held.versionstamp.finish(None, FDBError(2020))
+                    attempt.held.versionstamp.finish(FDBError(2020))
                 raise
             if attempt.held.versionstamp is not None:
                 self._finish_versionstamp(attempt.held.versionstamp)
@@ -387,9 +398,10 @@ class Transaction(TransactionRead, Writes):
 
     def _finish_versionstamp(self, future: VersionstampFuture) -> None:
         if self._committed_version < 0:
-            future.finish(None, FDBError(2021))
+            future.finish(FDBError(2021))
         else:
-            future.finish(self._committed_version.to_bytes(8, "big") + b"\0\0")
+            future.value = self._committed_version.to_bytes(8, "big") + b"\0\0"
+            future.finish()
 
     def _set_watches(self) -> None:
         held = self._attempt.held

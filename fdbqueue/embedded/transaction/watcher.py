@@ -10,6 +10,7 @@ import _thread
 import threading
 import time
 from contextlib import closing
+from operator import attrgetter
 
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.storage.storage import Storage
@@ -17,7 +18,8 @@ from fdbqueue.embedded.transaction.file_changes import FileChanges
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
-_COMMITTING = 0.005  # seconds between looks whether a commit has ended, or its process was killed
+_MAX_WAIT = 1.0  # seconds between looks whether the database was closed
+_COMMITTING = 0.005  # seconds between looks whether the process of a commit was killed
 
 
 class Watcher:
@@ -94,20 +96,16 @@ class Watcher:
                 if not watches:
                     self._is_running = False
                     return
-            now = time.monotonic()
             if (tail, version) != seen:
-                moved = now
+                moved = time.monotonic()
                 if not self._look(watches):
                     continue
                 seen = tail, version
-            if is_committing:
-                time.sleep(_COMMITTING)
-            else:
-                changes.wait(now - moved)
+            changes.wait(moved, _COMMITTING if is_committing else _MAX_WAIT)
 
     def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
         """Finish the watches whose keys changed; return false if that took too long."""
-        snapshot = self._storage.begin()
+        snapshot = self._storage.begin(is_ahead=True)
         try:
             changed = [
                 future for future, (key, value) in watches.items() if snapshot.get(key) != value
@@ -118,7 +116,9 @@ class Watcher:
             return False  # for example because the process was stopped in between
         finally:
             self._storage.end(snapshot)
-        for future in changed:
+        for future in sorted(changed, key=attrgetter("is_ahead"), reverse=True):
+            if not future.is_ahead:
+                self._storage.confirm(snapshot, None)
             self._forget(future)
             future.finish()
         return True

@@ -11,6 +11,7 @@ import {
 
 const FIRST = 100; // items of the first page, which is read again and again
 const MORE = 500; // items of those that follow
+const SORTED = 5000; // dead letters that are read to sort them by time
 const MANY = 400; // after looking at this many items, a request is repeated less often
 const SLOW = 5; // only every fifth time
 
@@ -58,13 +59,25 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     ...parameters(asked), limit, after, reverse: asked.order === "reverse" ? true : undefined,
   });
 
+  /** Read the first page; dead letters that are shown by time together, up to a limit. */
+  async function first(asked) {
+    if (!isByTime()) return read(asked, FIRST);
+    const page = await read(asked, MORE);
+    while (asked === filters && page.next !== null && page.scanned < SORTED) {
+      const { items, next, scanned } = await read(asked, MORE, page.next);
+      page.items.push(...items);
+      [page.next, page.scanned] = [next, page.scanned + scanned];
+    }
+    return page;
+  }
+
   /** Read the first page, unless that is too much at a time, or the user has gone on from it. */
   async function load() {
     const isKept = () => !isOver && (isSearching || pages.length > 1);
     if (isKept() || (!isOver && pages.length && scanned() > MANY && round++ % SLOW !== 0)) return;
     const asked = filters;
     try {
-      const page = await read(asked, isByTime() ? MORE : FIRST);
+      const page = await first(asked);
       if (asked !== filters || isKept()) return; // the user wants something else by now
       [pages, problem, isOver] = [[page], null, false];
     } catch (error) {

@@ -70,7 +70,8 @@ function workerCard(worker, items, refresh) {
     h("dl.facts", {},
       fact("Queue", queueLink(worker.queue)),
       fact("Holds", plural(items.length, "item")),
-      fact("Concurrency", number(worker.concurrency)),
+      fact("Concurrency", number(worker.concurrency)
+        + (worker.at_most < worker.concurrency ? `, at most ${number(worker.at_most)} of this queue` : "")),
       fact("Host", `${worker.host}, process ${worker.pid}`),
       fact("Started", ago(worker.since)),
       h("div", {}, h("dt", {}, "Last seen"), h("dd", { data: { seen: worker.name } }, ago(worker.seen)))),

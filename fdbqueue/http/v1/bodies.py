@@ -22,7 +22,7 @@ from pydantic import (
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
 from fdbqueue.queue.settings import LIMITS
-from fdbqueue.types import State, UniqueUntil
+from fdbqueue.types import Missed, Overlap, State, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -552,6 +552,54 @@ class WorkerList(BaseModel):
     """The running workers."""
 
     workers: list[dict[str, Any]]
+
+
+class NewSchedule(_Request):
+    """A schedule: what it pushes, and when."""
+
+    item: JsonValue = Field(description="The value that it pushes.")
+    priority: Priority | None = Field(None, description="By default 0.")
+    cron: Text | None = Field(None, description="The times, as five fields of cron, or six.")
+    every: Annotated[float, Field(ge=1, lt=_MAX_SECONDS)] | None = Field(
+        None, description="Seconds between ticks, instead of `cron`."
+    )
+    tz: Text = Field("UTC", description="The time zone of `cron`.")
+    missed: Missed = Field("latest", description="Which ticks to push for that were found late.")
+    overlap: Overlap = Field(
+        "allow", description="What to do while the item of the last tick has not ended."
+    )
+
+
+class Schedule(BaseModel):
+    """A schedule and its state."""
+
+    name: str
+    value: JsonValue
+    priority: Any
+    cron: str | None
+    every: float | None
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    paused: bool
+    next_tick: datetime | None
+    last_tick: datetime | None
+    last_item: str | None
+    declared_at: datetime | None
+    pushed: int
+    skipped: int
+
+
+class ScheduleList(BaseModel):
+    """The schedules of a queue."""
+
+    schedules: list[Schedule]
+
+
+class ScheduleRun(BaseModel):
+    """The item that was pushed."""
+
+    id: str
 
 
 class Problem(BaseModel):

@@ -120,6 +120,9 @@ async def push_one(request: Request) -> Response:
     if "idempotency-key" in request.headers:
         id, *known = await _push_once(request, call, partial(_push_ids, call))
         return json_response({"id": id, "is_new": not known}, 201)
+    if call.body.unique is not None:  # it shares no transaction with other pushes
+        id, is_new = await aio.run(push, call.served.db, call.queue, call.body)
+        return json_response({"id": id, "is_new": is_new}, 201)
     args, kwargs = push_arguments(call.queue, call.body)
     handle: Any = call.handle
     id, is_new = pushed(call.queue, await handle.push(call.served.db, *args, **kwargs))

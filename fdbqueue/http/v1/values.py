@@ -12,7 +12,8 @@ from fdbqueue.errors import QueueFull
 from fdbqueue.http.v1.bodies import Push
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
-from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction
+from fdbqueue.queue.task import push_task
+from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor
 
 AnyQueue: TypeAlias = BaseQueue[Any]
 """A queue of any kind."""
@@ -85,9 +86,14 @@ def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
     return (body.item,), options
 
 
-def push(tr: Transaction, queue: Any, body: Push) -> tuple[str, bool]:
-    """Push an item in a transaction; return its id, and if it is new. Raise `QueueFull`."""
+def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
+    """Push an item; return its id, and if it is new. Raise `QueueFull`."""
     args, kwargs = push_arguments(queue, body)
+    if options_of(queue).kind == "task" and body.unique is not None:
+        stored = push_task(queue, tr, kwargs)
+        if stored is None:
+            raise full(queue)
+        return stored
     return pushed(queue, queue.push(tr, *args, **kwargs))
 
 

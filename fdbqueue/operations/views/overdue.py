@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from fdbqueue.layout.items import Counters, StoredItem
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_claim, decode_expiry, header_of, with_header
-from fdbqueue.operations.items import WANT_ALL, Items, LocatedItem
+from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.timers import (
     LEASE_OVER,
     Fate,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.items import WANT_ALL
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import ReadTransaction
 

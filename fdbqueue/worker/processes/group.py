@@ -14,6 +14,7 @@ from typing import NoReturn
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
+from fdbqueue.worker.handler import IN_THREAD
 from fdbqueue.worker.health import serving_health
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.signals import stopping_on_signals
@@ -46,6 +47,7 @@ def run_together(
     max_jobs: int | None = None,
     max_memory: int | None = None,
     health: int | str | None = None,
+    kill: Callable[[], object] = lambda: None,
 ) -> WorkerReport:
     """Run workers in threads until all of them have ended; the error of one stops the others.
 
@@ -62,6 +64,7 @@ def run_together(
         max_memory: The bytes of resident memory after which no others begin.
         health: Where to answer health checks, as for `Worker.run`; the first of several processes
             does so.
+        kill: Called before a second signal, also one to the parent, ends the process.
 
     Returns:
         The work of all of them.
@@ -96,11 +99,11 @@ def run_together(
 
     threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
     with (
-        serving_health(health if parent is None or parent.number == 1 else None, trouble),
-        stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers))),
+        serving_health(own_health(health), trouble),
+        stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers)), kill),
     ):
         if parent is not None:
-            parent.stop_with(stop)
+            parent.stop_with(stop, kill)
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -113,6 +116,15 @@ def run_together(
     if parent is not None:
         parent.report(report, is_drained=drain and not limits.is_over)
     return report
+
+
+def own_health(health: int | str | None) -> int | str | None:
+    """Return where this process answers health checks; of several processes, the first one does.
+
+    >>> own_health(9200)
+    9200
+    """
+    return health if parent is None or parent.number == 1 else None
 
 
 def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
@@ -130,11 +142,17 @@ def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], process
 
 def exit_after_work(code: int) -> NoReturn:
     """Exit from this process, although threads may hang that Python would wait for."""
-    if _has_hung:
+    in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
+    if _has_hung or any(map(_goes_on, in_thread)):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    thread.join(_LOOK)  # most have no function left to call, and end at once
+    return thread.is_alive()
 
 
 class _Limits:

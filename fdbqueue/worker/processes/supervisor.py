@@ -26,6 +26,7 @@ _log = logging.getLogger("fdbqueue.worker")
 
 _VARIABLE = "FDBQUEUE_SUPERVISOR"
 _LOOK = 0.1  # seconds between looks at the processes
+_LAST = 5.0  # seconds that a process has to kill what it runs, and itself
 _FIRST = 1.0  # seconds from the death of a process to the start of another one, at first
 LONGEST = 60.0
 """Seconds from the death of a process to the start of another one, at most."""
@@ -49,12 +50,15 @@ class Parent:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
 
-    def stop_with(self, stop: Callable[[], object]) -> None:
-        """Call `stop` when the parent wants so, or has died."""
+    def stop_with(self, stop: Callable[[], object], kill: Callable[[], object]) -> None:
+        """Call `stop` when the parent wants so, or has died; end when it kills, after `kill`."""
 
         def wait() -> None:
             self._socket.recv(1)
             stop()
+            if self._socket.recv(1):
+                kill()
+                os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=wait, daemon=True).start()
 
@@ -80,6 +84,13 @@ class _Slot:
     due: float = 0.0
     deaths: int = 0
     is_over: bool = False
+    is_told: bool = False
+
+    def send(self, message: bytes) -> None:
+        """Send a byte that tells the process to stop, or two to kill what it runs and itself."""
+        if self.socket is not None:
+            with suppress(OSError):  # it has ended
+                self.socket.send(message)
 
 
 class Supervisor:
@@ -107,10 +118,15 @@ class Supervisor:
         if self._stopped_at is None:
             self._stopped_at = time.monotonic()
 
-    def kill(self) -> None:
-        """Kill all processes; the jobs that they run come back after their leases."""
+    def kill(self, patience: float = _LAST) -> None:
+        """Kill all processes and what they run; their jobs come back after their leases."""
+        for slot in self._slots:
+            slot.send(b"!!")
+        end = time.monotonic() + patience
         for slot in self._slots:
             if slot.process is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    slot.process.wait(max(0, end - time.monotonic()))
                 slot.process.kill()
 
     def run(self) -> WorkerReport:
@@ -140,7 +156,9 @@ class Supervisor:
         elif (code := slot.process.poll()) is not None:
             self._note_end(slot, slot.process.pid, code)
         elif self._stopped_at is not None and slot.socket is not None:
-            slot.socket.shutdown(socket.SHUT_WR)
+            if not slot.is_told:
+                slot.is_told = True
+                slot.send(b"!")
             if now > self._stopped_at + self._grace + _PATIENCE:
                 _log.error("process %d hangs, and is killed", slot.process.pid)
                 slot.process.kill()
@@ -153,7 +171,7 @@ class Supervisor:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, _VARIABLE: f"{theirs.fileno()}:{slot.number}"},
             )
-        slot.socket, slot.began = ours, time.monotonic()
+        slot.socket, slot.began, slot.is_told = ours, time.monotonic(), False
         _log.info("process %d of %d: pid %d", slot.number, len(self._slots), slot.process.pid)
 
     def _note_end(self, slot: _Slot, pid: int, code: int) -> None:

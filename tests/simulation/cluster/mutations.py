@@ -114,10 +114,10 @@ def _order_by_chance() -> None:
     """Items of a priority are in random order."""
     from fdbqueue.operations.items import Items
 
-    def next_count(next_count: Callable[..., int]) -> Callable[..., int]:
-        return lambda self, tr, tail: next_count(self, tr, tail) * 2_654_435_761 % 2**32
+    def take_count(take_count: Callable[..., int]) -> Callable[..., int]:
+        return lambda self, tr, tail: take_count(self, tr, tail) * 2_654_435_761 % 2**32
 
-    _change(Items, "_next_count", next_count)
+    _change(Items, "take_count", take_count)
 
 
 @_found_by("databases", "woken late", "got nothing")

@@ -12,8 +12,13 @@ from fdbqueue.contrib.django.api import task_backends
 from fdbqueue.contrib.django.backend import FdbqueueBackend
 from fdbqueue.contrib.django.running import worker_app
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.jobs.processes import shared_database
+from fdbqueue.queue.arguments import validate_number
+from fdbqueue.worker.processes.group import exit_after_work, summary_of
+from fdbqueue.worker.processes.supervisor import Supervisor, parent
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
+_GRACE = 10.0  # seconds that running tasks have to end, as by default of `App.work`
 
 
 class Command(BaseCommand):
@@ -38,6 +43,7 @@ class Command(BaseCommand):
             default="30s",
             help="Time until others take over from a worker that died (default: %(default)s).",
         )
+        add("--processes", type=int, help="Run tasks in this number of processes, from 1.")
         add("--name", help="Name of the worker (default: the host and the process id).")
         add("--drain", action="store_true", help="Exit when no task is ready.")
 
@@ -48,6 +54,7 @@ class Command(BaseCommand):
         backend: str,
         concurrency: int,
         lease: str,
+        processes: int | None,
         name: str | None,
         drain: bool,
         verbosity: int,
@@ -70,9 +77,19 @@ class Command(BaseCommand):
             logger.setLevel(_LEVELS.get(verbosity, logging.DEBUG))
         try:
             app = worker_app(chosen)
-            report = app.work(*names, concurrency=concurrency, lease=lease, name=name, drain=drain)
+            if processes is None or parent is not None:
+                options: dict[str, Any] = {"lease": lease, "name": name, "drain": drain}
+                report = app.work(*names, concurrency=concurrency, **options)
+            else:
+                validate_number(processes, "processes", 1, "processes")
+                shared_database(app)
+                logger.info(summary_of(app.db, names, sorted(app.jobs), processes))
+                command = [sys.executable, *sys.orig_argv[1:]]
+                report = Supervisor(command, processes, grace=_GRACE).run()
         except (FdbqueueError, ValueError) as error:
             raise CommandError(str(error)) from error
+        if parent is not None:
+            exit_after_work(0)
         if verbosity:
             self.stdout.write(f"{report.done:,} done, {report.failed:,} failed")
         if drain and report.failed:

@@ -1,0 +1,102 @@
+"""Schedules of a queue: their list, changes, and a run at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Response
+from starlette.exceptions import HTTPException
+
+from fdbqueue import aio
+from fdbqueue.http.responses import json_response
+from fdbqueue.http.routing import decoded
+from fdbqueue.http.served import ServedQueues
+from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.parameters import AdminOf, ReadOf, known_parameters
+from fdbqueue.http.v1.values import exact_priority, json_queue
+from fdbqueue.queue.schedules import Schedules, schedule_as_json
+
+router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+
+_PATH = "/queues/{name}/schedules"
+_ONE = f"{_PATH}/{{schedule}}"
+
+_Schedule = Annotated[
+    str, Path(min_length=1, max_length=255, description="The schedule's name, with `/` as `%2F`.")
+]
+
+
+async def _schedules(served: ServedQueues, name: str) -> Schedules[Any]:
+    queue = json_queue((await served.queue(name)).queue)
+    if queue.kind == "task":
+        raise HTTPException(422, "a task queue has no schedules")
+    return queue.schedules
+
+
+def _found(is_found: bool, schedule: str) -> Response:
+    if not is_found:
+        raise HTTPException(404, f"there is no schedule {decoded(schedule)!r}")
+    return Response(status_code=204)
+
+
+@router.get(_PATH, response_model=bodies.ScheduleList)
+async def schedules(served: ServedQueues, name: ReadOf) -> Response:
+    """Return the schedules of a queue, by name."""
+    found = await aio.run((await _schedules(served, name)).all, served.db)
+    return json_response({"schedules": [*map(schedule_as_json, found)]})
+
+
+@router.put(_ONE, response_model=bodies.Schedule)
+async def put_schedule(
+    served: ServedQueues, name: AdminOf, schedule: _Schedule, body: bodies.NewSchedule
+) -> Response:
+    """Add a schedule, or change the one of this name; the first push or schedule makes the queue.
+
+    A schedule that exists keeps its state, and its next tick unless its timing changes.
+    """
+    queue = json_queue((await served.queue(name, must_exist=False)).queue)
+    if queue.kind == "task":
+        raise HTTPException(422, "a task queue has no schedules")
+    options = body.model_dump(exclude_none=True, exclude={"item", "priority"})
+    level = exact_priority(queue, body.priority)
+    known, schedules = decoded(schedule), queue.schedules
+    await aio.run(schedules.add, served.db, known, body.item, level, **options)
+    found = await aio.run(schedules.get, served.db, known)
+    if found is None:  # another client has removed it meanwhile
+        raise HTTPException(404, f"there is no schedule {known!r}")
+    return json_response(schedule_as_json(found))
+
+
+@router.delete(_ONE, status_code=204)
+async def remove_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
+    """Remove a schedule; the items that it has pushed stay."""
+    schedules = await _schedules(served, name)
+    return _found(await aio.run(schedules.remove, served.db, decoded(schedule)), schedule)
+
+
+@router.post(f"{_ONE}/pause", status_code=204)
+async def pause_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
+    """Let a schedule push nothing until it is resumed."""
+    schedules = await _schedules(served, name)
+    return _found(await aio.run(schedules.pause, served.db, decoded(schedule)), schedule)
+
+
+@router.post(f"{_ONE}/resume", status_code=204)
+async def resume_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
+    """Let a schedule go on with its next tick; it has not missed those in between."""
+    schedules = await _schedules(served, name)
+    return _found(await aio.run(schedules.resume, served.db, decoded(schedule)), schedule)
+
+
+@router.post(f"{_ONE}/run", status_code=201, response_model=bodies.ScheduleRun)
+async def run_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
+    """Push the item of a schedule now, and return its id.
+
+    409 if its ticks do not overlap and the last item has not ended.
+    """
+    schedules, known = await _schedules(served, name), decoded(schedule)
+    id = await aio.run(schedules.run_now, served.db, known)
+    if id is None:
+        _found(await aio.run(schedules.get, served.db, known) is not None, schedule)
+        raise HTTPException(409, f"the last item of the schedule {known!r} has not ended")
+    return json_response({"id": id}, 201)

@@ -1,0 +1,204 @@
+"""Schedules that an app declares: they run at their ticks, and code and database agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import InvalidSchedule
+from fdbqueue.jobs import App, Context, DuplicateSchedule, InvalidArguments
+from fdbqueue.queue.schedules import Schedule
+from fdbqueue.testing import Clock
+from fdbqueue.types import Database
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with Clock() as clock:
+        yield clock
+
+
+def only(app: App) -> Schedule:
+    (schedule,) = app.schedules.all()
+    return schedule
+
+
+def test_a_declared_job_runs_at_its_ticks(app: App, name: str, clock: Clock) -> None:
+    ran: list[tuple[datetime | None, str, int]] = []
+
+    @app.every("1h", args=["sales"], kwargs={"n": 3})
+    @app.job(queue=name, name="report")
+    def report(context: Context, of: str, *, n: int = 1) -> None:
+        ran.append((context.tick, of, n))
+
+    app.work(drain=True)
+    first = clock.now().replace(minute=0, second=0, microsecond=0) + HOUR
+    for n in range(3):
+        clock.advance(first + n * HOUR - clock.now())
+        app.work(drain=True)
+    assert ran == [(first + n * HOUR, "sales", 3) for n in range(3)]
+    report.push("now")
+    app.work(drain=True)
+    assert ran[-1] == (None, "now", 1)
+
+
+def test_a_job_may_have_several_schedules(app: App, name: str) -> None:
+    @app.cron("0 3 * * *", name="nightly", kwargs={"full": True})
+    @app.cron("*/5 * * * *", tz="Europe/Lisbon", missed="skip", overlap="queue")
+    @app.job(queue=name, name="report")
+    def report(full: bool = False) -> None: ...
+
+    app.schedules.store_declared([name])
+    nightly, report_often = app.schedules.all()
+    assert (nightly.name, nightly.cron, nightly.value["kwargs"]) == (
+        *("nightly", "0 3 * * *"),
+        {"full": True},
+    )
+    assert (report_often.name, report_often.tz) == ("report", "Europe/Lisbon")
+    assert (report_often.missed, report_often.overlap) == ("skip", "queue")
+
+
+def test_mistakes_are_errors_at_import(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def report(of: str) -> None: ...
+
+    with pytest.raises(InvalidSchedule, match="Bad hour"):
+        app.cron("0 25 * * *", args=["a"])(report)
+    with pytest.raises(InvalidSchedule, match="at least 1 second"):
+        app.every(0.1, args=["a"])(report)
+    with pytest.raises(InvalidArguments):
+        app.every("1h")(report)
+    with pytest.raises(TypeError, match=r"write @app.job\(\) below it"):
+        app.every("1h")(lambda: None)  # type: ignore[type-var]
+    app.every("1h", args=["a"])(report)
+    with pytest.raises(DuplicateSchedule):
+        app.every("2h", args=["b"])(report)
+
+
+def test_a_changed_declaration_replaces_the_stored_one(db: Database, name: str) -> None:
+    def app_with(*args: int, expression: str) -> App:
+        app = App(db)
+
+        @app.cron(expression, args=args)
+        @app.job(queue=name, name="report")
+        def report(*pages: int) -> None: ...
+
+        return app
+
+    old, new = app_with(1, expression="0 3 * * *"), app_with(2, 3, expression="30 4 * * *")
+    old.schedules.store_declared([name])
+    before = only(old)
+    new.schedules.store_declared([name])
+    after = only(old)
+    assert (before.value["args"], after.value["args"]) == ([1], [2, 3])
+    assert before.next_tick is not None
+    assert after.next_tick is not None
+    assert (before.next_tick.hour, after.next_tick.hour) == (3, 4)
+
+
+def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
+    app: App, name: str, clock: Clock
+) -> None:
+    ran: list[datetime | None] = []
+
+    @app.every("1h")
+    @app.job(queue=name, name="report")
+    def report(context: Context) -> None:
+        ran.append(context.tick)
+
+    app.work(drain=True)
+    later = App(app.db)
+    later.job(queue=name, name="report")(report.function)
+    clock.advance("23h")
+    later.work(drain=True)
+    assert len(ran) == 1
+    declared = only(app).declared_at
+    assert declared is not None
+    assert clock.now() - declared >= 23 * HOUR
+    clock.advance("2h")
+    later.work(drain=True)
+    assert len(ran) == 1
+    assert only(app).next_tick is None
+    app.work(drain=True)  # somebody declares it again
+    clock.advance("1h")
+    app.work(drain=True)
+    assert len(ran) == 2
+
+
+def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name: str) -> None:
+    @app.every("1h")
+    @app.job(queue=name, name="report")
+    def report() -> None: ...
+
+    app.schedules.store_declared([name])
+    assert app.schedules.pause("report")
+    app.schedules.store_declared([name])
+    assert only(app).paused
+    assert app.schedules.resume("report")
+    assert only(app).next_tick is not None
+
+
+def test_schedules_come_and_go_at_run_time(app: App, name: str, clock: Clock) -> None:
+    ran: list[str] = []
+
+    @app.job(queue=name, name="report", priority=7)
+    def report(customer: str) -> None:
+        ran.append(customer)
+
+    app.schedules.add("ada", report.bind("ada"), every="1h")
+    app.schedules.add("bob", report.bind("bob"), cron="0 * * * *", overlap="skip")
+    assert [each.name for each in app.schedules.all()] == ["ada", "bob"]
+    assert only_named(app, "ada").priority == 7
+    clock.advance("1h")
+    app.work(drain=True)
+    assert sorted(ran) == ["ada", "bob"]
+    clock.advance("2d")  # those of a call do not stop
+    app.work(drain=True)
+    assert sorted(ran) == ["ada", "ada", "bob", "bob"]
+    assert app.schedules.run_now("ada") is not None
+    app.work(drain=True)
+    assert ran[4:] == ["ada"]
+    assert app.schedules.remove("ada")
+    assert app.schedules.get("ada") is None
+    assert not app.schedules.remove("ada")
+    assert app.schedules.run_now("ada") is None
+    with pytest.raises(InvalidSchedule):
+        app.schedules.add("bad", report.bind("eve"))
+
+
+def only_named(app: App, name: str) -> Schedule:
+    found = app.schedules.get(name)
+    assert found is not None
+    return found
+
+
+def test_a_worker_of_another_queue_declares_nothing(app: App, name: str) -> None:
+    @app.every("1h")
+    @app.job(queue=name)
+    def report() -> None: ...
+
+    @app.job(queue=f"{name} 2")
+    def other() -> None: ...
+
+    app.work(f"{name} 2", drain=True)
+    assert app.schedules.all() == []
+    app.work(drain=True)
+    assert len(app.schedules.all()) == 1
+
+
+def test_the_item_of_a_tick_is_shown_as_a_job(app: App, name: str) -> None:
+    @app.every("1h")
+    @app.job(queue=name, name="report")
+    def report() -> None: ...
+
+    app.schedules.store_declared([name])
+    item_id = app.schedules.run_now("report")
+    assert item_id is not None
+    info: Any = app.queue(name).get(app.db, item_id)
+    assert info.job.name == "report"
+    assert info.item.tick is not None

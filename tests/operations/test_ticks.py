@@ -1,0 +1,98 @@
+"""The grid of a schedule, in particular where clocks change."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from fdbqueue.layout.schedules import Timing
+from fdbqueue.operations.schedules.ticks import due_ticks, next_tick, ticks_after
+
+LISBON = ZoneInfo("Europe/Lisbon")  # in 2026 its clocks skip 01:00 on 29 March, and repeat it on
+# 25 October
+
+
+def ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def shown(timing: Timing, after: datetime, n: int) -> list[str]:
+    ticks = islice(ticks_after(timing, ms(after)), n)
+    times = (datetime.fromtimestamp(tick / 1000, timezone.utc) for tick in ticks)
+    return [time.astimezone(LISBON).strftime("%d %H:%M %z") for time in times]
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("30 1 * * *", ["28 01:30 +0000", "29 02:00 +0100", "30 01:30 +0100"]),
+        ("0 2 * * *", ["28 02:00 +0000", "29 02:00 +0100", "30 02:00 +0100"]),
+    ],
+)
+def test_a_fixed_time_that_the_clocks_skip_comes_right_after(
+    cron: str, expected: list[str]
+) -> None:
+    after = datetime(2026, 3, 28, tzinfo=LISBON)
+    assert shown(Timing(cron, tz="Europe/Lisbon"), after, 3) == expected
+
+
+def test_a_fixed_time_that_the_clocks_repeat_comes_once() -> None:
+    timing = Timing("30 1 * * *", tz="Europe/Lisbon")
+    after = datetime(2026, 10, 24, 12, tzinfo=LISBON)
+    assert shown(timing, after, 2) == ["25 01:30 +0100", "26 01:30 +0000"]
+    between = datetime(2026, 10, 25, 1, 10, tzinfo=LISBON, fold=1)  # in the second of the two hours
+    assert shown(timing, between, 1) == ["26 01:30 +0000"]
+
+
+def test_an_expression_with_a_star_ticks_at_each_time_that_matches() -> None:
+    timing = Timing("*/30 * * * *", tz="Europe/Lisbon")
+    skipped = datetime(2026, 3, 29, 0, 15, tzinfo=LISBON)
+    assert shown(timing, skipped, 2) == ["29 00:30 +0000", "29 02:00 +0100"]
+    repeated = datetime(2026, 10, 25, 0, 45, tzinfo=LISBON)
+    assert shown(timing, repeated, 4) == [
+        *("25 01:00 +0100", "25 01:30 +0100"),
+        *("25 01:00 +0000", "25 01:30 +0000"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [
+        Timing(every=1000),
+        Timing(every=90_000),
+        Timing("* * * * * *"),
+        Timing("*/5 * * * *", tz="Europe/Lisbon"),
+        Timing("30 1 * * *", tz="Europe/Lisbon"),
+        Timing("0 9-17 * * MON-FRI", tz="Asia/Kathmandu"),
+        Timing("15 0 1 1 *", tz="Pacific/Apia"),
+    ],
+    ids=str,
+)
+def test_the_last_due_ticks_are_those_of_the_whole_grid(timing: Timing) -> None:
+    seed = random.getrandbits(32)
+    print("seed", seed)
+    chosen = random.Random(seed)
+    lengths = [timedelta(seconds=30), timedelta(hours=3), timedelta(days=2)]
+    for _ in range(30):
+        start = ms(datetime(2026, chosen.choice([3, 10]), chosen.randrange(20, 29), tzinfo=LISBON))
+        first = next_tick(timing, start + chosen.randrange(10**7))
+        assert first is not None
+        now = first + chosen.randrange(ms_of(chosen.choice(lengths)))
+        grid = [*takewhile(lambda tick: tick <= now, ticks_after(timing, first - 1))]  # noqa: B023
+        assert grid[0] == first
+        assert grid == sorted(set(grid))
+        for limit in (1, 10, 1000):
+            assert due_ticks(timing, first, now, limit) == grid[-limit:]
+
+
+def ms_of(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
+
+
+def test_a_leap_day_is_found_and_one_that_never_comes_is_not() -> None:
+    leap = next_tick(Timing("0 0 29 2 *"), ms(datetime(2026, 1, 1, tzinfo=timezone.utc)))
+    assert leap == ms(datetime(2028, 2, 29, tzinfo=timezone.utc))
