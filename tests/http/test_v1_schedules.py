@@ -80,7 +80,7 @@ def test_an_invalid_schedule_stores_nothing(
 
 
 def test_a_task_queue_has_no_schedules(client: TestClient, db: Any, name: str) -> None:
-    fdbqueue.TaskQueue.named(db, name).push(db, 1)
+    fdbqueue.TaskQueue.named(db, name).push(db, payload=1)
     answer = client.put(f"/v1/queues/{name}/schedules/s", json={"item": 1, "every": 60})
     assert answer.status_code == 422
     assert "a task queue has no schedules" in answer.json()["detail"]

@@ -13,7 +13,7 @@ from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, ReadOf, known_parameters
-from fdbqueue.http.v1.values import exact_priority, json_queue
+from fdbqueue.http.v1.values import exact_priority, json_queue, options_of
 from fdbqueue.queue.schedules import Schedules, schedule_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -26,11 +26,17 @@ _Schedule = Annotated[
 ]
 
 
-async def _schedules(served: ServedQueues, name: str) -> Schedules[Any]:
-    queue = json_queue((await served.queue(name)).queue)
-    if queue.kind == "task":
+async def _queue(served: ServedQueues, name: str, *, must_exist: bool = True) -> Any:
+    """Return a queue that has schedules."""
+    queue = json_queue((await served.queue(name, must_exist)).queue)
+    if options_of(queue).kind == "task":
         raise HTTPException(422, "a task queue has no schedules")
-    return queue.schedules
+    return queue
+
+
+async def _schedules(served: ServedQueues, name: str) -> Schedules[Any]:
+    schedules: Schedules[Any] = (await _queue(served, name)).schedules
+    return schedules
 
 
 def _found(is_found: bool, schedule: str) -> Response:
@@ -54,12 +60,11 @@ async def put_schedule(
 
     A schedule that exists keeps its state, and its next tick unless its timing changes.
     """
-    queue = json_queue((await served.queue(name, must_exist=False)).queue)
-    if queue.kind == "task":
-        raise HTTPException(422, "a task queue has no schedules")
+    queue = await _queue(served, name, must_exist=False)
     options = body.model_dump(exclude_none=True, exclude={"item", "priority"})
     level = exact_priority(queue, body.priority)
-    known, schedules = decoded(schedule), queue.schedules
+    known = decoded(schedule)
+    schedules: Schedules[Any] = queue.schedules
     await aio.run(schedules.add, served.db, known, body.item, level, **options)
     found = await aio.run(schedules.get, served.db, known)
     if found is None:  # another client has removed it meanwhile
