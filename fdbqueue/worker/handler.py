@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent import futures
+from concurrent.futures.thread import ThreadPoolExecutor  # while the main thread is alive
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -263,7 +264,7 @@ class _EventLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(futures.ThreadPoolExecutor(thread_name_prefix=IN_THREAD))
+        self.loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=IN_THREAD))
         self._is_closed = threading.Event()
         self._asked_at = math.inf
         self._thread = threading.Thread(target=self._run, name="fdbqueue-handlers", daemon=True)
