@@ -484,10 +484,8 @@ class Leases:
             lease = lease_of(timer.value)
             left = lease.left(now)
             if left > 0:
-                # A client whose clock is ahead holds the item for one more length, not until then.
-                renewed = lease_value(lease._replace(clock_end=now + left))
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
-                self._store(tr, position, item._replace(lease_end=end), renewed)
+                self._store(tr, position, item._replace(lease_end=end), timer.value)
             else:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free(tr, item.slots)

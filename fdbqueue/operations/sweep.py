@@ -128,15 +128,15 @@ class Sweep:
                 )
             is_all = len(leases) < limit and len(dues) < limit
             moves = bool(leases or dues) and (is_all or not may_leave)
-            if moves:
-                expired = self._leases.end_over(tr, now, leases)
-                expired += self._make_available(tr, now, dues)
-                self._expire(tr, now, [], expired)
-                if begin is not None:
-                    # No item is taken before all that expired are deleted: look from the first on.
-                    expiries = list(begin_read(*due[2]))
+            if moves and begin is not None:
+                # No item is taken before all that expired are deleted: look from the first on.
+                expiries = list(begin_read(*due[2]))
             if expiries:
                 self._expire(tr, now, expiries)
+            if moves:
+                # Leases last: an item that returns gets its unique key again unless another has it.
+                self._expire(tr, now, [], self._make_available(tr, now, dues))
+                self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
             return Swept(
                 all=is_all and len(expiries) < limit,
                 # Further on there is nothing to learn about those before.

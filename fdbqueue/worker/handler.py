@@ -34,8 +34,8 @@ class Claimable(Protocol[_Item_co]):
         """Claim the first item."""
 
 
-IN_THREAD = "fdbqueue-to-thread"
-"""How the names of the threads begin in which coroutines call functions."""
+IN_THREAD = "asyncio_"
+"""How asyncio's names of the threads begin in which coroutines call functions."""
 
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
@@ -263,7 +263,6 @@ class _EventLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(futures.ThreadPoolExecutor(thread_name_prefix=IN_THREAD))
         self._is_closed = threading.Event()
         self._asked_at = math.inf
         self._thread = threading.Thread(target=self._run, name="fdbqueue-handlers", daemon=True)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.database import clock as clock_of_queues
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.disk import files
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
@@ -155,7 +156,8 @@ def test_a_lease_outlives_a_reopening_with_a_wrong_clock(
         claim = jobs.claim(db, lease=5)
         assert claim is not None
     clock = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: clock() + 3600 * 10**9)
+    for module in (time, clock_of_queues):
+        monkeypatch.setattr(module, "time_ns", lambda: clock() + 3600 * 10**9)
     for _ in range(3):
         with fdbqueue.open(path) as db:
             assert jobs.claim(db) is None

@@ -102,21 +102,6 @@ def test_a_clock_behind_delays_the_end_of_a_lease_by_its_length_at_most(
     assert other(queue).claim(db, wait=60).attempt == 2
 
 
-def test_a_dead_client_whose_clock_is_ahead_holds_an_item_for_one_more_lease(
-    db: Any, queue: PriorityQueue, skewed: Clock
-) -> None:
-    queue.push(db, "job")
-    skewed.is_ahead(3600)
-    queue.claim(db, lease=30)
-    skewed.is_ahead(0)
-    shift_leases(db, queue, -RECOVERY)
-    assert other(queue).claim(db) is None
-    skewed.is_ahead(31)
-    shift_leases(db, queue, -RECOVERY)
-    assert other(queue).claim(db).attempt == 2
-    assert check(db, queue).ok
-
-
 @pytest.mark.parametrize("is_alive", [True, False])
 def test_leases_of_another_cluster_go_by_the_clock(
     db: Any, queue: PriorityQueue, skewed: Clock, is_alive: bool

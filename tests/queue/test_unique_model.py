@@ -141,10 +141,17 @@ class Machine:
             self.model.claimed(claim.item.id)
             self.claims[claim.item.id] = claim
 
+    def _sweep(self) -> None:
+        """Delete what has expired: until then it may have a key."""
+        sweeper = store_of(self.queue).sweeper
+        sweeper.invalidate()
+        sweeper.sweep(self.db)
+
     def end(self) -> None:
         id = self._one("claimed")
         if id is None:
             return
+        self._sweep()
         how = self.rng.choice(["release", "later", "fail", "die", "ack"])
         if how == "release":
             assert self.queue.release(self.faulty, id)
@@ -169,9 +176,7 @@ class Machine:
         """Let all leases end. Of several items that come back with one key, any may get it."""
         returned = [id for id, item in self.model.items.items() if item.state == "claimed"]
         lapse(self.db, self.queue)
-        store = store_of(self.queue)
-        store.sweeper.invalidate()
-        store.sweeper.sweep(self.db)
+        self._sweep()
 
         def has_no_key(id: str) -> bool:
             holder = self.db[layout_of(self.queue).unique_key(self.model.items[id].key)]

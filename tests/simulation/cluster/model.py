@@ -108,6 +108,7 @@ class Item:
         appended: When it was put behind the last item of its priority, as a stamp.
         changed: When it certainly changed last, as a stamp.
         unique: Its unique key, or `None`.
+        lost: The key that another item may have had when this one was put back, or `None`.
         agent: The agent that it is for, or `None`.
         expires: When it expires unless a client takes it before, in milliseconds, or `None`.
         has_place: Whether it took a place below the bound. An item that was put back took none.
@@ -120,6 +121,7 @@ class Item:
     appended: int
     changed: int
     unique: str | None = None
+    lost: str | None = None
     agent: str | None = None
     expires: Span | None = None
     has_place: bool = True
@@ -315,7 +317,7 @@ class Model:
             return True
         item = self._known(entry, existing)
         if item is not None:
-            if item.unique != facts["unique"]:
+            if facts["unique"] not in (item.unique, item.lost):
                 self._problem(entry, f"{existing} has another unique key")
             self._observe(entry, item, lambda state: state.kind in UNFINISHED, "unfinished")
         return False
@@ -500,15 +502,20 @@ class Model:
             self._append(entry, item)
 
     def _put_back(self, entry: Entry) -> None:
-        """Let an item that had ended return to where it was popped from, and nothing else."""
+        """Let an item that had ended return to where it was popped from."""
         facts = entry.facts
         item = self._known(entry, facts["value"])
         if item is None or item.value in self._items:
             return
         item.priority, item.key = facts["priority"], facts["key"]
-        item.expires = item.unique = None
+        if any(
+            other.may_be(*UNFINISHED)
+            for other in self._items.values()
+            if item.unique is not None and other.unique == item.unique
+        ):
+            item.unique, item.lost = None, item.unique
         item.has_place = False
-        item.states, item.changed = {State("ready")}, entry.stamp
+        item.states, item.changed = {State("ready", facts.get("attempts", 0))}, entry.stamp
         self._items[item.value] = self._ended.pop(item.value)
 
     def _take_back(self, entry: Entry) -> None:

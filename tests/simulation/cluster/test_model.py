@@ -147,11 +147,11 @@ RIGHT = {
     ],
     "an item that is put back": [A, pop(2, "a"), put_back(3, A), put_back(3.5, A), pop(4, "a")],
     "an item that is put back where it was": [A, B, pop(3, "a"), put_back(4, A), pop(5, "a")],
-    "an item that is put back no longer expires": [
+    "an item that is put back expires all the same": [
         EXPIRING := push(1, "a", ttl=5),
         pop(2, "a"),
         put_back(3, EXPIRING),
-        pop(9, "a"),
+        pop(9, None),
     ],
     "a put back of an item that is there": [A, put_back(2, A), pop(3, "a"), pop(4, None)],
     "a claim that is taken back": [

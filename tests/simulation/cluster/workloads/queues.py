@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import fdbqueue
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
+from fdbqueue.layout.values import Header
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.environment import stopped_clock
 from tests.simulation.cluster.model import Model
@@ -245,7 +246,11 @@ class Session:
         if not self._popped:
             return None
         item = self.random.choice(self._popped)
-        facts = {"priority": self._kind.priority(item), "key": item.key.hex()}
+        attempts = Header(*item.metadata).attempts
+        facts = {
+            **{"priority": self._kind.priority(item), "key": item.key.hex()},
+            "attempts": attempts,
+        }
 
         def body(attempt: Attempt) -> None:
             attempt.call(self.queue.put_back, attempt.tr, [item])
