@@ -128,17 +128,19 @@ class Sweep:
                 )
             is_all = len(leases) < limit and len(dues) < limit
             moves = bool(leases or dues) and (is_all or not may_leave)
+            is_behind = False
             if moves and begin is not None:
                 # No item is taken before all that expired are deleted: look from the first on.
                 expiries = list(begin_read(*due[2]))
             if expiries:
                 self._expire(tr, now, expiries)
             if moves:
-                # Leases last: an item that returns gets its unique key again unless another has it.
+                # Leases later: an item that returns gets its unique key again unless another has it.
                 self._expire(tr, now, [], self._make_available(tr, now, dues))
                 self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
+                is_behind = self._schedules.tick_all(tr, now, dues)
             return Swept(
-                all=is_all and len(expiries) < limit,
+                all=is_all and len(expiries) < limit and not is_behind,
                 # Further on there is nothing to learn about those before.
                 expired=len(expiries) < limit and (moves or begin is None),
                 wrote=wrote or moves or bool(expiries),
@@ -174,20 +176,13 @@ class Sweep:
         return find()
 
     def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
-        """Make the items of these timers available; return the positions of those that expired.
+        """Make the items of these delays available; return the positions of those that expired.
 
-        Timers of schedules are among them, whose ticks are due.
+        Timers of schedules may be among them, which have no item.
         """
         layout = self._layout
-        due_of: dict[bytes, int] = {}
-        schedules: list[str] = []
-        for timer in timers:
-            due, reference = layout.unpack_timer_key(layout.dues, timer.key)
-            name = layout.unpack_schedule_reference(reference)
-            if name is None:
-                due_of[reference] = due
-            else:
-                schedules.append(name)
+        dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
+        due_of = {position: due for due, position in dues}
         found = stored_at(tr, layout.delayed, due_of)
         expired: list[bytes] = []
         self._items.clear_timers(tr, timers)
@@ -200,8 +195,6 @@ class Sweep:
                 expired.append(position)
         if found:
             self._items.tally(tr, now, delayed=-len(found))
-        for name in schedules:
-            self._schedules.tick(tr, now, name)
         return expired
 
     def _expire(

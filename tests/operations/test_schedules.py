@@ -23,8 +23,8 @@ def clock() -> Iterator[Clock]:
 
 
 @pytest.fixture
-def queue(db: Database) -> fdbqueue.PriorityQueue[Any]:
-    return fdbqueue.PriorityQueue.named(db, "scheduled")
+def queue(db: Database, name: str) -> fdbqueue.PriorityQueue[Any]:
+    return fdbqueue.PriorityQueue.named(db, name)
 
 
 def ticks_of(queue: fdbqueue.PriorityQueue[Any], db: Database) -> list[datetime]:
@@ -62,8 +62,8 @@ def test_a_tick_is_pushed_once_it_is_due(
     assert (schedule.last_item, schedule.pushed) == (item.id, 1)
 
 
-def test_several_clients_push_a_tick_once(db: Database, clock: Clock) -> None:
-    queues = [fdbqueue.PriorityQueue[Any].named(db, "scheduled") for _ in range(5)]
+def test_several_clients_push_a_tick_once(db: Database, name: str, clock: Clock) -> None:
+    queues = [fdbqueue.PriorityQueue[Any].named(db, name) for _ in range(5)]
     queues[0].schedules.add(db, "hourly", "tick", every="1h")
     clock.advance("1h")
     items = [queue.claim(db) for queue in queues]
@@ -228,8 +228,8 @@ def test_removed_and_unknown_schedules(
     assert fdbqueue.admin.check(db, queue).problems == ()
 
 
-def test_a_full_queue_skips_a_tick(db: Database, clock: Clock) -> None:
-    queue = fdbqueue.PriorityQueue[Any].named(db, "bounded", max_size=1)
+def test_a_full_queue_skips_a_tick(db: Database, name: str, clock: Clock) -> None:
+    queue = fdbqueue.PriorityQueue[Any].named(db, name, max_size=1)
     queue.push(db, "in the way")
     queue.schedules.add(db, "hourly", "tick", every="1h")
     clock.advance("1h")
@@ -277,8 +277,8 @@ def test_a_check_finds_nothing_wrong_and_repairs_a_lost_timer(
     assert queue.pop(db) is not None
 
 
-def test_a_fifo_queue_has_schedules(db: Database, clock: Clock) -> None:
-    queue = fdbqueue.Queue[Any].named(db, "fifo")
+def test_a_fifo_queue_has_schedules(db: Database, name: str, clock: Clock) -> None:
+    queue = fdbqueue.Queue[Any].named(db, name)
     queue.schedules.add(db, "hourly", [1], every="1h")
     clock.advance("1h")
     item = queue.pop(db)

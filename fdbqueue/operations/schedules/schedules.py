@@ -8,6 +8,7 @@ schedule. So two that find the same tick conflict, and each tick is pushed exact
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from fdbqueue.errors import QueueFull
@@ -16,7 +17,7 @@ from fdbqueue.layout.values import Header, as_uuid, at_time
 from fdbqueue.operations.items import Items, NewItem, Tail, set_timer
 from fdbqueue.operations.schedules.ticks import due_ticks, next_tick
 from fdbqueue.operations.slots import Bound
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 PUNCTUAL = 60_000
 """The milliseconds after which a tick counts as missed."""
@@ -128,21 +129,32 @@ class Schedules:
         for name, stored in self.all(tr):
             self._set_timer(tr, name, stored.next)
 
-    def tick(self, tr: Transaction, now: int, name: str) -> None:
-        """Push what a schedule is to push by now, and set its timer; the present one is deleted."""
+    def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
+        """Push what the schedules among these timers are to push; return whether more is due.
+
+        The timers are deleted. The schedules get new ones.
+        """
+        layout = self._layout
+        references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
+        names = filter(None, map(layout.unpack_schedule_reference, references))
+        are_behind = [self._tick(tr, now, name) for name in dict.fromkeys(names)]
+        return any(are_behind)
+
+    def _tick(self, tr: Transaction, now: int, name: str) -> bool:
+        """Push what a schedule is to push by now, and set its timer; return whether more is due."""
         before = self.get(tr, name)
         if before is None or before.next is None:
-            return
+            return False
         if before.next > now:
             self._set_timer(tr, name, before.next)
-            return
+            return False
         if before.declared_at is not None and before.declared_at + DECLARED <= now:
             self._store(tr, name, before, before._replace(next=None))
-            return
+            return False
         timing, _, _, missed, overlap = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
-            return  # the end of the item sets the timer
+            return False  # the end of the item sets the timer
         ticks = due_ticks(timing, before.next, now, MAX_MISSED if missed == "all" else 1)
         if missed == "skip":
             ticks = [tick for tick in ticks if now - tick <= PUNCTUAL]
@@ -159,6 +171,7 @@ class Schedules:
         left = ticks[n:]
         next = left[0] if left else next_tick(timing, now)
         self._store(tr, name, before, after._replace(next=next))
+        return bool(left) and overlap == "allow"
 
     def _is_held(self, tr: Transaction, name: str, schedule: StoredSchedule) -> bool:
         """Return whether ticks do not overlap, and the item of the last one has not ended."""
