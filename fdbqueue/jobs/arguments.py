@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -144,7 +143,8 @@ class _Converters(NamedTuple):
         rest: That of `*args`, with its name.
         extra: That of `**kwargs`.
         result: That of the result.
-        fewest: The number of positional arguments that suffice without keyword arguments.
+        names: The names of the parameters that take positional arguments.
+        required: The names of the parameters without a default.
     """
 
     positional: list[tuple[str, _Converter]]
@@ -152,7 +152,8 @@ class _Converters(NamedTuple):
     rest: tuple[str, _Converter]
     extra: _Converter
     result: _Converter
-    fewest: float
+    names: list[str]
+    required: frozenset[str]
 
 
 class Arguments:
@@ -193,7 +194,7 @@ class Arguments:
         named: dict[str, _Converter] = {}
         extra = _Converter(self._name, Any)
         rest = "", extra
-        fewest = 0.0
+        required: set[str] = set()
         for name, parameter in self._signature.parameters.items():
             converter = self._converter(name, parameter.annotation)
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -206,9 +207,10 @@ class Arguments:
                 if parameter.kind is not parameter.POSITIONAL_ONLY:
                     named[name] = converter
                 if parameter.default is parameter.empty:
-                    fewest += math.inf if parameter.kind is parameter.KEYWORD_ONLY else 1
+                    required.add(name)
         result = self._converter(_RETURN, self._signature.return_annotation)
-        return _Converters(positional, named, rest, extra, result, fewest)
+        names = [name for name, _ in positional]
+        return _Converters(positional, named, rest, extra, result, names, frozenset(required))
 
     def _converter(self, name: str, annotation: Any) -> _Converter:
         """Return the converter for an annotation, which may be text that Python has to evaluate."""
@@ -294,7 +296,13 @@ class Arguments:
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `TypeError` unless the function takes these arguments."""
         converters = self._converters
-        if kwargs or not converters.fewest <= len(args) <= len(converters.positional):
+        given = {*converters.names[: len(args)], *kwargs}
+        is_simple = (
+            len(given) == len(args) + len(kwargs)
+            and kwargs.keys() <= converters.named.keys()
+            and converters.required <= given
+        )
+        if not is_simple:  # it is wrong, or goes to `*args` or `**kwargs`
             self._signature.bind(*args, **kwargs)  # which takes longer than the rest of a job
 
     def encode_result(self, value: Any) -> Any:
