@@ -44,7 +44,7 @@ def schedule() -> None:
 
     \b
     Example:
-      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * *" --tz Europe/Lisbon
+      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule ls
     """
 
@@ -127,7 +127,7 @@ def add(
 
     \b
     Example:
-      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * *" --tz Europe/Lisbon
+      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
     """
     target = json_queue(db, queue)
@@ -155,6 +155,10 @@ def rm(db: Database, queue: str, name: str, as_json: bool) -> None:
     A worker adds one that its code declares again when it starts.
 
     Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule rm jobs nightly
     """
     schedules = item_queue(db, queue, must_exist=True).schedules
     _answer(name, "removed", schedules.remove(db, name), as_json)
@@ -168,6 +172,10 @@ def pause(db: Database, queue: str, name: str, as_json: bool) -> None:
     """Let the schedule NAME of QUEUE push nothing until `fdbq schedule resume`.
 
     Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule pause jobs nightly
     """
     schedules = item_queue(db, queue, must_exist=True).schedules
     _answer(name, "paused", schedules.pause(db, name), as_json)
@@ -183,6 +191,10 @@ def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
     The ticks in between do not count as missed.
 
     Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule resume jobs nightly
     """
     schedules = item_queue(db, queue, must_exist=True).schedules
     _answer(name, "resumed", schedules.resume(db, name), as_json)
@@ -208,6 +220,10 @@ def run(db: Database, queue: str, name: str, as_json: bool) -> None:
 
     Exits with code 1 if there is no such schedule, if the queue is full, or if its ticks do not
     overlap and the last item has not ended.
+
+    \b
+    Example:
+      fdbq schedule run jobs nightly
     """
     schedules = item_queue(db, queue, must_exist=True).schedules
     try:

@@ -117,11 +117,17 @@ class AppSchedules:
             raise DuplicateSchedule(name, settings.queue)
         declared[name] = Declared(name, call.stored.value, settings.priority, options)
 
-    def store_declared(self, names: Sequence[str]) -> None:
-        """Store the declared schedules of some queues, as a worker does when it starts."""
+    def store_declared(self, names: Sequence[str], *, replaces: bool = True) -> None:
+        """Store the declared schedules of some queues, as a worker does when it starts.
+
+        Args:
+            names: The names of the queues.
+            replaces: Whether to replace stored ones that differ.
+        """
         for name in names:
             if declared := self._declared.get(name):
-                declare(self._app.queue(name).schedules, self._app.db, declared.values())
+                schedules = self._app.queue(name).schedules
+                declare(schedules, self._app.db, declared.values(), replaces=replaces)
 
     @contextmanager
     def declaring(self, names: Sequence[str]) -> Generator[None]:
@@ -144,6 +150,6 @@ class AppSchedules:
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         while not stop.wait(_BETWEEN):
             try:
-                self.store_declared(names)
+                self.store_declared(names, replaces=False)
             except errors as error:
                 _log.error("the schedules cannot be declared: %s", error)

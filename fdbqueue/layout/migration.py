@@ -15,6 +15,7 @@ from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import decode_subspace, restored_subspace
 from fdbqueue.layout.priorities import SMALL_PRIORITIES, Priorities
+from fdbqueue.layout.schedules import decode_schedule
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
     OLDEST_LAYOUT,
@@ -171,6 +172,7 @@ class RowCheck:
             ),
             (layout.moved, _check_position),
             (layout.attempts, lambda key, value: (position(key), decode_attempt(value))),
+            (layout.schedules, lambda key, value: decode_schedule(value)),
         ]
 
     def problem(self, key: bytes, value: bytes) -> str | None:
@@ -203,8 +205,8 @@ class RowCheck:
 
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
-    optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int)]
-    _check_fields(header_of(value)[0], int, *optional)
+    optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int, str, int)]
+    _check_fields(header_of(value)[0], int, *optional, bool)
 
 
 def _check_done(value: bytes) -> None:

@@ -135,7 +135,7 @@ class Sweep:
             if expiries:
                 self._expire(tr, now, expiries)
             if moves:
-                # Leases later: an item that returns gets its unique key again unless another has it.
+                # Leases last: an item that returns has its unique key again unless another has it.
                 self._expire(tr, now, [], self._make_available(tr, now, dues))
                 self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
                 is_behind = self._schedules.tick_all(tr, now, dues)

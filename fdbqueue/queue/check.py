@@ -255,18 +255,20 @@ class _Check:
     def _scan_schedules(self) -> None:
         """Note the timers of schedules. A tick that waits for the end of an item may have none."""
         layout = self._layout
+        # The end of an item makes the tick that waits for it due at time 0.
+        handed_over = {row.key for row in self._rows(layout.timer_key(layout.dues, 0, b""))}
+        self._indexed |= dict.fromkeys(handed_over, b"")
         for row in self._rows(layout.schedules):
             schedule = decode_schedule(row.value)
+            if schedule.next is None:
+                continue
             name = layout.unpack_entry_key(layout.schedules, row.key)
-            reference = layout.schedule_reference(name)
-            unique = schedule.unique_key(name)
-            may_wait = unique is not None and layout.unique_key(unique) in self._indexed
-            times = [] if schedule.next is None else [schedule.next]
-            # The end of an item makes the tick that waits for it due at time 0.
-            timers = [layout.timer_key(layout.dues, time, reference) for time in (*times, 0)]
-            stored = [timer for timer in timers if self._reads[timer].present()]
-            needed = timers[:1] if times and not may_wait else []
-            self._indexed |= dict.fromkeys(stored or needed, b"")
+            reference, unique = layout.schedule_reference(name), schedule.unique_key(name)
+            timer = layout.timer_key(layout.dues, schedule.next, reference)
+            may_lack = layout.timer_key(layout.dues, 0, reference) in handed_over
+            may_lack |= unique is not None and layout.unique_key(unique) in self._indexed
+            if not may_lack or self._reads[timer].present():
+                self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""

@@ -166,12 +166,19 @@ class Schedules(Generic[V]):
         self._put(tr, {name: self._define(name, value, priority, options)}, is_declared=False)
 
     def _put(
-        self, tr: Transactor, definitions: Mapping[str, Definition], *, is_declared: bool
+        self,
+        tr: Transactor,
+        definitions: Mapping[str, Definition],
+        *,
+        is_declared: bool,
+        replaces: bool = True,
     ) -> None:
         def body(tr: Transaction, now: int) -> bool:
             self._store.pusher.agree(tr)
             for name, definition in definitions.items():
-                self._in.put(tr, now, name, definition, now if is_declared else None)
+                known = None if replaces else self._in.get(tr, name)
+                if known is None or known.definition == definition:
+                    self._in.put(tr, now, name, definition, now if is_declared else None)
             return True
 
         self._store.change(tr, body)
@@ -349,10 +356,18 @@ class Declared(NamedTuple):
     options: ScheduleOptions
 
 
-def declare(schedules: Schedules[Any], db: Database, declared: Iterable[Declared]) -> None:
+def declare(
+    schedules: Schedules[Any], db: Database, declared: Iterable[Declared], *, replaces: bool
+) -> None:
     """Store the schedules that a worker declares, and note when it does so.
 
     Each goes on for a day after the last declaration.
+
+    Args:
+        schedules: The schedules of a queue.
+        db: A database.
+        declared: The schedules of the program.
+        replaces: Whether to replace stored ones that differ: newer workers may have stored them.
     """
     definitions = {each.name: schedules._define(*each) for each in declared}
-    schedules._put(db, definitions, is_declared=True)
+    schedules._put(db, definitions, is_declared=True, replaces=replaces)

@@ -99,6 +99,8 @@ def test_a_changed_declaration_replaces_the_stored_one(db: Database, name: str) 
     assert before.next_tick is not None
     assert after.next_tick is not None
     assert (before.next_tick.hour, after.next_tick.hour) == (3, 4)
+    old.schedules.store_declared([name], replaces=False)  # an old worker that still runs
+    assert only(old) == after
 
 
 def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
