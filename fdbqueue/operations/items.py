@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
     MARKS,
     METADATA,
@@ -35,6 +34,9 @@ from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeySelector, KeyValue, Outcome, ReadTransaction, State, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.priorities import Levels
 
 _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 

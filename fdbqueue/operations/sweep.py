@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import starmap
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import Items, LocatedItem, stored_at
-from fdbqueue.operations.leases import Leases
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.operations.leases import Leases
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 

@@ -7,15 +7,17 @@ import sqlite3
 import threading
 import time
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.embedded.disk.damage import check_integrity, in_order
 from fdbqueue.embedded.disk.files import Connection
 from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
-from fdbqueue.embedded.storage.connections import Connections
 from fdbqueue.embedded.storage.sql_writer import GET
 from fdbqueue.errors import DatabaseClosed, FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.storage.connections import Connections
 
 FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
 BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"

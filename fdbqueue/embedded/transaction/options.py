@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdb import fdboptions
 
@@ -17,8 +17,10 @@ from fdbqueue.embedded.limits import (
     MAX_WATCHES_LIMIT,
     TRANSACTION_SIZE_LIMIT,
 )
-from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.errors import FDBError
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.transaction.attempt import Attempt
 
 _INT_MAX = 2**31 - 1
 
