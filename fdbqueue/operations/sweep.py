@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_metadata, header_of, with_header
 from fdbqueue.operations.items import Items, LocatedItem, stored_at
-from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.schedules.schedules import Schedules
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
