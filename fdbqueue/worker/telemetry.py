@@ -54,10 +54,10 @@ def inject(value: dict[str, Any]) -> None:
 
 def _extracted(value: Mapping[str, Any]) -> Any:
     """Return the context of the span that has pushed a job; `None` if the value has none."""
+    if not isinstance(value.get("traceparent"), str):
+        return None
     fields = {name: value.get(name) for name in ("traceparent", "tracestate")}
     carrier = {name: text for name, text in fields.items() if isinstance(text, str)}
-    if "traceparent" not in carrier:
-        return None
     propagation = _module(f"{_TRACE}.propagation.tracecontext")
     return propagation.TraceContextTextMapPropagator().extract(carrier)
 

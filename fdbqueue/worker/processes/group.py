@@ -87,9 +87,12 @@ def run_together(
         progress(report)
         limits.check(report)
 
+    # Most programs ask for nothing after a job, and a quick job takes little longer than this.
+    asks = progress is not no_progress or limits.are_set
+
     def run(worker: Worker) -> None:
         try:
-            worker.run(drain=drain, progress=note)
+            worker.run(drain=drain, progress=note if asks else no_progress)
         except BaseException as error:
             errors.append(error)
             stop()
@@ -166,6 +169,11 @@ class _Limits:
         self._max_memory = max_memory
         self._looked_at = 0.0
         self.is_over = False
+
+    @property
+    def are_set(self) -> bool:
+        """True if there is a limit, or a parent that replaces this process."""
+        return (self._max_jobs, self._max_memory, parent) != (None, None, None)
 
     def check(self, report: WorkerReport) -> None:
         """Let the workers finish if a limit is reached, and say which one."""
