@@ -46,6 +46,8 @@ REASONS = re.compile(
             "give a delay or a time, not both",
             "give unique_until or unique_for, not both",
             "needs a key: give unique, too",
+            "^the schedule .*: ",
+            "a task queue has no schedules",
             "is not a change of",
             "is the new priority, for 'reprioritize'",
             # A key belongs to one request.
@@ -118,7 +120,7 @@ class Existing:
             return
         if case.operation.path.endswith("/{name}") and case.method == "DELETE":
             cls.names.discard(name)
-        elif status == 201:
+        elif status == 201 or (end != "{name}" and case.method == "PUT"):
             cls.names.add(name)
         elif end == "ack":
             cls.names.update(each["queue"] for each in body.get("then", ()))
