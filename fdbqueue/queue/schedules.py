@@ -313,7 +313,11 @@ def _time(milliseconds: int | None) -> datetime | None:
 
 def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Missed, Overlap]:
     """Return the options of a schedule; raise `InvalidSchedule` for invalid ones."""
-    timing = _timing(validate_client_name(name), options)
+    try:
+        validate_client_name(name)
+    except ValueError as error:
+        raise InvalidSchedule(name, str(error)) from None
+    timing = _timing(name, options)
     missed, overlap = options.get("missed", "latest"), options.get("overlap", "allow")
     for option, chosen, choices in (
         ("missed", missed, get_args(Missed)),

@@ -10,7 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
-from fdbqueue.testing import Clock
+from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import Database, Missed, Overlap
 
 HOUR = timedelta(hours=1)
@@ -68,6 +68,26 @@ def test_several_clients_push_a_tick_once(db: Database, name: str, clock: Clock)
     clock.advance("1h")
     items = [queue.claim(db) for queue in queues]
     assert sum(item is not None for item in items) == 1
+
+
+def test_a_tick_is_pushed_once_although_answers_of_commits_are_lost(
+    db: Database, name: str, rng: Any, clock: Clock
+) -> None:
+    faulty: Any = FaultyDatabase(db, before=0.2, after=0.2, seed=rng.randrange(2**32))
+    queues = [fdbqueue.PriorityQueue[Any].named(db, name) for _ in range(3)]
+    queues[0].schedules.add(db, "hourly", "tick", every="1h", missed="all")
+    first = next_hour(clock)
+    ticks: list[datetime] = []
+    for _ in range(30):
+        clock.advance(rng.choice(["20m", "1h", "3h"]))
+        for queue in queues:
+            while (claim := queue.claim(faulty, lease="10d")) is not None:
+                assert claim.item.tick is not None
+                ticks.append(claim.item.tick)
+                queue.ack(faulty, claim)
+    # A claim that has met conflicts looks further ahead.
+    assert sorted(ticks) == [first + n * HOUR for n in range(len(ticks))]
+    assert clock.now() - first < len(ticks) * HOUR
 
 
 @pytest.mark.parametrize(
@@ -319,7 +339,7 @@ def test_an_invalid_schedule_stores_nothing(
 def test_other_invalid_arguments(db: Database, queue: fdbqueue.PriorityQueue[Any]) -> None:
     with pytest.raises(PayloadTooLarge):
         queue.schedules.add(db, "large", "x" * 100_000, every="1h")
-    with pytest.raises(ValueError, match="a name is printable text"):
+    with pytest.raises(InvalidSchedule, match="a name is printable text"):
         queue.schedules.add(db, "", "tick", every="1h")
     with pytest.raises(fdbqueue.errors.InvalidPriority):
         queue.schedules.add(db, "a", "tick", "high", every="1h")
