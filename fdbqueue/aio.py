@@ -50,6 +50,7 @@ from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
+from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.types import (
     Claim,
     Database,
@@ -316,6 +317,30 @@ class _Handle(Generic[_Q]):
     clear = _method(_Queue.clear)
 
 
+class Schedules(Generic[V]):
+    """The schedules of a queue for asyncio: await the methods of `PriorityQueue.schedules`.
+
+    Example:
+        >>> import fdbqueue
+        >>> async def main():
+        ...     db = fdbqueue.open("memory:")
+        ...     jobs = await PriorityQueue.named(db, "jobs")
+        ...     await jobs.schedules.add(db, "hourly", "tick", every="1h")
+        ...     return [schedule.name for schedule in await jobs.schedules.all(db)]
+        >>> asyncio.run(main())
+        ['hourly']
+    """
+
+    def __init__(self, schedules: _Schedules[V]) -> None:
+        self.add = _function(schedules.add)
+        self.remove = _function(schedules.remove)
+        self.pause = _function(schedules.pause)
+        self.resume = _function(schedules.resume)
+        self.run_now = _function(schedules.run_now)
+        self.get = _function(schedules.get)
+        self.all = _function(schedules.all)
+
+
 class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     """`fdbqueue.PriorityQueue` for asyncio: await its methods, and pass a database to them.
 
@@ -349,6 +374,11 @@ class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     items: _Items[V] = cast("_Items[V]", _listed(_PriorityQueue[V].items))
     reprioritize = _method(_PriorityQueue[V].reprioritize)
 
+    @property
+    def schedules(self) -> Schedules[V]:
+        """The schedules that push items to this queue."""
+        return Schedules(self.queue.schedules)
+
 
 class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
@@ -377,6 +407,11 @@ class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     peek = _method(_FifoQueue[V].peek)
     peek_many = _method(_FifoQueue[V].peek_many)
     items: _FifoItems[V] = cast("_FifoItems[V]", _listed(_FifoQueue[V].items))
+
+    @property
+    def schedules(self) -> Schedules[V]:
+        """The schedules that push items to this queue."""
+        return Schedules(self.queue.schedules)
 
 
 class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):

@@ -256,7 +256,12 @@ class _Check:
         """Note the timers of schedules. A tick that waits for the end of an item may have none."""
         layout = self._layout
         # The end of an item makes the tick that waits for it due at time 0.
-        handed_over = {row.key for row in self._rows(layout.timer_key(layout.dues, 0, b""))}
+        at_once = layout.timer_key(layout.dues, 0, b"")
+        handed_over = {
+            row.key
+            for row in self._rows(at_once)
+            if layout.unpack_schedule_reference(row.key[len(at_once) :]) is not None
+        }
         self._indexed |= dict.fromkeys(handed_over, b"")
         for row in self._rows(layout.schedules):
             schedule = decode_schedule(row.value)
