@@ -514,6 +514,9 @@ class Model:
             if item.unique is not None and other.unique == item.unique
         ):
             item.unique, item.lost = None, item.unique
+        if "expires" in facts:  # a cancellation may have given it an end meanwhile
+            at = facts["expires"]
+            item.expires = None if at is None else Span(at, at)
         item.has_place = False
         item.states, item.changed = {State("ready", facts.get("attempts", 0))}, entry.stamp
         self._items[item.value] = self._ended.pop(item.value)

@@ -246,10 +246,12 @@ class Session:
         if not self._popped:
             return None
         item = self.random.choice(self._popped)
-        attempts = Header(*item.metadata).attempts
+        header = Header(*item.metadata)
         facts = {
-            **{"priority": self._kind.priority(item), "key": item.key.hex()},
-            "attempts": attempts,
+            "priority": self._kind.priority(item),
+            "key": item.key.hex(),
+            "attempts": header.attempts,
+            "expires": header.expires,
         }
 
         def body(attempt: Attempt) -> None:
