@@ -142,7 +142,7 @@ class Share:
                 slots.changed.wait(_LOOK)
             if stop.is_set:
                 return 0
-            n = slots.n - slots.held
+            n = free = slots.n - slots.held
             if slots.by_weight:
                 n = int(n * self._weight / sum(each._weight for each in slots.wanting))
             slots.turn = self
@@ -156,7 +156,9 @@ class Share:
                     self.passed += claimed / self._weight
                 else:
                     self.wants = False
-                if slots.held >= slots.n and not slots.by_weight:
+                # A quick job that took the last slot may have ended already.
+                was_full = claimed >= free or slots.held >= slots.n
+                if was_full and not slots.by_weight:
                     slots.rouse()
                 slots.changed.notify_all()
         return claimed
