@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSimError
 
-from fdbqueue.coordination.store import Store
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
@@ -37,6 +36,8 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from fdbqueue.coordination.store import Store
 
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
