@@ -54,6 +54,8 @@ __all__ = [
     "StorageError",
     "SyncFailed",
     "TimedOut",
+    "TooManySteps",
+    "TooManyWaiting",
     "UndecodableItem",
     "UndecodableQueue",
     "UnknownCodec",
@@ -780,6 +782,37 @@ class InvalidSchedule(FdbqueueError, ValueError):
         self.name = name
         self.reason = reason
         super().__init__(f"the schedule {name!r}: {reason}")
+
+
+class TooManySteps(FdbqueueError):
+    """Another step of a job that has as many as a job may have.
+
+    Attributes:
+        limit: The number of steps that a job may have.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"a job has at most {limit:,} steps; let it push other jobs for the rest")
+
+
+class TooManyWaiting(FdbqueueError):
+    """A signal for which more jobs wait than one transaction can wake.
+
+    Attributes:
+        name: The name of the signal.
+        key: Its key.
+        limit: The number of jobs that may wait for it.
+    """
+
+    def __init__(self, name: str, key: str, limit: int) -> None:
+        self.name = name
+        self.key = key
+        self.limit = limit
+        super().__init__(
+            f"more than {limit:,} jobs wait for the signal {name!r} with the key {key!r}; let them "
+            "wait for different keys"
+        )
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):

@@ -46,6 +46,7 @@ from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
+from fdbqueue.operations.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
@@ -130,6 +131,7 @@ class Store(Generic[_T]):
         leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
         self._bound = Bound(items, places)
         self.schedules = Schedules(items, self._bound)
+        self.steps = DurableSteps(items, leases, self._changes)
         sweep = self._sweep = Sweep(items, leases, self.schedules)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
@@ -583,6 +585,21 @@ class Store(Generic[_T]):
         if found.state == "dead":
             return self._failures.retry(tr, now, found, self._bound.reserve)
         return False
+
+    def retry_dead(
+        self,
+        tr: Transactor,
+        item: _T | str,
+        prepare: Callable[[Transaction, LocatedItem], LocatedItem | None],
+    ) -> bool:
+        """Make a dead letter ready after a change of it; return false if that returns `None`."""
+        self.sweeper.sweep(tr)  # expired items make room
+
+        def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
+            dead = prepare(tr, found)
+            return dead is not None and self._retry(tr, now, dead)
+
+        return self._change_if(tr, item, "dead", change)
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""

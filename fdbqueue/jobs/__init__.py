@@ -15,18 +15,22 @@ A job is an item of an ordinary priority queue, with the value
 """
 
 from fdbqueue.jobs.app import App
+from fdbqueue.jobs.context import Context
 from fdbqueue.jobs.errors import (
     AppNotBound,
     AppNotFound,
     DuplicateJob,
     DuplicateSchedule,
+    DuplicateStep,
     InvalidArguments,
+    StepChanged,
+    StepFailed,
     UndecodableArguments,
     UnsupportedAnnotation,
+    WaitTimedOut,
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
-from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 
 __all__ = [
@@ -38,12 +42,16 @@ __all__ = [
     "Discard",
     "DuplicateJob",
     "DuplicateSchedule",
+    "DuplicateStep",
     "Handle",
     "InvalidArguments",
     "Job",
     "Retry",
     "RetryIn",
     "Snooze",
+    "StepChanged",
+    "StepFailed",
     "UndecodableArguments",
     "UnsupportedAnnotation",
+    "WaitTimedOut",
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.jobs.context import Context
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
@@ -28,10 +29,11 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
     validate_timeout,
 )
+from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
-from fdbqueue.types import Database, Duration, Keep, Transaction, UniqueUntil
-from fdbqueue.worker.context import Context
+from fdbqueue.queue.steps import KEPT
+from fdbqueue.types import Database, Duration, Keep, Transaction, Transactor, UniqueUntil
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.processes.group import run_together, summary_of
 from fdbqueue.worker.processes.supervisor import Supervisor, parent
@@ -341,6 +343,45 @@ class App:
             return job
 
         return declare
+
+    def signal(
+        self,
+        tr: Transactor,
+        name: str,
+        *,
+        key: str = "",
+        value: Any = None,
+        keep: Duration = KEPT,
+        queue: str | None = None,
+    ) -> int:
+        """Send a signal: each job that waits for it goes on, in this transaction.
+
+        `Context.wait` waits for it. A job that comes to wait for it later goes on at once.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the signal, text of 1 to 255 bytes.
+            key: Its key, text of up to 255 bytes; by default a job waits for its own id.
+            value: Its value, JSON of up to 90,000 bytes.
+            keep: The time for which jobs may still come to wait for it.
+            queue: The name of the queue of these jobs; by default the signal goes to the queues of
+                all jobs of the app.
+
+        Returns:
+            The number of jobs that waited for it.
+
+        Raises:
+            InvalidValue: The value is not JSON.
+            PayloadTooLarge: The value is too large.
+            TooManyWaiting: More than 1,000 jobs wait for it in a queue.
+        """
+        names = known_queues(self) if queue is None else [queue]
+        steps = [self.queue(each).steps for each in names]
+
+        def body(tr: Transaction) -> int:
+            return sum(each.signal(tr, name, key=key, value=value, keep=keep) for each in steps)
+
+        return change_once(self.queue(names[0]), tr, body) if is_database(tr) else body(tr)
 
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.

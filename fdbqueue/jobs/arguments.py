@@ -120,6 +120,9 @@ class _Converter:
         return msgspec.convert(stored, self._kind, str_keys=True, dec_hook=_from_json)
 
 
+def _any_arguments(*args: Any, **kwargs: Any) -> Any: ...
+
+
 def _is_json(kind: Any) -> bool:
     """Return whether all values of a type are JSON already.
 
@@ -142,7 +145,6 @@ class _Converters(NamedTuple):
         named: Those of the parameters that take keyword arguments.
         rest: That of `*args`, with its name.
         extra: That of `**kwargs`.
-        result: That of the result.
         names: The names of the parameters that take positional arguments.
         required: The names of the parameters without a default.
     """
@@ -151,7 +153,6 @@ class _Converters(NamedTuple):
     named: dict[str, _Converter]
     rest: tuple[str, _Converter]
     extra: _Converter
-    result: _Converter
     names: list[str]
     required: frozenset[str]
 
@@ -185,7 +186,10 @@ class Arguments:
     def __init__(self, name: str, function: Callable[..., Any], skip: int = 0) -> None:
         self._name = name
         self._function = inspect.unwrap(function)
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # some functions that are not written in Python have none
+            signature = inspect.signature(_any_arguments)
         self._signature = signature.replace(parameters=[*signature.parameters.values()][skip:])
 
     @cached_property
@@ -208,9 +212,12 @@ class Arguments:
                     named[name] = converter
                 if parameter.default is parameter.empty:
                     required.add(name)
-        result = self._converter(_RETURN, self._signature.return_annotation)
         names = [name for name, _ in positional]
-        return _Converters(positional, named, rest, extra, result, names, frozenset(required))
+        return _Converters(positional, named, rest, extra, names, frozenset(required))
+
+    @cached_property
+    def _result(self) -> _Converter:
+        return self._converter(_RETURN, self._signature.return_annotation)
 
     def _converter(self, name: str, annotation: Any) -> _Converter:
         """Return the converter for an annotation, which may be text that Python has to evaluate."""
@@ -311,7 +318,7 @@ class Arguments:
         Raises:
             InvalidArguments: It does not fit the return annotation.
         """
-        return self._converters.result.encode(_RETURN, value)
+        return self._result.encode(_RETURN, value)
 
     def decode_result(self, stored: Any) -> Any:
         """Return a result, given its JSON form; `None` if none was stored.
@@ -319,7 +326,7 @@ class Arguments:
         Raises:
             UndecodableArguments: It does not fit the return annotation.
         """
-        return None if stored is None else self._converters.result.decode(_RETURN, stored)
+        return None if stored is None else self._result.decode(_RETURN, stored)
 
 
 def _converted(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fdbqueue.errors import error_text
+from fdbqueue.jobs.errors import StepFailed, WaitTimedOut
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
@@ -83,19 +84,23 @@ class Retry:
         growing = first * self.factor ** min(failures - 1, 100)
         return min(longest, growing) * uniform(1 - self.jitter, 1)
 
-    def decide(self, error: Exception, context: Context) -> Outcome:
-        """Return the outcome of an attempt that failed with an error."""
+    def decide(self, error: Exception, attempt: int) -> Outcome:
+        """Return the outcome of the attempt with this number that failed with an error."""
         if isinstance(error, Outcome):
-            is_over = isinstance(error, RetryIn) and self.is_last(context)
+            is_over = isinstance(error, RetryIn) and self.is_last(attempt)
             return Dead(str(error)) if is_over else error
-        is_hopeless = not isinstance(error, self.on) or isinstance(error, self.never_on)
-        if is_hopeless or self.is_last(context):
+        cause = error.__cause__ if isinstance(error, StepFailed) else None
+        raised = cause or error
+        is_hopeless = not isinstance(raised, self.on) or isinstance(
+            raised, (*self.never_on, WaitTimedOut)
+        )
+        if is_hopeless or self.is_last(attempt):
             return Dead(error_text(error) or "")
-        return RetryIn(self.delay(context.attempt))
+        return RetryIn(self.delay(attempt))
 
-    def is_last(self, context: Context) -> bool:
-        """Return whether the attempt is the last one."""
-        return self.attempts is not None and context.attempt >= self.attempts
+    def is_last(self, attempt: int) -> bool:
+        """Return whether the attempt with this number is the last one."""
+        return self.attempts is not None and attempt >= self.attempts
 
 
 def _is_exception(kind: object) -> bool:
@@ -105,7 +110,7 @@ def _is_exception(kind: object) -> bool:
 def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
     """Return what a policy says about the error of an attempt."""
     if isinstance(policy, Retry):
-        return policy.decide(error, context)
+        return policy.decide(error, context.attempt)
     if isinstance(error, Outcome):
         return error
     decision = policy(error, context)

@@ -249,6 +249,24 @@ class Space(IntEnum):
         31,
         ("(31, name)", "the schedule, as `StoredSchedule`, and its state", "sweep, schedule"),
     )
+    STEPS = (
+        32,
+        (
+            "(32, random, name)",
+            "the step of this name of the job whose ref ends with `random`, as `StoredStep`",
+            "a step of a job, signal",
+        ),
+    )
+    SIGNALS = (33, ("(33, name, key)", "(time, end, value) of the last signal", "signal"))
+    SIGNAL_ENDS = (34, ("(34, end, name, key)", "the value of (33, name, key)", "signal"))
+    SIGNAL_WAITS = (
+        35,
+        (
+            "(35, name, key, step, ref)",
+            "empty: this step of the job waits for the signal; `ref` is its first",
+            "a step of a job",
+        ),
+    )
 
 
 _NAME_ROWS = (

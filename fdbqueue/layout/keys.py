@@ -153,6 +153,10 @@ class Layout:
     samples = _Prefix(Space.HISTORY, 1)
     runs = _Prefix(Space.HISTORY, 2)
     schedules = _Prefix(Space.SCHEDULES)
+    steps = _Prefix(Space.STEPS)
+    signals = _Prefix(Space.SIGNALS)
+    signal_ends = _Prefix(Space.SIGNAL_ENDS)
+    signal_waits = _Prefix(Space.SIGNAL_WAITS)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -202,7 +206,8 @@ class Layout:
             *(self.items, self.pieces, self.results),
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
-            *(self.done, self.returned, self.history),
+            *(self.done, self.returned, self.history, self.steps),
+            *(self.signals, self.signal_ends, self.signal_waits),
         )
 
     # Items
@@ -315,6 +320,60 @@ class Layout:
         """Return the position of the item, and the number of the attempt, of a key."""
         *position, number = fdb_tuple.unpack(key[len(self.attempts) :])
         return fdb_tuple.pack(tuple(position)), number
+
+    # Steps of jobs, and signals
+
+    def steps_prefix(self, position: bytes) -> bytes:
+        """Return the prefix of the steps of the item at a position, which keeps them if it moves.
+
+        >>> layout = Layout(Subspace(("q",)))
+        >>> at = [fdb_tuple.pack((priority, 7, b"random")) for priority in (1, 2)]
+        >>> layout.steps_prefix(at[0]) == layout.steps_prefix(at[1])
+        True
+        """
+        return self.steps + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
+
+    def step_key(self, position: bytes, name: str) -> bytes:
+        """Return the key of a step of the item at a position."""
+        return self.steps_prefix(position) + fdb_tuple.pack((name,))
+
+    def unpack_step_key(self, key: bytes) -> str:
+        """Return the name of the step with this key."""
+        name: str = fdb_tuple.unpack(key[len(self.steps) :])[1]
+        return name
+
+    def signal_key(self, name: str, key: str) -> bytes:
+        """Return the key of the last signal of this name and key."""
+        return self.signals + fdb_tuple.pack((name, key))
+
+    def signal_end_key(self, end: int, name: str, key: str) -> bytes:
+        """Return the key that finds a signal by its end, in milliseconds since 1970."""
+        return self.signal_ends + fdb_tuple.pack((end, name, key))
+
+    def unpack_signal_end_key(self, key: bytes) -> tuple[str, str]:
+        """Return the name and the key of the signal from a key of `signal_end_key`."""
+        _, name, signal = fdb_tuple.unpack(key[len(self.signal_ends) :])
+        return name, signal
+
+    @staticmethod
+    def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
+        """Return the key of a step that waits for a signal, without the prefix of its space.
+
+        >>> wait = Layout.signal_wait("shipped", "order 7", "parcel", fdb_tuple.pack((5, b"r")))
+        >>> Layout(Subspace(("q",))).unpack_signal_wait(wait)[:1]
+        ('parcel',)
+        """
+        return fdb_tuple.pack((name, key, step)) + reference
+
+    def signal_waits_range(self, name: str, key: str) -> tuple[bytes, bytes]:
+        """Return the range of the steps that wait for a signal."""
+        return self.range_of(self.signal_waits + fdb_tuple.pack((name, key)))
+
+    @staticmethod
+    def unpack_signal_wait(wait: bytes) -> tuple[str, bytes]:
+        """Return the name of the step, and the first position of its item, from `signal_wait`."""
+        _, _, step, *reference = fdb_tuple.unpack(wait)
+        return step, fdb_tuple.pack(tuple(reference))
 
     # Pieces of payloads, and unique keys
 

@@ -83,6 +83,8 @@ class Header(NamedTuple):
         schedule: The name of the schedule that has pushed it, or `None`.
         tick: The tick for which it did so, in milliseconds since 1970.
         blocks: Whether the next tick of that schedule waits until the item has ended.
+        steps: The number of steps of the job that are stored.
+        waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
     """
 
     attempts: int = 0
@@ -96,6 +98,8 @@ class Header(NamedTuple):
     schedule: str | None = None
     tick: int | None = None
     blocks: bool = False
+    steps: int = 0
+    waits: bytes = b""
 
     @property
     def unique_key(self) -> str | None:
@@ -110,6 +114,7 @@ class Header(NamedTuple):
 
 NO_HEADER = Header()
 _WITH_KEY = 8  # elements of a header up to the end of the period of its key
+_WITH_SCHEDULE = 11  # elements of a header up to what it says of its schedule
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -135,6 +140,8 @@ def with_header(header: Header, value: bytes) -> bytes:
     if header.key:
         size = _WITH_KEY
     if header.schedule:
+        size = _WITH_SCHEDULE
+    if header.steps:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 

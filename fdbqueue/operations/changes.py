@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdbqueue.layout.items import Level
+from fdbqueue.layout.items import Level, StoredItem
 from fdbqueue.layout.values import Header, encode_metadata, with_header
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.items import (
@@ -99,7 +99,9 @@ class Changes:
         new = NewItem(level, payload, random, due, header)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
-        self._delete(tr, now, found)
+        bare = with_header(item.header._replace(steps=0, waits=b""), item.content)
+        # Its steps are not those of a position, and stay.
+        self._delete(tr, now, found._replace(item=StoredItem(item.key, bare, item.level)))
         if state == "dead":
             key = self._store_dead(tr, found, new, tail)
         else:

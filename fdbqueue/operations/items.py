@@ -594,6 +594,10 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
         tr.clear_range(*layout.attempts_range(position))
     if header.origin is not None:
         tr.clear(layout.moved + header.origin)
+    if header.steps:
+        tr.clear_range(*layout.range_of(layout.steps_prefix(position)))
+    if header.waits:
+        tr.clear(layout.signal_waits + header.waits)
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

@@ -37,7 +37,7 @@ from fdbqueue.operations.items import (
 )
 from fdbqueue.operations.slots import Candidate, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
-from fdbqueue.types import Claim, KeyValue, Options, Outcome, Transaction, Value
+from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
 
@@ -51,6 +51,10 @@ _Reads: TypeAlias = list[tuple[bytes, Any]]
 
 Extension: TypeAlias = tuple[Claim, Report | None]
 """A claim to extend, and what its client reports; `None` if that is what it reported before."""
+
+
+def _unchanged(value: bytes) -> bytes:
+    return value
 
 
 def _is_cancelled(item: ClaimedItem) -> bool:
@@ -233,7 +237,7 @@ class Leases:
         text, stack = error_text(error), traceback_text(error)
         self._failures.return_failed(tr, now, [failed], text, stack)
 
-    def _begin(self, tr: Transaction, claim: Claim) -> _Reads:
+    def _begin(self, tr: ReadTransaction, claim: Claim) -> _Reads:
         """Start to read the items of a claim; return their positions and the reads."""
         reads: _Reads = []
         for key in claim.keys:
@@ -267,6 +271,11 @@ class Leases:
             if item.slots:
                 self._slots.free(tr, item.slots)
         return ended
+
+    def claimed(self, tr: ReadTransaction, claim: Claim) -> tuple[bytes, ClaimedItem]:
+        """Return the position and the item of a claim of one; raise `LeaseLost` if it is over."""
+        ((position, item),) = self._claimed(claim, self._begin(tr, claim))
+        return position, item
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
         """Return whether any item of a claim is still stored under its token."""
@@ -395,8 +404,9 @@ class Leases:
         reads: _Reads | None = None,
         *,
         lease: float,
+        change: Callable[[bytes], bytes] = _unchanged,
     ) -> None:
-        """Renew the lease: it ends `lease` seconds from now."""
+        """Renew the lease: it ends `lease` seconds from now. `change` returns the new values."""
         layout = self._layout
         claim, report = extension
         end = tr.get_read_version().wait() + int(lease * VERSIONS)
@@ -407,7 +417,7 @@ class Leases:
             if told is None:
                 told = lease_of(tr.snapshot[old_timer].value or b"").report
             tr.clear(old_timer)
-            claimed = item._replace(lease_end=end)
+            claimed = item._replace(lease_end=end, value=change(item.value))
             expires = header_of(item.value)[0].expires
             timer = encode_lease(lease, now, item.delivery_count, expires, claim.client, told)
             self._store(tr, position, claimed, timer)
@@ -422,10 +432,20 @@ class Leases:
         extend = partial(self.extend, tr, now, lease=lease)
         return [_lost(partial(extend, *each)) for each in zip(extensions, pending)]
 
-    def release(self, tr: Transaction, now: int, claim: Claim, due: int | None = None) -> None:
-        """Return the items, now or when due, as if they had never been claimed."""
+    def release(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        due: int | None = None,
+        change: Callable[[bytes], bytes] = _unchanged,
+    ) -> None:
+        """Return the items, now or when due, as if they had never been claimed.
+
+        `change` returns their new values.
+        """
         ended = self._end_unless_cancelled(tr, now, claim)
-        returned = [ReturnedItem(position, item.value, due) for position, item in ended]
+        returned = [ReturnedItem(position, change(item.value), due) for position, item in ended]
         self._items.requeue(tr, now, returned, returned=len(ended))
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:

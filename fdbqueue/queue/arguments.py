@@ -362,6 +362,18 @@ def validate_unique(key: object) -> str:
     raise InvalidUniqueKey(key, MAX_TEXT)
 
 
+def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
+    """Return text of up to 255 bytes; raise `ValueError` for anything else.
+
+    >>> validate_key("the name of a step", "charge")
+    'charge'
+    """
+    if _is_text(text) or (may_be_empty and text == ""):
+        return str(text)
+    least = 0 if may_be_empty else 1
+    raise ValueError(f"{what} is text of {least} to {MAX_TEXT} bytes, not {text!r}")
+
+
 def new_headers(
     n: int,
     ttl: Duration | None,

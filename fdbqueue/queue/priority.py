@@ -26,6 +26,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
 from fdbqueue.queue.item_log import log_items
 from fdbqueue.queue.schedules import Schedules
+from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
     Codec,
     Duration,
@@ -225,6 +226,11 @@ class PriorityQueue(BaseQueue[Item[V]]):
     def schedules(self) -> Schedules[V]:
         """The schedules that push items to this queue."""
         return Schedules(self._store)
+
+    @property
+    def steps(self) -> JobSteps[V]:
+        """The steps of its jobs, and the signals that they wait for."""
+        return JobSteps(self._store)
 
     # Push
 

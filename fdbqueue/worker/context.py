@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
+from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Progress, Transaction
 
 _P = ParamSpec("_P")
@@ -114,6 +115,7 @@ class Context:
         max_attempts: int | None,
         seconds_left: Callable[[], float],
         extend: Callable[[], None],
+        begin_steps: Callable[[Callable[[], Report]], ClaimedSteps],
     ) -> None:
         self.item: Any = claim.item
         self.job = ""
@@ -123,6 +125,7 @@ class Context:
         self.cancelled = Cancelled()
         self._seconds_left = seconds_left
         self._extend = extend
+        self._begin_steps = begin_steps
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._report = NO_REPORT
@@ -137,6 +140,11 @@ class Context:
         By the clock of this process.
         """
         return utc_time(milliseconds()) + timedelta(seconds=self._seconds_left())
+
+    @property
+    def is_suspended(self) -> bool:
+        """True once the job has given up its claim, to go on later."""
+        return False
 
     @property
     def endings(self) -> list[Ending]:

@@ -116,7 +116,12 @@ class Handler(ABC):
 
     Coroutines of all jobs run in `loop`, or else in one event loop of the handler, which lives
     until `close`. If a coroutine whose time is over blocks this loop, another one takes its place.
+
+    Attributes:
+        context_type: The class of the contexts of its attempts.
     """
+
+    context_type: type[Context] = Context
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

@@ -8,6 +8,18 @@ from fdbqueue.types import Duration
 _MAX_SECONDS = 10**10
 
 
+class Suspended(BaseException):
+    """A job has given up its claim, and goes on later. Not an `Exception`, so that none catches it.
+
+    Attributes:
+        step: The name of the step that waits.
+    """
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        super().__init__(f"suspended in the step {step!r}")
+
+
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 

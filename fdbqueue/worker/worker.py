@@ -32,6 +32,7 @@ from fdbqueue.queue.arguments import (
     validate_timeout,
 )
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
+from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Duration, Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
@@ -53,7 +54,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze
+from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -378,11 +379,15 @@ class Worker:
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
                     returned = self._run_handler(job, call, in_span)
+                    if context.is_suspended:  # and its function has caught what told it so
+                        raise Suspended(call.name)
                     if context.endings:
                         end_together(self._queue, self._db, job, returned)
         except LeaseLost:
             if not job.is_given_up:
                 self._end(job, "lost")
+        except Suspended as suspended:
+            self._end_uncounted(job, "suspended", suspended)
         except _Stopped:
             if not job.is_given_up:
                 self._release([job])
@@ -479,11 +484,12 @@ class Worker:
         self._fail_attempt(job, failure)
 
     def _context(self, job: HeldJob) -> Context:
-        return Context(
+        return self._handler.context_type(
             job.claim,
             self._store.options.max_attempts,
             lambda: job.lease_end - time.monotonic(),
             partial(self._leases.extend, job),
+            partial(ClaimedSteps, self._store, self._db, job.claim, self._lease),
         )
 
     def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:
@@ -566,14 +572,18 @@ class Worker:
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
         self._threads.note(time.monotonic() - began)
         if isinstance(outcome, Snooze):
-            fields = self._ends.fields(job, "snoozed")
-            _log.info("%s %s: %s", self._name, job.name, outcome, extra=fields)
-            with self._ended:
-                self._let_go(job)
+            self._end_uncounted(job, "snoozed", outcome)
         elif isinstance(outcome, Discard):
             self._end(job, "done", text="discarded")
         else:
             self._end(job, "failed", failure)
+
+    def _end_uncounted(self, job: HeldJob, outcome: str, why: BaseException) -> None:
+        """Log a job that goes on later, and whose attempt does not count."""
+        fields = self._ends.fields(job, outcome)
+        _log.info("%s %s: %s", self._name, job.name, why, extra=fields)
+        with self._ended:
+            self._let_go(job)
 
     def _release(self, jobs: list[HeldJob]) -> None:
         """Release jobs whose attempt does not count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_a_quick_job_stores_its_log_in_the_transaction_that_ends_it(
         claim = queue.claim(db)
         assert claim is not None
         counting = CountingDatabase(db)
-        context = Context(claim, None, lambda: 1.0, lambda: None)
+        context = Context(claim, None, lambda: 1.0, lambda: None, cast(Any, pytest.fail))
         handler(context)
         queue.ack(counting, claim, log=context.report.log)
         return counting.commits, len(counting.mutations)

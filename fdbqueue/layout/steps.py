@@ -1,0 +1,81 @@
+"""The stored form of the steps of a job, and of signals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fdb import tuple as fdb_tuple
+
+from fdbqueue.types import StepKind, StepState
+
+
+class StoredStep(NamedTuple):
+    """A step of a job. Times are in milliseconds since 1970.
+
+    Attributes:
+        kind: What the job does in it.
+        state: Whether it has ended, and how.
+        began_at: When the job first came to it.
+        ended_at: When it ended; `None` until then.
+        failures: How often its function has failed.
+        due: When the job goes on at the latest, if it sleeps or waits; `None` for never.
+        key: The key of the signal that it waits for; the id of the job that it has pushed.
+        error: Why it failed last, or `None`.
+        value: Its result as JSON, once it is done.
+    """
+
+    kind: StepKind
+    state: StepState
+    began_at: int
+    ended_at: int | None = None
+    failures: int = 0
+    due: int | None = None
+    key: str = ""
+    error: str | None = None
+    value: bytes = b"null"
+
+
+def encode_step(step: StoredStep) -> bytes:
+    """Return the value of a step.
+
+    >>> step = StoredStep("wait", "waiting", 1000, due=5000, key="order 7")
+    >>> decode_step(encode_step(step)) == step
+    True
+    """
+    packed: bytes = fdb_tuple.pack(step)
+    return packed
+
+
+def decode_step(value: bytes) -> StoredStep:
+    """Return the step with this value."""
+    return StoredStep(*fdb_tuple.unpack(value))
+
+
+class StoredSignal(NamedTuple):
+    """A signal that was sent. Times are in milliseconds since 1970.
+
+    Attributes:
+        sent_at: When it was sent.
+        ends: When it is forgotten.
+        value: Its value as JSON.
+    """
+
+    sent_at: int
+    ends: int
+    value: bytes
+
+
+def encode_signal(signal: StoredSignal) -> bytes:
+    """Return the value of a signal.
+
+    >>> signal = StoredSignal(1000, 5000, b"{}")
+    >>> decode_signal(encode_signal(signal)) == signal
+    True
+    """
+    packed: bytes = fdb_tuple.pack(signal)
+    return packed
+
+
+def decode_signal(value: bytes) -> StoredSignal:
+    """Return the signal with this value."""
+    return StoredSignal(*fdb_tuple.unpack(value))

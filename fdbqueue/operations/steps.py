@@ -1,0 +1,273 @@
+"""The steps of jobs within a transaction: store results, suspend jobs, and send signals.
+
+Every change of a step is made under the claim of its job: a client that has lost the claim stores
+nothing. A job that sleeps or waits is a delayed item. A signal stores the result of the step that
+waits for it, and makes the item ready.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from fdbqueue.errors import TooManySteps, TooManyWaiting
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import WANT_ALL
+from fdbqueue.layout.steps import (
+    StoredSignal,
+    StoredStep,
+    decode_signal,
+    decode_step,
+    encode_signal,
+    encode_step,
+)
+from fdbqueue.layout.values import LAST_MILLISECOND, header_of, with_header
+from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.items import Items, LocatedItem
+from fdbqueue.operations.leases import Extension, Leases
+from fdbqueue.types import Claim, ReadTransaction, Transaction
+
+MAX_STEPS = 10_000
+"""How many steps a job may have."""
+
+MAX_SIGNALLED = 1_000
+"""How many jobs may wait for one signal."""
+
+SKEW = 60_000
+"""The milliseconds by which the clocks of clients may differ."""
+
+_MAX_DROPPED = 10  # signals that have ended, which a new one deletes
+
+
+class NamedStep(NamedTuple):
+    """A step with its name."""
+
+    name: str
+    stored: StoredStep
+
+
+def is_over(due: int | None, now: int) -> bool:
+    """Return whether a job that was suspended until a time, and runs again, may go on.
+
+    The client that made the job ready has found that it is due. The clock of this one may be
+    behind, and would suspend the job again and again.
+
+    >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
+    (True, False, False)
+    """
+    return due is not None and due - SKEW <= now
+
+
+class DurableSteps:
+    """The steps of the jobs of one queue, and its signals. Each method is part of a transaction."""
+
+    def __init__(self, items: Items, leases: Leases, changes: Changes) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._leases = leases
+        self._changes = changes
+
+    # Read
+
+    def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
+        """Return the steps of the item at a position, in the order in which they began."""
+        layout = self._layout
+        rows = tr.get_range(*layout.range_of(layout.steps_prefix(position)))
+        steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+        return sorted(steps, key=lambda step: step.stored.began_at)
+
+    def _get(self, tr: ReadTransaction, position: bytes, name: str) -> StoredStep | None:
+        value = tr[self._layout.step_key(position, name)].value
+        return None if value is None else decode_step(value)
+
+    # Under the claim of the job
+
+    def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
+        """Return a step of a claimed job, or `None`, and the number of its steps.
+
+        Raises:
+            LeaseLost: The claim is over.
+        """
+        position, item = self._leases.claimed(tr, claim)
+        return self._get(tr, position, name), header_of(item.value)[0].steps
+
+    def store(
+        self,
+        tr: Transaction,
+        now: int,
+        extension: Extension,
+        steps: list[NamedStep],
+        *,
+        lease: float,
+    ) -> None:
+        """Store steps of a claimed job, and renew its lease."""
+        added = self._put(tr, extension[0], steps)
+        change = partial(_with_steps, added=added)
+        self._leases.extend(tr, now, extension, lease=lease, change=change)
+
+    def suspend(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        steps: list[NamedStep],
+        wait: bytes = b"",
+    ) -> None:
+        """Store steps of a claimed job, the last of which waits, and end the claim until then.
+
+        A job that was cancelled ends instead. `wait` is the signal that it waits for.
+        """
+        _, item = self._leases.claimed(tr, claim)
+        due = steps[-1].stored.due
+        change = _unchanged
+        if header_of(item.value)[0].cancelled is None:
+            change = partial(_suspended, added=self._put(tr, claim, steps), wait=wait)
+            if wait:
+                tr[self._layout.signal_waits + wait] = b""
+        self._leases.release(tr, now, claim, LAST_MILLISECOND if due is None else due, change)
+
+    def wait(
+        self,
+        tr: Transaction,
+        now: int,
+        extension: Extension,
+        steps: list[NamedStep],
+        signal: str,
+        *,
+        lease: float,
+    ) -> StoredStep | None:
+        """Take a signal that was sent, end the wait for it, or suspend the job.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            extension: The claim of the job.
+            steps: Steps to store, the last of which is the wait as it begins.
+            signal: The name of the signal.
+            lease: The length of the lease in seconds.
+
+        Returns:
+            The step, if it has ended; `None` if the job is suspended.
+        """
+        layout, claim = self._layout, extension[0]
+        *others, (name, begun) = steps
+        position, item = self._leases.claimed(tr, claim)
+        known = self._get(tr, position, name)
+        if known is not None and known.state != "waiting":
+            return known
+        waiting = known or begun
+        header = header_of(item.value)[0]
+        wait = layout.signal_wait(signal, waiting.key, name, header.origin or position)
+        stored = tr[layout.signal_key(signal, waiting.key)].value
+        sent = None if stored is None else decode_signal(stored)
+        ended = None
+        if sent is not None and sent.ends > now:
+            ended = waiting._replace(state="done", ended_at=sent.sent_at, value=sent.value)
+        elif known is not None and is_over(known.due, now):
+            ended = waiting._replace(state="timed out", ended_at=now)
+        if ended is not None:
+            tr.clear(layout.signal_waits + wait)
+            self.store(tr, now, extension, [*others, NamedStep(name, ended)], lease=lease)
+            return ended
+        self.suspend(tr, now, claim, [*others, NamedStep(name, waiting)], wait)
+        return None
+
+    def _put(self, tr: Transaction, claim: Claim, steps: list[NamedStep]) -> int:
+        """Store steps of a claimed job; return how many of them are new."""
+        position, item = self._leases.claimed(tr, claim)
+        keys = [self._layout.step_key(position, step.name) for step in steps]
+        # Start all reads before waiting for the first.
+        known = [tr[key] for key in keys]
+        added = sum(not read.present() for read in known)
+        if header_of(item.value)[0].steps + added > MAX_STEPS:
+            raise TooManySteps(MAX_STEPS)
+        for key, step in zip(keys, steps):
+            tr[key] = encode_step(step.stored)
+        return added
+
+    # Signals
+
+    def signal(self, tr: Transaction, now: int, name: str, key: str, signal: StoredSignal) -> int:
+        """Send a signal: store it, and end the steps that wait for it; return how many do."""
+        layout = self._layout
+        stored_key = layout.signal_key(name, key)
+        waits = tr.get_range(*layout.signal_waits_range(name, key), limit=MAX_SIGNALLED + 1)
+        before = tr[stored_key].value
+        if before is not None:
+            tr.clear(layout.signal_end_key(decode_signal(before).ends, name, key))
+        value = encode_signal(signal)
+        tr[stored_key] = tr[layout.signal_end_key(signal.ends, name, key)] = value
+        rows = [*waits]
+        if len(rows) > MAX_SIGNALLED:
+            raise TooManyWaiting(name, key, MAX_SIGNALLED)
+        n = 0
+        for row in rows:
+            tr.clear(row.key)
+            wait = row.key[len(layout.signal_waits) :]
+            n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait), signal)
+        self._drop_ended(tr, now)
+        return n
+
+    def _end_wait(
+        self, tr: Transaction, now: int, step: str, reference: bytes, signal: StoredSignal
+    ) -> bool:
+        """End a step that waits for a signal; return false if the job has ended meanwhile."""
+        found = self._items.at(tr, reference)
+        known = found and self._get(tr, self._layout.position(found.key), step)
+        if found is None or known is None:
+            return False
+        ended = known._replace(state="done", ended_at=signal.sent_at, value=signal.value)
+        tr[self._layout.step_key(self._layout.position(found.key), step)] = encode_step(ended)
+        if found.state == "delayed":
+            self._changes.run_now(tr, now, found)
+        return True
+
+    def _drop_ended(self, tr: Transaction, now: int) -> None:
+        """Delete some signals whose time is over, without conflicts."""
+        layout = self._layout
+        ended = tr.snapshot.get_range(
+            *layout.dated_before(layout.signal_ends, now + 1),
+            limit=_MAX_DROPPED,
+            streaming_mode=WANT_ALL,
+        )
+        for row in ended:
+            # Unless another one was sent meanwhile.
+            tr.compare_and_clear(
+                layout.signal_key(*layout.unpack_signal_end_key(row.key)), row.value
+            )
+            tr.clear(row.key)
+
+    # Retry
+
+    def forget_from(self, tr: Transaction, found: LocatedItem, name: str) -> LocatedItem | None:
+        """Delete a step, and all that began later; return the item without them, if it has it."""
+        position = self._layout.position(found.key)
+        names = [step.name for step in self.all(tr, position)]
+        if name not in names:
+            return None
+        forgotten = names[names.index(name) :]
+        for each in forgotten:
+            tr.clear(self._layout.step_key(position, each))
+        item = found.item
+        value = _with_steps(item.value, -len(forgotten))
+        return found._replace(item=StoredItem(item.key, value, item.level))
+
+
+def _unchanged(value: bytes) -> bytes:
+    return value
+
+
+def _with_steps(value: bytes, added: int) -> bytes:
+    """Return the value of an item that has so many steps more."""
+    header, content = header_of(value)
+    return with_header(header._replace(steps=header.steps + added), content)
+
+
+def _suspended(value: bytes, added: int, wait: bytes) -> bytes:
+    """Return the value of an item whose job is suspended, with so many steps more.
+
+    A client has claimed it before it expired, so it does not expire meanwhile.
+    """
+    header, content = header_of(value)
+    header = header._replace(steps=header.steps + added, waits=wait, expires=None)
+    return with_header(header, content)

@@ -1,0 +1,269 @@
+"""The steps of jobs: their results are stored under the claim of the job, and found again by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic
+
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import read
+from fdbqueue.layout.codecs import encode_returned
+from fdbqueue.layout.steps import StoredSignal, StoredStep
+from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
+from fdbqueue.operations.items import LocatedItem
+from fdbqueue.operations.steps import NamedStep, is_over
+from fdbqueue.queue.arguments import validate_key, validate_seconds
+from fdbqueue.types import (
+    Claim,
+    Database,
+    Duration,
+    Item,
+    ReadTransaction,
+    ReadTransactor,
+    Step,
+    Transaction,
+    Transactor,
+    V,
+)
+
+__all__ = ["ClaimedSteps", "JobSteps", "StoredStep", "is_over"]
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.store import Store
+
+KEPT = "30d"
+"""How long a signal is kept by default."""
+
+_MAX_SECONDS = 10**10
+
+
+class JobSteps(Generic[V]):
+    """The steps of the jobs of one queue, and the signals that they wait for.
+
+    A job stores them with `fdbqueue.jobs.Context`; they are deleted with its item.
+    """
+
+    def __init__(self, store: Store[Any]) -> None:
+        self._store = store
+        self._in = store.steps
+
+    def all(self, tr: ReadTransactor, item: Item[V] | str) -> list[Step]:
+        """Return the steps of a job, in the order in which they began; none for an unknown item.
+
+        Cost: two reads of an item, and a range read of its steps with their results.
+
+        Args:
+            tr: A transaction or a database.
+            item: The item of the job, or its id.
+
+        Raises:
+            InvalidItemId: The text is not an item id.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context
+            >>> app = App("memory:")
+            >>> @app.job(name="build")
+            ... def build(context: Context) -> None:
+            ...     context.step("compile", lambda: 42)
+            >>> handle = build.push()
+            >>> _ = app.work(drain=True)
+            >>> jobs = app.queue("jobs")
+            >>> [(step.name, step.value) for step in jobs.steps.all(app.db, handle.id)]
+            [('compile', 42)]
+        """
+        reference = self._store.codec.reference(item)
+
+        def body(tr: ReadTransaction) -> list[NamedStep]:
+            found = self._store.items.find(tr, reference)
+            if found is None or not found.item.header.steps:
+                return []
+            return self._in.all(tr, self._store.layout.position(found.key))
+
+        return [*map(_public, read(tr, body))]
+
+    def signal(
+        self,
+        tr: Transactor,
+        name: str,
+        *,
+        key: str = "",
+        value: Any = None,
+        keep: Duration = KEPT,
+    ) -> int:
+        """Send a signal: each job of the queue that waits for it goes on, in this transaction.
+
+        A job that comes to wait for it later, while the signal is kept, goes on at once. Of several
+        signals with the same name and key, such a job gets the last one. Conflicts with jobs that
+        begin or cease to wait for the same name and key, and with other signals of both.
+
+        Cost: two reads and two writes; for each job that waits some three reads and ten writes.
+
+        Args:
+            tr: A transaction or a database.
+            name: The name of the signal, text of 1 to 255 bytes.
+            key: Its key, text of up to 255 bytes: the id of the job, or of what it waits for.
+            value: Its value, JSON of up to 90,000 bytes.
+            keep: The time for which jobs may still come to wait for it.
+
+        Returns:
+            The number of jobs that waited for it.
+
+        Raises:
+            InvalidValue: The value is not JSON.
+            PayloadTooLarge: The value is too large.
+            TooManyWaiting: More than 1,000 jobs wait for it.
+        """
+        validate_key("the name of a signal", name)
+        validate_key("the key of a signal", key, may_be_empty=True)
+        seconds = validate_seconds("keep", keep, is_over=True, below=_MAX_SECONDS)
+        stored = encode_returned(value)
+
+        def body(tr: Transaction, now: int) -> int:
+            ends = min(LAST_MILLISECOND, now + round(1000 * seconds))
+            return self._in.signal(tr, now, name, key, StoredSignal(now, ends, stored))
+
+        return self._store.change(tr, body, _always)
+
+    def retry_from(self, tr: Transactor, item: Item[V] | str, step: str) -> bool:
+        """Make a dead letter ready again, to go on with a step; return false if it is none.
+
+        This step and all that began later are forgotten, with their results. Conflicts and errors
+        are those of `retry`.
+
+        Args:
+            tr: A transaction or a database.
+            item: The item of the job, or its id.
+            step: The name of the step.
+        """
+
+        def forget(tr: Transaction, found: LocatedItem) -> LocatedItem | None:
+            return self._in.forget_from(tr, found, step)
+
+        return self._store.retry_dead(tr, item, forget)
+
+
+class ClaimedSteps:
+    """The steps of one claimed job, each call in a transaction of its own.
+
+    Args:
+        store: The store of its queue.
+        db: The database.
+        claim: The claim.
+        lease: The length of its lease in seconds, which each stored step begins again.
+        report: Returns what the job has reported so far.
+    """
+
+    def __init__(
+        self,
+        store: Store[Any],
+        db: Database,
+        claim: Claim,
+        lease: float,
+        report: Callable[[], Report],
+    ) -> None:
+        self._store = store
+        self._db = db
+        self._claim = claim
+        self._lease = lease
+        self._report = report
+        self._left: int | None = None  # stored steps that this run has not come to
+        self._unstored: list[NamedStep] = []
+        self.is_suspended = False
+        """True once the job has given up its claim."""
+
+    def find(self, name: str) -> StoredStep | None:
+        """Return the step of this name, or `None` if it was not stored.
+
+        Raises:
+            LeaseLost: Another worker may have the job.
+        """
+        if self._left == 0:
+            return None
+        begin = self._store.steps.begin
+        found, n = read(self._db, lambda tr: begin(tr, self._claim, name))
+        self._left = (n if self._left is None else self._left) - (found is not None)
+        return found
+
+    def add(self, name: str, step: StoredStep) -> None:
+        """Store a step together with the next one."""
+        self._unstored.append(NamedStep(name, step))
+
+    def store(self, name: str, step: StoredStep) -> None:
+        """Store a step; raise `LeaseLost` if another worker may have the job."""
+
+        def body(tr: Transaction, now: int) -> None:
+            self._put(tr, now, NamedStep(name, step))
+
+        self._store.change(self._db, body, _always)
+        self._unstored.clear()
+
+    def commit(
+        self, name: str, body: Callable[[Transaction], bytes], begun: StoredStep
+    ) -> StoredStep:
+        """Run `body(tr)` in a transaction that also stores what it returns as the result."""
+
+        def once(tr: Transaction, now: int) -> StoredStep:
+            known, _ = self._store.steps.begin(tr, self._claim, name)
+            if known is not None and known.state == "done":
+                return known
+            value = body(tr)
+            step = begun._replace(state="done", ended_at=now, due=None, value=value)
+            self._put(tr, now, NamedStep(name, step))
+            return step
+
+        step = self._store.change(self._db, once, _always)
+        self._unstored.clear()
+        return step
+
+    def suspend(self, name: str, step: StoredStep) -> None:
+        """Store a step that waits, and give up the claim until it is due."""
+
+        def body(tr: Transaction, now: int) -> None:
+            steps = [*self._unstored, NamedStep(name, step)]
+            self._store.steps.suspend(tr, now, self._claim, steps)
+
+        self._store.change(self._db, body, _always)
+        self.is_suspended = True
+
+    def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
+        """Return a wait for a signal if it has ended; otherwise suspend the job, return `None`."""
+
+        def body(tr: Transaction, now: int) -> StoredStep | None:
+            steps = [*self._unstored, NamedStep(name, step)]
+            extension = (self._claim, self._report())
+            return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
+
+        ended = self._store.change(self._db, body, _always)
+        self._unstored.clear()
+        self.is_suspended = ended is None
+        return ended
+
+    def _put(self, tr: Transaction, now: int, step: NamedStep) -> None:
+        steps = [*self._unstored, step]
+        extension = (self._claim, self._report())
+        self._store.steps.store(tr, now, extension, steps, lease=self._lease)
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+def _public(step: NamedStep) -> Step:
+    name, stored = step
+    ended, due = stored.ended_at, stored.due
+    state = stored.state
+    if stored.kind == "sleep" and due is not None and due <= milliseconds():
+        state, ended = "done", due
+    return Step(
+        name,
+        stored.kind,
+        state,
+        utc_time(stored.began_at),
+        None if ended is None else utc_time(ended),
+        stored.failures,
+        None if due is None else utc_time(due),
+        stored.key,
+        stored.error,
+        json.loads(stored.value),
+    )
