@@ -801,18 +801,13 @@ class TooManyWaiting(FdbqueueError):
 
     Attributes:
         name: The name of the signal.
-        key: Its key.
-        limit: The number of jobs that may wait for it.
+        limit: The number of jobs that may wait for the same name and key.
     """
 
-    def __init__(self, name: str, key: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int) -> None:
         self.name = name
-        self.key = key
         self.limit = limit
-        super().__init__(
-            f"more than {limit:,} jobs wait for the signal {name!r} with the key {key!r}; let them "
-            "wait for different keys"
-        )
+        super().__init__(f"more than {limit:,} jobs wait for {name!r}; let each use another key")
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):

@@ -15,22 +15,19 @@ A job is an item of an ordinary priority queue, with the value
 """
 
 from fdbqueue.jobs.app import App
-from fdbqueue.jobs.context import Context
 from fdbqueue.jobs.errors import (
     AppNotBound,
     AppNotFound,
     DuplicateJob,
     DuplicateSchedule,
-    DuplicateStep,
     InvalidArguments,
-    StepChanged,
-    StepFailed,
     UndecodableArguments,
     UnsupportedAnnotation,
-    WaitTimedOut,
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 
 __all__ = [

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
-from fdbqueue.jobs.context import Context
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
@@ -34,6 +33,7 @@ from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
 from fdbqueue.queue.steps import KEPT
 from fdbqueue.types import Database, Duration, Keep, Transaction, Transactor, UniqueUntil
+from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.processes.group import run_together, summary_of
 from fdbqueue.worker.processes.supervisor import Supervisor, parent

@@ -20,6 +20,12 @@ from fdbqueue.queue.arguments import validate_json
 _RETURN = "return"
 _encoder = json.JSONEncoder(allow_nan=False)
 _UNIONS = (typing.Union, UnionType)
+_UNKNOWN = inspect.Signature(
+    [
+        inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
+        inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
+    ]
+)
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
 
 
@@ -120,9 +126,6 @@ class _Converter:
         return msgspec.convert(stored, self._kind, str_keys=True, dec_hook=_from_json)
 
 
-def _any_arguments(*args: Any, **kwargs: Any) -> Any: ...
-
-
 def _is_json(kind: Any) -> bool:
     """Return whether all values of a type are JSON already.
 
@@ -189,7 +192,7 @@ class Arguments:
         try:
             signature = inspect.signature(function)
         except ValueError:  # some functions that are not written in Python have none
-            signature = inspect.signature(_any_arguments)
+            signature = _UNKNOWN
         self._signature = signature.replace(parameters=[*signature.parameters.values()][skip:])
 
     @cached_property

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Any, TypeAlias
 
-from fdbqueue.jobs.context import Context
+from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Transaction, stored_job
+from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
 from fdbqueue.worker.outcomes import Dead, Snooze
 
@@ -34,7 +35,7 @@ class JobHandler(Handler):
         middleware: What to enter around each call, the outermost first.
     """
 
-    context_type = Context
+    results = Arguments
 
     def __init__(
         self, jobs: Mapping[str, Job[Any, Any, Any, Any]], middleware: Sequence[Around] = ()

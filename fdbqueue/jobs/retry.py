@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fdbqueue.errors import error_text
-from fdbqueue.jobs.errors import StepFailed, WaitTimedOut
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
+from fdbqueue.worker.errors import StepFailed, WaitTimedOut
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
 
 ATTEMPTS = 20

@@ -199,7 +199,7 @@ class DurableSteps:
         tr[stored_key] = tr[layout.signal_end_key(signal.ends, name, key)] = value
         rows = [*waits]
         if len(rows) > MAX_SIGNALLED:
-            raise TooManyWaiting(name, key, MAX_SIGNALLED)
+            raise TooManyWaiting(name, MAX_SIGNALLED)
         n = 0
         for row in rows:
             tr.clear(row.key)

@@ -7,15 +7,27 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, Progress, Transaction
+from fdbqueue.types import Claim, Duration, Progress, Signal, Transaction
+from fdbqueue.worker.steps import (
+    AioSteps,
+    JsonResults,
+    Options,
+    Plans,
+    Policy,
+    Results,
+    Stepper,
+    drive,
+    options_of,
+)
 
 _P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
 """Why a job should stop: it was cancelled, its time is over, or its worker shuts down."""
@@ -84,6 +96,23 @@ class Cancelled:
 class Context:
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
+    A step is done once: its result is stored under the claim of the job, before the call returns.
+    If the process dies, or the job sleeps or waits, the function of the job runs again from the
+    top, and steps that are done return what they have stored. So a job takes days, survives its
+    processes, and holds no worker while it waits. Code between steps runs again each time.
+
+    - The name of a step is unique within the job. A step in a loop has the key of the loop in its
+      name: `context.step(f"charge {order}", ...)`.
+    - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
+    - To suspend a job, its worker raises `Suspended`, which is a `BaseException`.
+    - A job has up to 10,000 steps. They are deleted with its item.
+
+    In a coroutine, await the same methods of `aio`. The class has all attributes of the context of
+    a `Worker`, and more.
+
+    Cost: a transaction for each step that is not done, with two reads and four writes; before it,
+    another one reads whether the step is done, unless all stored steps of the job have been read.
+
     Attributes:
         item: The item of the job.
         job: The name of the job that an app declares; an empty text for any other one.
@@ -91,6 +120,7 @@ class Context:
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
+        aio: The steps of a coroutine.
         cancelled: An event that tells the handler to end soon, because the job was cancelled, its
             time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
             `reason` says which of these. A cancelled job does not run again, however the handler
@@ -116,6 +146,7 @@ class Context:
         seconds_left: Callable[[], float],
         extend: Callable[[], None],
         begin_steps: Callable[[Callable[[], Report]], ClaimedSteps],
+        results: Callable[[str, Callable[..., Any]], Results] = JsonResults,
     ) -> None:
         self.item: Any = claim.item
         self.job = ""
@@ -125,7 +156,8 @@ class Context:
         self.cancelled = Cancelled()
         self._seconds_left = seconds_left
         self._extend = extend
-        self._begin_steps = begin_steps
+        self._plans = Plans(begin_steps(lambda: self.report), self.item.id, results)
+        self.aio = AioSteps(self._plans, Options())
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._report = NO_REPORT
@@ -144,7 +176,7 @@ class Context:
     @property
     def is_suspended(self) -> bool:
         """True once the job has given up its claim, to go on later."""
-        return False
+        return self._plans.is_suspended
 
     @property
     def endings(self) -> list[Ending]:
@@ -251,3 +283,109 @@ class Context:
             return function(tr, *args, **kwargs)
 
         self._endings.append(ending)
+
+    def step(
+        self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Call a function, unless the step is done; return its result.
+
+        The function runs at least once, and not again once its result is stored. The result is
+        converted to JSON and back by the return annotation of the function, also the first time.
+
+        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
+        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
+        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
+
+        Args:
+            name: The name of the step, text of 1 to 255 bytes.
+            function: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            DuplicateStep: The job has come to another step of this name.
+            StepFailed: The function has raised an exception.
+            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
+                bytes.
+            TooManySteps: The job has 10,000 steps.
+            LeaseLost: Another worker may have the job.
+        """
+        return Stepper(self._plans, Options()).step(name, function, *args, **kwargs)
+
+    def commit(
+        self,
+        name: str,
+        function: Callable[Concatenate[Transaction, _P], _R],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        """Run `function(tr, ...)` in the transaction that stores the step; return its result.
+
+        What the function writes takes effect exactly once: data, pushes and signals. The
+        transaction may run several times, so the function must not sleep, commit or create
+        identities, and must end within five seconds. Errors and result are those of `step`.
+
+        Args:
+            name: The name of the step.
+            function: The function.
+            args: Its arguments after the transaction.
+            kwargs: Its keyword arguments.
+        """
+        return Stepper(self._plans, Options()).commit(name, function, *args, **kwargs)
+
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
+        """Return a way to run steps with options.
+
+        Args:
+            retry: When to try a step again after an error. The job is suspended meanwhile: no
+                worker is held, and no attempt of the job is counted.
+            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
+                cancelled. A function goes on in a thread of its own, because Python cannot end it.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context, Retry
+            >>> app = App("memory:")
+            >>> @app.job(name="pay")
+            ... def pay(context: Context) -> int:
+            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
+            ...     return careful.step("charge", lambda: 42)
+            >>> handle = pay.push()
+            >>> _ = app.work(drain=True)
+            >>> handle.result()
+            42
+        """
+        return Stepper(self._plans, options_of(retry, timeout))
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Suspend the job for a time: no worker is held, and no attempt is counted.
+
+        Args:
+            name: The name of the step.
+            duration: How long the job sleeps at least, from the first time that it comes here.
+        """
+        drive(self._plans.sleep(name, duration))
+
+    def wait(
+        self,
+        name: str,
+        *,
+        signal: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Signal:
+        """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
+
+        A signal that was sent before counts as well, while it is kept. The wait ends either with
+        a signal or with the time-out, whichever is committed first, and remains so.
+
+        Args:
+            name: The name of the step, and of the signal unless `signal` is given.
+            signal: The name of the signal.
+            key: The key of the signal; by default the id of the job.
+            timeout: How long to wait at most; `None` for no limit.
+
+        Raises:
+            WaitTimedOut: No signal has come in time.
+        """
+        return drive(self._plans.wait(name, signal, key, timeout))

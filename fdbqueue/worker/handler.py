@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome
+from fdbqueue.worker.steps import JsonResults, Results
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)
@@ -118,10 +119,10 @@ class Handler(ABC):
     until `close`. If a coroutine whose time is over blocks this loop, another one takes its place.
 
     Attributes:
-        context_type: The class of the contexts of its attempts.
+        results: Converts the results of the functions of steps.
     """
 
-    context_type: type[Context] = Context
+    results: Callable[[str, Callable[..., Any]], Results] = JsonResults
 
     def __init__(self) -> None:
         self._guard = threading.Lock()

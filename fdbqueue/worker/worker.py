@@ -484,12 +484,13 @@ class Worker:
         self._fail_attempt(job, failure)
 
     def _context(self, job: HeldJob) -> Context:
-        return self._handler.context_type(
+        return Context(
             job.claim,
             self._store.options.max_attempts,
             lambda: job.lease_end - time.monotonic(),
             partial(self._leases.extend, job),
             partial(ClaimedSteps, self._store, self._db, job.claim, self._lease),
+            self._handler.results,
         )
 
     def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:

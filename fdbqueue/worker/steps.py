@@ -1,4 +1,4 @@
-"""The context of a job: its attempt, and its steps, each of which is done once."""
+"""The steps of a job, each of which is done once: what they do, in a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import threading
 from collections.abc import Awaitable, Callable, Generator
 from concurrent import futures
 from functools import partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, TimedOut, error_classes, error_text
-from fdbqueue.jobs.arguments import Arguments
-from fdbqueue.jobs.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
-from fdbqueue.jobs.retry import Retry
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, StoredStep, is_over
 from fdbqueue.types import Duration, Signal, StepKind, Transaction
-from fdbqueue.worker.context import Context as WorkerContext
-from fdbqueue.worker.outcomes import Outcome, RetryIn, Suspended
+from fdbqueue.worker.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
+from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -48,7 +45,7 @@ _Plan: TypeAlias = Generator[_Blocking | _Own, Any, _R]
 """A step, for a thread or an event loop to drive: it yields calls, and is sent their results."""
 
 
-def _drive(plan: _Plan[_R]) -> _R:
+def drive(plan: _Plan[_R]) -> _R:
     """Run a step in this thread, and return its result."""
     step = partial(next, plan)
     while True:
@@ -65,7 +62,7 @@ def _drive(plan: _Plan[_R]) -> _R:
             step = partial(plan.send, returned)
 
 
-async def _drive_async(plan: _Plan[_R]) -> _R:
+async def drive_async(plan: _Plan[_R]) -> _R:
     """Run a step in this event loop, and return its result."""
     step = partial(next, plan)
     while True:
@@ -122,7 +119,47 @@ async def _awaited_within(function: Callable[[], Any], timeout: float | None) ->
     return task.result()
 
 
-class _Options(NamedTuple):
+class Policy(Protocol):
+    """When to try a step again; `fdbqueue.jobs.Retry` is one."""
+
+    def decide(self, error: Exception, attempt: int) -> Outcome:
+        """Return the outcome of the attempt with this number that failed with an error."""
+        ...
+
+
+class Results(Protocol):
+    """The results of a function, and their JSON forms."""
+
+    def encode_result(self, value: Any) -> Any:
+        """Return the JSON form of a result."""
+        ...
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return a result, given its JSON form."""
+        ...
+
+
+class JsonResults:
+    """Results that are JSON values.
+
+    Args:
+        name: The name of the step.
+        function: The function.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        del name, function  # others convert by the annotations of the function
+
+    def encode_result(self, value: Any) -> Any:
+        """Return the result."""
+        return value
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return the result."""
+        return stored
+
+
+class Options(NamedTuple):
     """How a step is tried.
 
     Attributes:
@@ -130,20 +167,27 @@ class _Options(NamedTuple):
         timeout: The seconds that its function may take; `None` for no limit.
     """
 
-    retry: Retry | None = None
+    retry: Policy | None = None
     timeout: float | None = None
 
 
-class _Plans:
+class Plans:
     """The steps of one attempt.
 
     Args:
         claimed: The steps of the job as they are stored.
         id: The id of the job.
+        results: Converts the results of a function.
     """
 
-    def __init__(self, claimed: ClaimedSteps, id: str) -> None:
+    def __init__(
+        self,
+        claimed: ClaimedSteps,
+        id: str,
+        results: Callable[[str, Callable[..., Any]], Results],
+    ) -> None:
         self._claimed = claimed
+        self._results = results
         self._id = id
         self._names: set[str] = set()
 
@@ -153,10 +197,10 @@ class _Plans:
         return self._claimed.is_suspended
 
     def step(
-        self, name: str, function: Callable[..., Any], call: Callable[[], Any], options: _Options
+        self, name: str, function: Callable[..., Any], call: Callable[[], Any], options: Options
     ) -> _Plan[Any]:
         """Call a function unless the step is done; return the stored form of its result."""
-        results = Arguments(name, function)
+        results = self._results(name, function)
         found = yield from self._found(name, _RESULTS)
         if found is None or found.state == "waiting":
             began_at = milliseconds()
@@ -175,24 +219,25 @@ class _Plans:
         name: str,
         function: Callable[..., Any],
         call: Callable[[Transaction], Any],
-        options: _Options,
+        options: Options,
     ) -> _Plan[Any]:
         """Run a function in the transaction that stores the step, unless the step is done."""
-        results = Arguments(name, function)
-        found = yield from self._found(name, _RESULTS)
-        if found is None or found.state == "waiting":
-            step = found or StoredStep("commit", "waiting", milliseconds())
+        results = self._results(name, function)
+        done = yield from self._found(name, _RESULTS)
+        if done is None or done.state == "waiting":
+            step = done or StoredStep("commit", "waiting", milliseconds())
 
             def body(tr: Transaction) -> bytes:
                 return _stored(results, call(tr))
 
             try:
-                found = yield _Blocking(partial(self._claimed.commit, name, body, step))
+                done = yield _Blocking(partial(self._claimed.commit, name, body, step))
             except error_classes():
                 raise
             except Exception as error:
                 yield from self._fail(name, step, error, options.retry)
-        return results.decode_result(json.loads(found.value))
+        assert done is not None
+        return results.decode_result(json.loads(done.value))
 
     def sleep(self, name: str, duration: Duration) -> _Plan[None]:
         """Suspend the job for a time, unless that is over."""
@@ -261,7 +306,7 @@ class _Plans:
         raise Suspended(name)
 
     def _fail(
-        self, name: str, step: StoredStep, error: Exception, retry: Retry | None
+        self, name: str, step: StoredStep, error: Exception, retry: Policy | None
     ) -> _Plan[None]:
         """Suspend the job until the step is tried again, or raise `StepFailed`.
 
@@ -282,14 +327,17 @@ class _Plans:
         raise StepFailed(name, text) from error
 
 
-def _stored(results: Arguments, returned: object) -> bytes:
-    return validate_result(results.encode_result(returned)) or b"null"
+def _stored(results: Results, returned: object) -> bytes:
+    try:
+        return validate_result(results.encode_result(returned)) or b"null"
+    except Exception as error:
+        raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
 
 class Stepper:
     """The steps of a job that call a function, each with the same options; see `Context.using`."""
 
-    def __init__(self, plans: _Plans, options: _Options) -> None:
+    def __init__(self, plans: Plans, options: Options) -> None:
         self._plans = plans
         self._options = options
 
@@ -298,7 +346,7 @@ class Stepper:
     ) -> _R:
         """Call a function once, as `Context.step`."""
         call = partial(function, *args, **kwargs)
-        result: _R = _drive(self._plans.step(name, function, call, self._options))
+        result: _R = drive(self._plans.step(name, function, call, self._options))
         return result
 
     def commit(
@@ -314,14 +362,14 @@ class Stepper:
         def call(tr: Transaction) -> _R:
             return function(tr, *args, **kwargs)
 
-        result: _R = _drive(self._plans.commit(name, function, call, self._options))
+        result: _R = drive(self._plans.commit(name, function, call, self._options))
         return result
 
 
 class AioStepper:
     """The steps of a coroutine that call a function; see `Context.using`."""
 
-    def __init__(self, plans: _Plans, options: _Options) -> None:
+    def __init__(self, plans: Plans, options: Options) -> None:
         self._plans = plans
         self._options = options
 
@@ -343,7 +391,7 @@ class AioStepper:
     async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
         """Call a function or coroutine function once, as `Context.step`."""
         call = partial(function, *args, **kw)
-        return await _drive_async(self._plans.step(name, function, call, self._options))
+        return await drive_async(self._plans.step(name, function, call, self._options))
 
     async def commit(
         self,
@@ -359,7 +407,7 @@ class AioStepper:
             return function(tr, *args, **kwargs)
 
         plan = self._plans.commit(name, function, call, self._options)
-        result: _R = await _drive_async(plan)
+        result: _R = await drive_async(plan)
         return result
 
 
@@ -368,7 +416,7 @@ class AioSteps(AioStepper):
 
     async def sleep(self, name: str, duration: Duration) -> None:
         """Suspend the job for a time, as `Context.sleep`."""
-        await _drive_async(self._plans.sleep(name, duration))
+        await drive_async(self._plans.sleep(name, duration))
 
     async def wait(
         self,
@@ -379,177 +427,18 @@ class AioSteps(AioStepper):
         timeout: Duration | None = None,
     ) -> Signal:
         """Suspend the job until a signal comes, as `Context.wait`."""
-        return await _drive_async(self._plans.wait(name, signal, key, timeout))
+        return await drive_async(self._plans.wait(name, signal, key, timeout))
 
-    def using(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> AioStepper:
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
         """Return a way to run steps with options, as `Context.using`."""
-        return AioStepper(self._plans, _options(retry, timeout))
+        return AioStepper(self._plans, options_of(retry, timeout))
 
 
-class Context(WorkerContext):
-    """An attempt at a job, and the steps of the job.
-
-    A step is done once: its result is stored under the claim of the job, before the call returns.
-    If the process dies, or the job sleeps or waits, the function of the job runs again from the
-    top, and steps that are done return what they have stored. So a job takes days, survives its
-    processes, and holds no worker while it waits. Code between steps runs again each time.
-
-    - The name of a step is unique within the job. A step in a loop has the key of the loop in its
-      name: `context.step(f"charge {order}", ...)`.
-    - A worker that has lost its claim stores no step: the call raises `LeaseLost`.
-    - To suspend a job, its worker raises `Suspended`, which is a `BaseException`.
-    - A job has up to 10,000 steps. They are deleted with its item.
-
-    In a coroutine, await the same methods of `aio`. The class has all attributes of the context of
-    a `Worker`, and more.
-
-    Cost: a transaction for each step that is not done, with two reads and four writes; before it,
-    another one reads whether the step is done, unless all stored steps of the job have been read.
-
-    Attributes:
-        aio: The steps of a coroutine.
-
-    Example:
-        >>> from fdbqueue.jobs import App, Context
-        >>> app = App("memory:")
-        >>> @app.job(name="fulfil")
-        ... def fulfil(context: Context, order: str) -> str:
-        ...     charge = context.step("charge", lambda: {"paid": order})
-        ...     parcel = context.wait("shipped", key=order, timeout="3d")
-        ...     return parcel.value["tracking"]
-        >>> handle = fulfil.push("order 7")
-        >>> app.work(drain=True)  # the job has paid, and waits
-        WorkerReport(done=0, failed=0, lost=0)
-        >>> app.signal(app.db, "shipped", key="order 7", value={"tracking": "1Z999"})
-        1
-        >>> app.work(drain=True)
-        WorkerReport(done=1, failed=0, lost=0)
-        >>> handle.result()
-        '1Z999'
-    """
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        plans = _Plans(self._begin_steps(lambda: self.report), self.item.id)
-        self._plans = plans
-        self.aio = AioSteps(plans, _Options())
-
-    @property
-    def is_suspended(self) -> bool:
-        """True once the job has given up its claim, to go on later."""
-        return self._plans.is_suspended
-
-    def step(
-        self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
-        """Call a function, unless the step is done; return its result.
-
-        The function runs at least once, and not again once its result is stored. The result is
-        converted to JSON and back by the return annotation of the function, also the first time.
-
-        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
-        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
-        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
-
-        Args:
-            name: The name of the step, text of 1 to 255 bytes.
-            function: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Raises:
-            DuplicateStep: The job has come to another step of this name.
-            StepFailed: The function has raised an exception.
-            InvalidArguments: The result does not fit the annotation, or is not JSON.
-            PayloadTooLarge: The result has more than 90,000 bytes.
-            TooManySteps: The job has 10,000 steps.
-            LeaseLost: Another worker may have the job.
-        """
-        return Stepper(self._plans, _Options()).step(name, function, *args, **kwargs)
-
-    def commit(
-        self,
-        name: str,
-        function: Callable[Concatenate[Transaction, _P], _R],
-        /,
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _R:
-        """Run `function(tr, ...)` in the transaction that stores the step; return its result.
-
-        What the function writes takes effect exactly once: data, pushes and signals. The
-        transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. Errors and result are those of `step`.
-
-        Args:
-            name: The name of the step.
-            function: The function.
-            args: Its arguments after the transaction.
-            kwargs: Its keyword arguments.
-        """
-        return Stepper(self._plans, _Options()).commit(name, function, *args, **kwargs)
-
-    def using(self, *, retry: Retry | None = None, timeout: Duration | None = None) -> Stepper:
-        """Return a way to run steps with options.
-
-        Args:
-            retry: When to try a step again after an error. The job is suspended meanwhile: no
-                worker is held, and no attempt of the job is counted.
-            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
-                cancelled. A function goes on in a thread of its own, because Python cannot end it.
-
-        Example:
-            >>> from fdbqueue.jobs import App, Context, Retry
-            >>> app = App("memory:")
-            >>> @app.job(name="pay")
-            ... def pay(context: Context) -> int:
-            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
-            ...     return careful.step("charge", lambda: 42)
-            >>> handle = pay.push()
-            >>> _ = app.work(drain=True)
-            >>> handle.result()
-            42
-        """
-        return Stepper(self._plans, _options(retry, timeout))
-
-    def sleep(self, name: str, duration: Duration) -> None:
-        """Suspend the job for a time: no worker is held, and no attempt is counted.
-
-        Args:
-            name: The name of the step.
-            duration: How long the job sleeps at least, from the first time that it comes here.
-        """
-        _drive(self._plans.sleep(name, duration))
-
-    def wait(
-        self,
-        name: str,
-        *,
-        signal: str | None = None,
-        key: str | None = None,
-        timeout: Duration | None = None,
-    ) -> Signal:
-        """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
-
-        A signal that was sent before counts as well, while it is kept. The wait ends either with
-        a signal or with the time-out, whichever is committed first, and remains so.
-
-        Args:
-            name: The name of the step, and of the signal unless `signal` is given.
-            signal: The name of the signal.
-            key: The key of the signal; by default the id of the job.
-            timeout: How long to wait at most; `None` for no limit.
-
-        Raises:
-            WaitTimedOut: No signal has come in time.
-        """
-        return _drive(self._plans.wait(name, signal, key, timeout))
-
-
-def _options(retry: Retry | None, timeout: Duration | None) -> _Options:
-    if retry is not None and not isinstance(retry, Retry):
+def options_of(retry: Policy | None, timeout: Duration | None) -> Options:
+    """Return the options of a step; raise an error for invalid ones."""
+    if retry is not None and not hasattr(retry, "decide"):
         raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
     seconds = None
     if timeout is not None:
         seconds = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
-    return _Options(retry, seconds)
+    return Options(retry, seconds)

@@ -1,0 +1,577 @@
+"""Steps of jobs: each is done once, survives its process, and holds no worker while it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import LeaseLost, TooManySteps, TooManyWaiting
+from fdbqueue.jobs import (
+    App,
+    Context,
+    DuplicateStep,
+    Handle,
+    Retry,
+    RetryIn,
+    StepChanged,
+    StepFailed,
+    WaitTimedOut,
+)
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_claim
+from fdbqueue.operations import steps as operations
+from fdbqueue.testing import Clock
+from fdbqueue.types import Claim, Step, Transaction
+
+
+def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:
+    return app.queue(name).steps.all(app.db, handle.id)
+
+
+def states(app: App, name: str, handle: Handle[Any]) -> list[tuple[str, str]]:
+    return [(step.name, step.state) for step in steps_of(app, name, handle)]
+
+
+def rows_of_steps(app: App, name: str) -> int:
+    """Return how many rows steps have, with those of waits and without those of signals."""
+    layout = Layout(app.queue(name).subspace)
+    return sum(
+        len([*app.db.get_range(*layout.range_of(prefix))])
+        for prefix in (layout.steps, layout.signal_waits)
+    )
+
+
+def count(app: App, key: str) -> int:
+    """Return how often `add_one` has committed for a key."""
+    return int.from_bytes(app.db[key.encode()] or b"", "little")
+
+
+def add_one(tr: Transaction, key: bytes) -> None:
+    tr.add(key, (1).to_bytes(8, "little"))
+
+
+def test_an_order_is_charged_booked_and_shipped_once(app: App, name: str, clock: Clock) -> None:
+    charged: list[str] = []
+    ran = 0
+
+    def charge_card(order: str) -> dict[str, str]:
+        charged.append(order)
+        return {"paid": order}
+
+    @app.job(queue=name, name="fulfil")
+    def fulfil(context: Context, order: str) -> str:
+        nonlocal ran
+        ran += 1
+        charge = context.step("charge", charge_card, order)
+        context.commit("book", add_one, f"{name} booked".encode())
+        context.sleep("cool off", "1h")
+        parcel = context.wait("shipped", key=order, timeout="3d")
+        assert context.attempt == 1
+        return f"{charge['paid']} {parcel.value['tracking']}"
+
+    handle = fulfil.push("order 7")
+    app.work(drain=True)
+    assert states(app, name, handle) == [
+        *(("charge", "done"), ("book", "done"), ("cool off", "waiting"))
+    ]
+    clock.advance("1h")
+    app.work(drain=True)
+    assert states(app, name, handle)[2:] == [("cool off", "done"), ("shipped", "waiting")]
+    assert handle.state() == "delayed"
+    assert app.signal(app.db, "shipped", key="order 7", value={"tracking": "1Z999"}) == 1
+    assert app.work(drain=True).done == 1
+    assert handle.result() == "order 7 1Z999"
+    assert (charged, ran) == (["order 7"], 3)
+    assert count(app, f"{name} booked") == 1
+
+
+def test_a_step_is_not_repeated_after_the_attempt_that_did_it(app: App, name: str) -> None:
+    done: list[str] = []
+
+    @app.job(queue=name)
+    def build(context: Context) -> None:
+        context.step("compile", done.append, "compile")
+        context.commit("publish", add_one, f"{name} n".encode())
+        if context.attempt < 3:
+            raise RetryIn(0)
+
+    build.push()
+    report = app.work(drain=True)
+    assert (report.done, report.failed) == (1, 2)
+    assert done == ["compile"]
+    assert count(app, f"{name} n") == 1
+
+
+@dataclass
+class Charge:
+    """What a step returns."""
+
+    cents: int
+
+
+def test_the_value_is_the_stored_form_also_the_first_time(app: App, name: str) -> None:
+    values: list[Any] = []
+
+    def charge() -> Charge:
+        return Charge(995)
+
+    @app.job(queue=name)
+    def pay(context: Context) -> None:
+        values.append(context.step("charge", charge))
+        values.append(context.step("parts", lambda: {"of": [1, 2]}))
+        if context.attempt == 1:
+            raise RetryIn(0)
+
+    pay.push()
+    app.work(drain=True)
+    assert values == [Charge(995), {"of": [1, 2]}] * 2
+    assert values[1] is not values[3]
+
+
+def test_a_result_that_cannot_be_stored_fails_the_attempt(app: App, name: str) -> None:
+    """At once: another attempt would repeat the work in vain."""
+
+    @app.job(queue=name)
+    def build(context: Context, value: Any) -> None:
+        def make() -> Any:
+            return {1, 2} if value is None else value * 90_000
+
+        context.step("compile", make)
+
+    handles = [build.push(None), build.push("xy")]
+    app.work(drain=True)
+    errors = [info.error or "" for handle in handles if (info := handle.info())]
+    assert [handle.state() for handle in handles] == ["dead", "dead"]
+    assert "set" in errors[0]
+    assert "180,002 bytes" in errors[1]
+    assert steps_of(app, name, handles[0]) == []
+
+
+def test_names_of_steps_are_unique_within_a_job(app: App, name: str) -> None:
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def build(context: Context) -> None:
+        for target in ("a", "b"):
+            context.step(f"build {target}", str, target)
+        with pytest.raises(DuplicateStep, match="a name of its own"):
+            context.step("build a", str, "a")
+        with pytest.raises(ValueError, match="the name of a step is text"):
+            context.sleep("", "1s")
+
+    build.push()
+    assert app.work(drain=True).done == 1
+
+
+def test_a_step_that_became_another_kind_is_an_error(app: App, name: str) -> None:
+    @app.job(queue=name, retry=Retry(attempts=2, first=0))
+    def build(context: Context) -> None:
+        if context.attempt == 1:
+            context.step("pause", str)
+            raise RetryIn(0)
+        with pytest.raises(StepChanged, match="was stored as a step, and is a sleep"):
+            context.sleep("pause", "1s")
+
+    build.push()
+    assert app.work(drain=True).done == 1
+
+
+def test_suspension_is_not_swallowed(app: App, name: str, clock: Clock) -> None:
+    """Not by `except Exception`; and a job that swallows all the same does not end."""
+
+    @app.job(queue=name)
+    def polite(context: Context) -> str:
+        try:
+            context.sleep("nap", "1h")
+        except Exception:
+            return "swallowed"
+        return "slept"
+
+    @app.job(queue=name)
+    def rude(context: Context) -> str:
+        try:
+            context.sleep("nap", "1h")
+        except BaseException:
+            return "swallowed"
+        return "slept"
+
+    handles = [polite.push(), rude.push()]
+    assert app.work(drain=True).done == 0
+    assert [handle.state() for handle in handles] == ["delayed", "delayed"]
+    clock.advance("1h")
+    assert app.work(drain=True).done == 2
+    assert [handle.result() for handle in handles] == ["slept", "slept"]
+
+
+def test_a_failure_that_the_job_caught_stays_a_failure(app: App, name: str, clock: Clock) -> None:
+    tries = 0
+
+    def charge() -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError("no network")
+
+    @app.job(queue=name)
+    def pay(context: Context) -> str:
+        try:
+            context.step("charge", charge)
+        except StepFailed as error:
+            context.sleep("cool off", "1h")
+            return f"refunded: {error.error}"
+        return "paid"
+
+    handle = pay.push()
+    app.work(drain=True)
+    assert states(app, name, handle) == [("charge", "failed"), ("cool off", "waiting")]
+    clock.advance("1h")
+    app.work(drain=True)
+    assert handle.result() == "refunded: OSError: no network"
+    assert tries == 1
+
+
+def test_a_failure_that_ends_the_attempt_is_tried_again(app: App, name: str) -> None:
+    tries = 0
+
+    def charge() -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError("no network")
+        return "paid"
+
+    @app.job(queue=name, retry=Retry(first=0, on=(OSError,)))
+    def pay(context: Context) -> str:
+        return context.step("charge", charge)
+
+    @app.job(queue=name, retry=Retry(first=0, on=(ValueError,)))
+    def hopeless(context: Context) -> str:
+        return context.step("charge", lambda: 1 / 0)  # type: ignore[return-value]
+
+    handle, other = pay.push(), hopeless.push()
+    app.work(drain=True)
+    assert (handle.result(), tries) == ("paid", 2)
+    assert other.state() == "dead"
+
+
+def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock: Clock) -> None:
+    tries = 0
+
+    def charge() -> str:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError("no network")
+        return "paid"
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def pay(context: Context) -> str:
+        policy = Retry(attempts=3, first="10m", factor=1, jitter=0)
+        return context.using(retry=policy).step("charge", charge)
+
+    handle = pay.push()
+    for n in (1, 2):
+        app.work(drain=True)
+        (step,) = steps_of(app, name, handle)
+        assert (step.state, step.failures, step.error) == ("waiting", n, "OSError: no network")
+        assert handle.state() == "delayed"
+        clock.advance("10m")
+    app.work(drain=True)
+    assert (handle.result(), tries) == ("paid", 3)
+    info = handle.info()
+    assert info is not None
+    assert info.attempts == 1
+
+
+def test_a_step_whose_time_is_over_has_failed(app: App, name: str) -> None:
+    goes_on = threading.Event()
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def build(context: Context) -> str:
+        try:
+            context.using(timeout=0.01).step("hang", goes_on.wait)
+        except StepFailed as error:
+            return error.error or ""
+        return "in time"
+
+    handle = build.push()
+    app.work(drain=True)
+    goes_on.set()
+    assert "0.01 seconds" in handle.result()
+
+
+def test_coroutines_await_the_same_steps(app: App, name: str, clock: Clock) -> None:
+    done: list[str] = []
+
+    async def charge(order: str) -> str:
+        await asyncio.sleep(0)
+        done.append(order)
+        return order.upper()
+
+    @app.job(queue=name)
+    async def fulfil(context: Context, order: str) -> list[Any]:
+        charged = await context.aio.step("charge", charge, order)
+        counted = await context.aio.step("count", len, order)
+        await context.aio.commit("book", add_one, f"{name} n".encode())
+        await context.aio.sleep("cool off", "1h")
+        with pytest.raises(StepFailed, match="TimedOut"):
+            await context.aio.using(timeout=0.01).step("hang", asyncio.sleep, 60)
+        parcel = await context.aio.wait("shipped")
+        return [charged, counted, parcel.value]
+
+    handle = fulfil.push("order")
+    app.work(drain=True)
+    clock.advance("1h")
+    app.work(drain=True)
+    assert app.signal(app.db, "shipped", key=handle.id, value=7) == 1
+    app.work(drain=True)
+    assert handle.result() == ["ORDER", 5, 7]
+    assert done == ["order"]
+    assert count(app, f"{name} n") == 1
+
+
+# Signals
+
+
+def waiting_job(app: App, name: str, timeout: str | None = None) -> Handle[str]:
+    """Push a job that waits for the signal "shipped" with its id; it returns how that ended."""
+
+    @app.job(queue=name, name="wait")
+    def wait(context: Context) -> str:
+        try:
+            return f"got {context.wait('shipped', timeout=timeout).value}"
+        except WaitTimedOut:
+            context.sleep("think", "1h")  # so that another run finds the same
+            return "timed out"
+
+    return wait.push()
+
+
+def test_a_signal_counts_before_anybody_waits(app: App, name: str) -> None:
+    handle = waiting_job(app, name)
+    assert app.signal(app.db, "shipped", key=handle.id, value="first") == 0
+    assert app.signal(app.db, "shipped", key=handle.id, value="second") == 0
+    app.work(drain=True)
+    assert handle.result() == "got second"
+
+
+def test_a_signal_is_forgotten_when_its_time_is_over(app: App, name: str, clock: Clock) -> None:
+    handle = waiting_job(app, name)
+    app.signal(app.db, "shipped", key=handle.id, value="early", keep="1h")
+    clock.advance("2h")
+    app.work(drain=True)
+    assert handle.state() == "delayed"
+    app.signal(app.db, "other")  # deletes what is over
+    layout = Layout(app.queue(name).subspace)
+    assert [*app.db.get_range(*layout.range_of(layout.signals))] != []
+    assert len([*app.db.get_range(*layout.range_of(layout.signal_ends))]) == 1
+
+
+def test_a_wait_ends_with_its_time_out(app: App, name: str, clock: Clock) -> None:
+    handle = waiting_job(app, name, timeout="1d")
+    app.work(drain=True)
+    clock.advance("1d")
+    app.work(drain=True)
+    assert states(app, name, handle) == [("shipped", "timed out"), ("think", "waiting")]
+    assert app.signal(app.db, "shipped", key=handle.id, value="late") == 0
+    clock.advance("1h")
+    app.work(drain=True)
+    assert handle.result() == "timed out"
+
+
+def test_a_signal_wins_until_the_job_has_noticed_the_time_out(
+    app: App, name: str, clock: Clock
+) -> None:
+    handle = waiting_job(app, name, timeout="1d")
+    app.work(drain=True)
+    clock.advance("2d")
+    assert app.signal(app.db, "shipped", key=handle.id, value="just in time") == 1
+    app.work(drain=True)
+    assert handle.result() == "got just in time"
+
+
+def test_a_signal_is_part_of_the_callers_transaction(app: App, name: str) -> None:
+    handle = waiting_job(app, name)
+    app.work(drain=True)
+    tr = app.db.create_transaction()
+    app.signal(tr, "shipped", key=handle.id, value="never")
+    tr.reset()
+    assert app.work(drain=True).done == 0
+    tr = app.db.create_transaction()
+    app.signal(tr, "shipped", key=handle.id, value="now")
+    tr.commit().wait()
+    assert app.work(drain=True).done == 1
+    assert handle.result() == "got now"
+
+
+def test_a_signal_wakes_all_that_wait_for_it(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(queue=name, name="wait")
+    def wait(context: Context) -> object:
+        return context.wait("open", key="shop").value
+
+    handles = [wait.push() for _ in range(3)]
+    app.work(drain=True)
+    monkeypatch.setattr(operations, "MAX_SIGNALLED", 2)
+    with pytest.raises(TooManyWaiting, match="more than 2 jobs"):
+        app.signal(app.db, "open", key="shop", value=1)
+    assert app.work(drain=True).done == 0
+    monkeypatch.setattr(operations, "MAX_SIGNALLED", 3)
+    assert app.signal(app.db, "open", key="shop", value=2) == 3
+    app.work(drain=True)
+    assert [handle.result() for handle in handles] == [2, 2, 2]
+
+
+def test_an_uncaught_time_out_makes_a_dead_letter_that_can_wait_again(
+    app: App, name: str, clock: Clock
+) -> None:
+    done: list[str] = []
+
+    @app.job(queue=name)
+    def fulfil(context: Context) -> str:
+        context.step("charge", done.append, "charged")
+        return str(context.wait("shipped", timeout="1d").value)
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    clock.advance("1d")
+    app.work(drain=True)
+    assert handle.state() == "dead"
+    steps = app.queue(name).steps
+    assert not steps.retry_from(app.db, handle.id, "no such step")
+    assert steps.retry_from(app.db, handle.id, "shipped")
+    app.work(drain=True)
+    assert states(app, name, handle) == [("charge", "done"), ("shipped", "waiting")]
+    app.signal(app.db, "shipped", key=handle.id, value="sent")
+    app.work(drain=True)
+    assert (handle.result(), done) == ("sent", ["charged"])
+
+
+# Claims
+
+
+def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> None:
+    """It wakes up after another one has run the job: its steps and writes have no effect."""
+    queue = app.queue(name)
+    lost: list[str] = []
+
+    @app.job(queue=name, name="build")
+    def build(context: Context) -> str:
+        if lost:
+            return "done"
+        queue.release(app.db, stolen())
+        for store in (
+            lambda: context.step("compile", lambda: "stale"),
+            lambda: context.commit("publish", add_one, f"{name} stale".encode()),
+            lambda: context.sleep("nap", "1h"),
+            lambda: context.wait("shipped"),
+        ):
+            with pytest.raises(LeaseLost):
+                store()
+            lost.append("lost")
+        raise LeaseLost(context.item.id)
+
+    def stolen() -> Any:
+        layout = Layout(queue.subspace)
+        (row,) = app.db.get_range(*layout.range_of(layout.claims))
+        key = layout.items + row.key[len(layout.claims) :]
+        return Claim((), (1,), (key,), decode_claim(row.value).token, "")
+
+    build.push()
+    report = app.work(drain=True)
+    assert (report.lost, report.done) == (1, 1)
+    assert lost == ["lost"] * 4
+    assert count(app, f"{name} stale") == 0
+    assert rows_of_steps(app, name) == 0
+
+
+def test_a_suspended_job_can_be_cancelled_and_leaves_nothing(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def fulfil(context: Context) -> None:
+        context.step("charge", str)
+        context.wait("shipped")
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    assert rows_of_steps(app, name) == 3
+    assert handle.cancel()
+    assert rows_of_steps(app, name) == 0
+    assert app.signal(app.db, "shipped", key=handle.id) == 0
+
+
+def test_a_job_that_was_cancelled_ends_where_it_would_be_suspended(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def fulfil(context: Context) -> None:
+        app.queue(name).cancel(app.db, context.item)
+        context.wait("shipped")
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    info = handle.info()
+    assert info is not None
+    assert info.outcome == "cancelled"
+    assert rows_of_steps(app, name) == 0
+
+
+def test_steps_are_deleted_with_their_item(app: App, name: str) -> None:
+    app.queue(name).configure(app.db, keep=1)
+
+    @app.job(queue=name)
+    def build(context: Context) -> None:
+        context.step("compile", str)
+
+    handles = [build.push() for _ in range(3)]
+    app.work(drain=True)
+    app.queue(name).configure(app.db, keep=None)
+    build.push()
+    app.work(drain=True)
+    for handle in handles:
+        app.queue(name).remove(app.db, handle.id)
+    assert rows_of_steps(app, name) == 0
+
+
+def test_a_waiting_job_can_be_moved(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def fulfil(context: Context) -> str:
+        context.step("charge", str)
+        return str(context.wait("shipped").value)
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    assert app.queue(name).reprioritize(app.db, handle.id, 7)
+    assert app.signal(app.db, "shipped", key=handle.id, value="moved") == 1
+    app.work(drain=True)
+    assert handle.result() == "moved"
+    assert [step.name for step in steps_of(app, name, handle)] == ["charge", "shipped"]
+
+
+def test_a_suspended_job_does_not_expire(app: App, name: str, clock: Clock) -> None:
+    @app.job(queue=name)
+    def fulfil(context: Context) -> str:
+        context.sleep("nap", "1d")
+        return "slept"
+
+    handle = fulfil.using(ttl="1h").push()
+    app.work(drain=True)
+    clock.advance("2d")
+    app.work(drain=True)
+    assert handle.result() == "slept"
+
+
+def test_a_job_has_a_bounded_number_of_steps(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MAX_STEPS", 3)
+
+    @app.job(queue=name, retry=Retry(attempts=1))
+    def build(context: Context) -> None:
+        for n in range(3):
+            context.step(f"step {n}", str)
+        with pytest.raises(TooManySteps):
+            context.step("one more", str)
+
+    handle = build.push()
+    assert app.work(drain=True).done == 1
+    assert len(steps_of(app, name, handle)) == 3
