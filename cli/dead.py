@@ -19,6 +19,7 @@ from .common import (
     Group,
     command_options,
     echo_results,
+    item_queue,
     json_line,
     printable,
     queue_argument,
@@ -37,6 +38,11 @@ from .common import (
 @click.option(
     "--error", metavar="TEXT", help="With --state, only items with this text in their last error."
 )
+@click.option(
+    "--step",
+    metavar="NAME",
+    help="Forget this step of the job and all that began later, and go on there. Takes one ID.",
+)
 @command_options()
 def retry_command(
     db: Database,
@@ -44,6 +50,7 @@ def retry_command(
     ids: tuple[str, ...],
     state: State | None,
     error: str | None,
+    step: str | None,
     as_json: bool,
 ) -> None:
     """Make dead and delayed items of QUEUE ready at once.
@@ -57,11 +64,29 @@ def retry_command(
     Example:
       fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
       fdbq retry jobs --state dead --error Timeout
+      fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
     """
     if error is not None and state is None:
         raise click.UsageError("--error needs --state")
+    retry_item = None
+    if step is not None:
+        if state is not None or len(ids) != 1:
+            raise click.UsageError("--step takes one ID, and no --state")
+        steps = item_queue(db, queue, must_exist=True).steps
+        retry_item = partial(steps.retry_from, step=step)
     target = existing_queue(db, queue)
-    _change(db, target, ids, state, target.retry, "retry", "retried", as_json, "--state", error)
+    _change(
+        db,
+        target,
+        ids,
+        state,
+        retry_item or target.retry,
+        "retry",
+        "retried",
+        as_json,
+        "--state",
+        error,
+    )
 
 
 @click.command()

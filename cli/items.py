@@ -25,6 +25,7 @@ from fdbqueue import (
 from fdbqueue.errors import NoResult, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import info_as_json, priority_as_json
+from fdbqueue.queue.steps import step_as_json
 from fdbqueue.types import Database, ItemInfo, PriorityJson, State, stored_job
 
 from .common import (
@@ -63,6 +64,7 @@ from .common import (
     with_priorities,
 )
 from .signals import defer_signals
+from .steps import step_line
 
 _PAGE = 500  # items that are read before they are printed
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
@@ -400,7 +402,7 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
 @click.argument("id")
 @command_options()
 def show(db: Database, queue: str, id: str, as_json: bool) -> None:
-    """Show everything about one item of QUEUE, in any state, with its failed attempts.
+    """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
     Exits with code 1 if the queue has no item with this ID, for example because it was removed.
 
@@ -414,8 +416,9 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
         click.echo(f"fdbq show: {queue} has no item {id}", err=True)
         sys.exit(1)
     fields = _info_json(info, target.options(db).codec)
+    steps = [] if target.kind == "task" else target.steps.all(db, id)
     if as_json:
-        click.echo(json_line(fields))
+        click.echo(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
     if info.job is not None:
@@ -427,6 +430,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
             text = value if isinstance(value, str) and name != "value" else json_line(value)
             click.echo(f"{name:<12}  {escaped(text)}")
     _show_log(log)
+    for step in steps:
+        click.echo(escaped(step_line(step)))
     for attempt in failed:
         client = attempt["client"] or "unknown client"
         error = attempt["error"] or "failed"

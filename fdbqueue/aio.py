@@ -51,6 +51,7 @@ from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
+from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
     Claim,
     Database,
@@ -317,6 +318,25 @@ class _Handle(Generic[_Q]):
     clear = _method(_Queue.clear)
 
 
+class JobSteps(Generic[V]):
+    """The steps of the jobs of a queue for asyncio: await the methods of `PriorityQueue.steps`.
+
+    Example:
+        >>> import fdbqueue
+        >>> async def main():
+        ...     db = fdbqueue.open("memory:")
+        ...     orders = PriorityQueue.named(db, "orders")
+        ...     return await orders.steps.signal(db, "shipped", key="order 7")
+        >>> asyncio.run(main())
+        0
+    """
+
+    def __init__(self, steps: _JobSteps[V]) -> None:
+        self.all = _function(steps.all)
+        self.signal = _function(steps.signal)
+        self.retry_from = _function(steps.retry_from)
+
+
 class Schedules(Generic[V]):
     """The schedules of a queue for asyncio: await the methods of `PriorityQueue.schedules`.
 
@@ -379,6 +399,11 @@ class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
         """The schedules that push items to this queue."""
         return Schedules(self.queue.schedules)
 
+    @property
+    def steps(self) -> JobSteps[V]:
+        """The steps of its jobs, and the signals that they wait for."""
+        return JobSteps(self.queue.steps)
+
 
 class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
@@ -412,6 +437,11 @@ class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     def schedules(self) -> Schedules[V]:
         """The schedules that push items to this queue."""
         return Schedules(self.queue.schedules)
+
+    @property
+    def steps(self) -> JobSteps[V]:
+        """The steps of its jobs, and the signals that they wait for."""
+        return JobSteps(self.queue.steps)
 
 
 class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):

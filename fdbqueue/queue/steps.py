@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Generic
 
 from fdbqueue.database.clock import milliseconds
@@ -14,6 +15,7 @@ from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
 from fdbqueue.operations.items import LocatedItem
 from fdbqueue.operations.steps import NamedStep, is_over
 from fdbqueue.queue.arguments import validate_key, validate_seconds
+from fdbqueue.queue.overview import time_as_json
 from fdbqueue.types import (
     Claim,
     Database,
@@ -27,7 +29,7 @@ from fdbqueue.types import (
     V,
 )
 
-__all__ = ["ClaimedSteps", "JobSteps", "StoredStep", "is_over"]
+__all__ = ["ClaimedSteps", "JobSteps", "StoredStep", "is_over", "step_as_json"]
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
@@ -243,6 +245,12 @@ class ClaimedSteps:
         steps = [*self._unstored, step]
         extension = (self._claim, self._report())
         self._store.steps.store(tr, now, extension, steps, lease=self._lease)
+
+
+def step_as_json(step: Step) -> dict[str, Any]:
+    """Return a step as a JSON object."""
+    times = {name: time_as_json(getattr(step, name)) for name in ("began_at", "ended_at", "due_at")}
+    return {**asdict(step), **times}
 
 
 def _always(_: object) -> bool:
