@@ -111,7 +111,7 @@ function lastCell({ last_tick, last_item }, queue) {
   if (last_tick === null) return h("span.muted", {}, "none yet");
   return lines(
     h("span", {}, ago(last_tick)), h("span.muted", {}, clock(last_tick)),
-    last_item && h("a", { href: `${queueAddress(queue)}/items/${encodeURIComponent(last_item)}`, title: last_item, "aria-label": `Item ${last_item}`, data: { key: "item" } }, shortId(last_item)));
+    last_item && h("a", { href: `${queueAddress(queue)}/items/${encodeURIComponent(last_item)}`, title: last_item, data: { key: "item" } }, shortId(last_item)));
 }
 
 function nextCell(schedule) {
