@@ -17,8 +17,8 @@ from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.schedules import Definition, Timing
 from fdbqueue.layout.values import utc_time
-from fdbqueue.operations.schedules.schedules import Found
-from fdbqueue.operations.schedules.ticks import next_tick
+from fdbqueue.operations.schedules.schedules import Found, has_stopped
+from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
 from fdbqueue.queue.arguments import validate_client_name, validate_seconds
 from fdbqueue.queue.overview import priority_as_json, time_as_json
 from fdbqueue.types import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
+_SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Schedule:
         missed: What happens to ticks that no client has found in time.
         overlap: What happens to a tick while the item of the last one has not ended.
         paused: Whether it pushes nothing until it is resumed.
-        next_tick: Its next tick; `None` while it is paused, or if it has stopped.
+        next_tick: Its next tick; `None` while it is paused, or if it has stopped because no worker
+            has declared it for a day.
         last_tick: The last tick for which it has pushed an item, or `None`.
         last_item: The id of that item, or `None`.
         declared_at: When a worker has declared it for the last time; `None` if it was added by a
@@ -83,6 +85,31 @@ class Schedule:
     declared_at: datetime | None
     pushed: int
     skipped: int
+
+    def next_ticks(self, n: int) -> list[datetime]:
+        """Return its next ticks: `next_tick` and those that follow it; none if there is none.
+
+        Args:
+            n: How many, from 1; fewer are returned if no more come within 50 years.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> reports = fdbqueue.PriorityQueue.named(db, "reports")
+            >>> reports.schedules.add(db, "shifts", "count", cron="0 6,14,22 * * *")
+            >>> ticks = reports.schedules.get(db, "shifts").next_ticks(3)
+            >>> sorted(tick.hour for tick in ticks)
+            [6, 14, 22]
+        """
+        if self.next_tick is None:
+            return []
+        first = round(self.next_tick.timestamp() * 1000)
+        return [*map(utc_time, ticks_from(self._timing, first, n))]
+
+    @property
+    def _timing(self) -> Timing:
+        every = 0 if self.every is None else self.every // timedelta(milliseconds=1)
+        return Timing(self.cron or "", every, self.tz)
 
 
 class LateOptions(TypedDict, total=False):
@@ -254,10 +281,11 @@ class Schedules(Generic[V]):
             tr: A transaction or a database.
             name: The name of the schedule.
         """
+        now = milliseconds()
 
         def body(tr: ReadTransaction) -> Schedule | None:
             stored = self._in.get(tr, name)
-            return None if stored is None else self._public(Found(name, stored))
+            return None if stored is None else self._public(now, Found(name, stored))
 
         return read(tr, body)
 
@@ -267,9 +295,11 @@ class Schedules(Generic[V]):
         Args:
             tr: A transaction or a database.
         """
-        return [*map(self._public, read(tr, self._in.all))]
+        now = milliseconds()
+        return [self._public(now, found) for found in read(tr, self._in.all)]
 
-    def _public(self, found: Found) -> Schedule:
+    def _public(self, now: int, found: Found) -> Schedule:
+        """Return a schedule; one that has stopped has no next tick, found by a client or not."""
         name, stored = found
         layout, definition = self._store.layout, stored.definition
         timing = definition.timing
@@ -288,7 +318,7 @@ class Schedules(Generic[V]):
             definition.missed,
             definition.overlap,
             stored.paused,
-            _time(stored.next),
+            None if has_stopped(stored, now) else _time(stored.next),
             _time(stored.last),
             layout.item_id(layout.items + stored.position) if stored.position else None,
             _time(stored.declared_at),
@@ -298,11 +328,12 @@ class Schedules(Generic[V]):
 
 
 def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as a JSON object."""
-    times = {
+    """Return a schedule as a JSON object, with up to five of its next ticks."""
+    times: dict[str, Any] = {
         name: time_as_json(getattr(schedule, name))
         for name in ("next_tick", "last_tick", "declared_at")
     }
+    times["next_ticks"] = [*map(time_as_json, schedule.next_ticks(_SHOWN_TICKS))]
     every = None if schedule.every is None else schedule.every.total_seconds()
     priority = priority_as_json(schedule.priority)
     return {**asdict(schedule), **times, "every": every, "priority": priority}

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, Worker
+from fdbqueue.database import clock
 from tests.support.server import served
 
 ROOT = Path(__file__).parents[2]
@@ -89,8 +91,40 @@ def sleep(seconds: float) -> Callable[[Any], Any]:
     return work
 
 
+def schedule(db: Any) -> None:
+    """Make the schedules of a queue: three go on, one is paused, and one has stopped."""
+    app = fdbqueue.App(db)
+
+    @app.cron("0 3 * * *", tz="Europe/Lisbon", args=["sales"])
+    @app.job(queue="reports", name="reports.nightly")
+    def nightly(of: str) -> None: ...
+
+    @app.cron("0 6 * * MON", tz="Europe/Lisbon", overlap="skip")
+    @app.job(queue="reports", name="reports.weekly")
+    def weekly() -> None: ...
+
+    old = fdbqueue.App(db)
+
+    @old.every("6h")
+    @old.job(queue="reports", name="reports.stock")
+    def stock() -> None: ...
+
+    yesterday = time.time_ns() - 30 * 3600 * 10**9
+    with mock.patch.object(clock, "time_ns", return_value=yesterday):
+        old.schedules.store_declared(["reports"])
+        app.schedules.store_declared(["reports"])
+        old.schedules.run_now("reports.stock")
+        app.schedules.run_now("reports.weekly")
+    app.schedules.store_declared(["reports"])
+    schedules = PriorityQueue.named(db, "reports").schedules
+    schedules.add(db, "currency rates", job("reports.rates", "EUR"), every="10m", missed="skip")
+    schedules.add(db, "Ada's invoices", job("reports.invoice", "ada"), cron="30 9 1 * *")
+    schedules.pause(db, "Ada's invoices")
+
+
 def fill(db: Any) -> None:
     """Make the queues that have no traffic."""
+    schedule(db)
     PriorityQueue.named(db, "backups").push(db, {"volume": "db-1"}, delay=3600)
     exports = PriorityQueue.named(db, "exports/monthly")
     exports.push_many(db, [{"month": month} for month in range(1, 13)], priorities=[1, 2, 3] * 4)
@@ -130,6 +164,7 @@ def traffic(db: Any) -> Iterator[None]:
         Worker(db, thumbnails, sleep(1.2), concurrency=8, name="images-2"),
         Worker(db, webhooks, refuse, concurrency=2, name="hooks-1"),
         Worker(db, index, sleep(0.3), concurrency=3, name="index-1"),
+        Worker(db, PriorityQueue.named(db, "reports"), sleep(1), name="reports-1"),
     ]
     stopping = threading.Event()
 
@@ -184,6 +219,7 @@ def pages_of(db: Any) -> dict[str, str]:
         "overview": "#/",
         "queue": "#/queues/mails?state=dead",
         "item": f"#/queues/mails/items/{dead.id}",
+        "schedules": "#/queues/reports/schedules",
         "jobs": "#/jobs",
         "workers": "#/workers",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -32,12 +33,14 @@ with_axe = pytest.mark.skipif(
 )
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
+HOUR = 3600 * 10**9  # nanoseconds
 
 pytestmark = in_chromium
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=60_000)  # milliseconds; the machine may be busy
     with sync_playwright() as playwright:
         # The sandbox needs rights that containers lack; the pages are trusted.
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -896,6 +899,158 @@ def test_a_delayed_item_runs_now(page: Page, serve: Any, db: Any, name: str) -> 
     assert queue.stats(db).ready == 1
 
 
+# Schedules
+
+
+def schedule_rows(page: Page) -> Any:
+    return page.locator(".schedules tbody tr")
+
+
+def declare(db: Any, name: str) -> fdbqueue.App:
+    """Declare an hourly job, as a worker does when it starts."""
+    app = fdbqueue.App(db)
+
+    @app.every("1h")
+    @app.job(queue=name, name="shop.sweep")
+    def sweep() -> None: ...
+
+    app.schedules.store_declared([name])
+    return app
+
+
+def text_of(time: datetime) -> str:
+    """Return a time as the pages show it."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def test_schedules_are_listed_with_their_timing_and_ticks(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    declare(db, name)
+    schedules = PriorityQueue.named(db, name).schedules
+    lisbon: Any = {"cron": "0 3 * * *", "tz": "Europe/Lisbon", "overlap": "skip"}
+    schedules.add(db, "nightly", {"of": "sales"}, **lisbon)
+    schedules.add(db, "quick", 1, every=1.5)
+    nightly = schedules.get(db, "nightly")
+    assert nightly is not None
+    expected = nightly.next_ticks(5)
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        page.get_by_role("link", name="Schedules").click()
+        expect(page.get_by_role("heading", name="Schedules")).to_be_focused()
+        expect(page.get_by_text("3 schedules. Times are those of this browser")).to_be_visible()
+        first, second, third = (schedule_rows(page).nth(n).get_by_role("cell") for n in range(3))
+        expect(first.nth(0)).to_have_text('nightly{"of":"sales"}')
+        expect(first.nth(1)).to_have_text("0 3 * * *Europe/Lisbonoverlap: skip")
+        expect(first.nth(2)).to_have_text("none yet")
+        expect(first.nth(3).get_by_role("listitem")).to_have_text([*map(text_of, expected)])
+        expect(first.nth(6)).to_have_text("added by a call")
+        expect(second.nth(1)).to_have_text("every 1s500ms")
+        expect(third.nth(0)).to_have_text("shop.sweepshop.sweep()")
+        expect(third.nth(1)).to_have_text("every 1h")
+        expect(third.nth(6)).to_have_text(re.compile("now|ago"))
+
+
+def test_a_schedule_runs_now_and_shows_the_item(page: Page, serve: Any, db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.schedules.add(db, "nightly", {"of": "sales"}, cron="0 3 * * *", overlap="skip")
+    with serve() as (_, client):
+        page.goto(address(client, name, "schedules"))
+        button(page, "Run now nightly").press("Enter")
+        expect(toast(page)).to_contain_text("nightly has pushed the item")
+        (info,) = queue.items(db, state="ready")
+        last = schedule_rows(page).get_by_role("cell").nth(2)
+        expect(last).to_contain_text(re.compile(f"(now|ago).*{info.id[-12:]}"))
+        expect(schedule_rows(page).get_by_role("cell").nth(4)).to_have_text("1")
+        expect(button(page, "Run now nightly")).to_be_focused()
+        button(page, "Run now nightly").press("Enter")
+        expect(toast(page).last).to_contain_text("the last item of the schedule")
+        assert queue.stats(db).ready == 1
+        last.get_by_role("link").click()
+        expect(page.get_by_role("heading", name=info.id)).to_be_focused()
+        expect(page.get_by_role("region", name="Payload")).to_contain_text('of: "sales"')
+
+
+def test_a_schedule_is_paused_resumed_and_removed(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    schedules = PriorityQueue.named(db, name).schedules
+    for each in ("nightly", "weekly"):
+        schedules.add(db, each, 1, cron="0 3 * * *")
+    with serve() as (_, client):
+        page.goto(address(client, name, "schedules"))
+        nightly = schedule_rows(page).first
+        button(page, "Pause nightly").press("Enter")
+        expect(nightly).to_contain_text("nightlypaused")
+        expect(nightly).to_contain_text("none while it is paused")
+        expect(button(page, "Resume nightly")).to_be_focused()
+        assert schedules.all(db)[0].paused
+        button(page, "Resume nightly").press("Enter")
+        expect(nightly.get_by_role("listitem")).to_have_count(5)
+        assert not schedules.all(db)[0].paused
+        button(page, "Remove nightly").click()
+        expect(page.get_by_role("dialog")).to_contain_text("The items that it has pushed stay.")
+        confirm(page, "Cancel")
+        button(page, "Remove nightly").click()
+        confirm(page, "Remove")
+        expect(schedule_rows(page)).to_have_count(1)
+        expect(button(page, "Pause weekly")).to_be_focused()
+        button(page, "Remove weekly").press("Enter")
+        confirm(page, "Remove")
+        expect(page.get_by_text(f"{name} has no schedules.")).to_be_visible()
+        expect(page.get_by_role("heading", name="Schedules")).to_be_focused()
+        # Another client adds one.
+        schedules.add(db, "hourly", 1, every="1h")
+        expect(schedule_rows(page)).to_have_count(1)
+
+
+def test_a_schedule_that_no_worker_declares_any_more_is_marked(
+    page: Page, serve: Any, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 25 * HOUR)
+        app = declare(db, name)
+    with serve() as (_, client):
+        page.goto(address(client, name, "schedules"))
+        expect(page.get_by_text("1 schedule, 1 stopped.")).to_be_visible()
+        sweep = schedule_rows(page)
+        expect(sweep).to_contain_text("shop.sweepstopped")
+        expect(sweep).to_contain_text("none: no worker has declared it for a day")
+        expect(sweep.get_by_role("cell").nth(6)).to_have_text("1 d 1 h ago")
+        app.schedules.store_declared([name])  # a worker starts
+        expect(sweep).not_to_contain_text("stopped")
+        button(page, "Remove shop.sweep").click()
+        expect(page.get_by_role("dialog")).to_contain_text("A worker adds it again when it starts")
+
+
+def test_a_tick_that_no_client_finds_is_marked(
+    page: Page, serve: Any, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = PriorityQueue.named(db, name).schedules
+    with monkeypatch.context() as patch:
+        patch.setattr("fdbqueue.database.clock.time_ns", lambda: time.time_ns() - 3 * HOUR)
+        schedules.add(db, "hourly", 1, every="1h")
+    with serve() as (_, client):
+        page.goto(address(client, name, "schedules"))
+        hourly = schedule_rows(page)
+        expect(hourly).to_contain_text("hourlyoverdue")
+        expect(hourly).to_contain_text(re.compile(r"due [23] h.* ago.*no client takes items"))
+        assert PriorityQueue.named(db, name).pop(db) is not None
+        expect(hourly.get_by_role("listitem")).to_have_count(5)
+
+
+def test_queues_that_have_no_schedules_say_so(page: Page, serve: Any, db: Any, name: str) -> None:
+    TaskQueue.named(db, name).push(db, payload=1)
+    with serve() as (_, client):
+        page.goto(address(client, name))
+        expect(item_rows(page)).to_have_count(1)
+        expect(page.get_by_role("link", name="Schedules")).to_have_count(0)
+        page.goto(address(client, name, "schedules"))
+        expect(page.get_by_text("a task queue has no schedules")).to_be_visible()
+        page.goto(address(client, f"{name}gone", "schedules"))
+        expect(page.get_by_text("There is no such queue.")).to_be_visible()
+
+
 # Workers
 
 
@@ -971,6 +1126,7 @@ def test_each_role_sees_the_buttons_that_it_may_use(
 ) -> None:
     queue = dead_letters(db, name, "ada")
     (info,) = queue.items(db, state="dead")
+    queue.schedules.add(db, "nightly", 1, cron="0 3 * * *")
     file = tmp_path / "tokens"
     file.write_text(f"secret {role} {name}*\n")
     with serve("--token-file", str(file)) as (_, client):
@@ -988,6 +1144,10 @@ def test_each_role_sees_the_buttons_that_it_may_use(
         expect(page.get_by_text("1 item matches.")).to_be_visible()
         expect(button(page, "Retry matches")).to_have_count(int(role == "admin"))
         expect(button(page, "Retry these")).to_have_count(int(role == "write"))
+        page.goto(address(client, name, "schedules"))
+        expect(schedule_rows(page)).to_have_count(1)
+        for label in ("Pause nightly", "Run now nightly", "Remove nightly"):
+            expect(button(page, label)).to_have_count(int(role == "admin"))
         page.goto(address(client, name, "items", info.id))
         expect(page.get_by_role("region", name="Timeline")).to_be_visible()
         for label in ("Retry", "Remove", "Change priority"):
@@ -1025,6 +1185,7 @@ def test_stored_markup_is_displayed_as_text(page: Page, serve: Any, db: Any, nam
     (info,) = queue.items(db, state="dead")
     queue.push(db, evil)
     queue.claim(db, lease=600, client=evil)
+    queue.schedules.add(db, evil, evil, every="1h")
     with serve() as (_, client):
         page.goto(address(client))
         expect(queue_row(page, evil)).to_contain_text("1 dead")
@@ -1040,6 +1201,9 @@ def test_stored_markup_is_displayed_as_text(page: Page, serve: Any, db: Any, nam
         expect(page.get_by_role("region", name="Facts")).to_contain_text(evil)
         page.goto(address(client).removesuffix("/") + "/workers")
         expect(page.get_by_role("region", name="Other clients")).to_contain_text(evil)
+        page.goto(address(client, evil, "schedules"))
+        button(page, f"Pause {evil}").click()
+        expect(schedule_rows(page)).to_contain_text(f"{evil}paused{evil}")
         assert page.locator("img").count() == 0
 
 
@@ -1093,11 +1257,14 @@ def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
     queue.push_many(db, [{"y" * 60: "z" * 300}, 1], priorities=[1, 2])
     queue.push(db, {"job": "v" * 80, "args": ["u" * 300]}, 3)
     queue.claim(db, lease=600, client="w" * 80)
+    queue.schedules.add(db, "s" * 80, ["t" * 300], cron="0 3 * * *", tz="Europe/Lisbon")
+    queue.schedules.run_now(db, "s" * 80)
     return {
         "overview": (address(client), "1 dead"),
         "queue": (address(client, name, query="?state=dead"), "cannot reach"),
         "item": (address(client, name, "items", info.id), "Traceback"),
         "jobs": (address(client).removesuffix("/") + "/jobs", "From a sample"),
+        "schedules": (address(client, name, "schedules"), "Europe/Lisbon"),
         "workers": (address(client).removesuffix("/") + "/workers", "Other clients"),
         "nothing": (address(client, f"{name}gone"), "There is no such queue."),
     }
@@ -1140,7 +1307,7 @@ def violations_everywhere(page: Page) -> list[str]:
 
 
 @with_axe
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_the_pages_have_no_violation_of_accessibility(
     page: Page, serve: Any, db: Any, name: str, number: int
 ) -> None:
@@ -1152,7 +1319,8 @@ def test_the_pages_have_no_violation_of_accessibility(
         if table.count():
             table.click()
         assert violations_everywhere(page) == []
-        for label in ("Retry all", "Options", "Push an item", "Rename", "Clear"):
+        remove = "Remove " + "s" * 80
+        for label in ("Retry all", "Options", "Push an item", "Rename", "Clear", remove):
             if button(page, label).count():
                 button(page, label).click()
                 expect(page.get_by_role("dialog")).to_be_visible()

@@ -22,6 +22,8 @@ def test_a_schedule_is_added_changed_run_and_removed(
     assert (shown["name"], shown["value"], shown["priority"]) == ("every/night", body["item"], 0)
     assert (shown["cron"], shown["tz"], shown["every"]) == ("0 3 * * *", "Europe/Lisbon", None)
     assert shown["next_tick"].startswith("20")
+    assert len(shown["next_ticks"]) == 5
+    assert sorted(shown["next_ticks"])[0] == shown["next_tick"]
     assert jobs.get("/schedules") == {"schedules": [shown]}
 
     ran = client.post(f"/v1/queues/{name}/schedules/every%2Fnight/run")
@@ -39,7 +41,9 @@ def test_a_schedule_is_added_changed_run_and_removed(
     for action, paused in (("pause", True), ("resume", False)):
         done = client.post(f"/v1/queues/{name}/schedules/every%2Fnight/{action}")
         assert done.status_code == 204
-        assert jobs.get("/schedules")["schedules"][0]["paused"] is paused
+        (stored,) = jobs.get("/schedules")["schedules"]
+        assert stored["paused"] is paused
+        assert len(stored["next_ticks"]) == (0 if paused else 5)
     assert client.delete(f"/v1/queues/{name}/schedules/every%2Fnight").status_code == 204
     assert jobs.get("/schedules") == {"schedules": []}
 

@@ -123,6 +123,7 @@ def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
     assert declared is not None
     assert clock.now() - declared >= 23 * HOUR
     clock.advance("2h")
+    assert only(app).next_tick is None  # although no client has found it yet
     later.work(drain=True)
     assert len(ran) == 1
     assert only(app).next_tick is None

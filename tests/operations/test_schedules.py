@@ -192,11 +192,23 @@ def test_a_paused_schedule_pushes_nothing_and_misses_nothing(
     assert paused is not None
     assert paused.paused
     assert paused.next_tick is None
+    assert paused.next_ticks(3) == []
     assert queue.schedules.resume(db, "hourly")
     assert queue.pop(db) is None
     expected = next_hour(clock)
     to(clock, expected)
     assert ticks_of(queue, db) == [expected]
+
+
+@pytest.mark.parametrize("timing", [{"every": "1h"}, {"cron": "0 * * * *", "tz": "Asia/Tokyo"}])
+def test_the_next_ticks_follow_each_other_on_the_grid(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock, timing: Any
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", **timing)
+    first = next_hour(clock)
+    (schedule,) = queue.schedules.all(db)
+    assert schedule.next_ticks(3) == [first, first + HOUR, first + 2 * HOUR]
+    assert schedule.next_ticks(1) == [schedule.next_tick]
 
 
 def test_run_now_pushes_whatever_the_time_and_respects_overlap(

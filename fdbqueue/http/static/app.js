@@ -6,6 +6,7 @@ import { jobsPage } from "./jobs.js";
 import { onConnection } from "./live.js";
 import { overviewPage } from "./overview.js";
 import { queuePage } from "./queue.js";
+import { schedulesPage } from "./schedules.js";
 import { ask, button, dialog, empty, h, icon, iconButton, keepTimesCurrent, setText } from "./ui.js";
 import { workersPage } from "./workers.js";
 
@@ -39,6 +40,7 @@ function pageOf(parts, query) {
   if (first === "jobs" && parts.length === 1) return { nav: "#/jobs", open: () => jobsPage() };
   if (first === "workers" && parts.length === 1) return { nav: "#/workers", open: () => workersPage() };
   if (first === "queues" && parts.length === 2) return { nav: "#/", open: () => queuePage(name, query) };
+  if (first === "queues" && second === "schedules" && parts.length === 3) return { nav: "#/", open: () => schedulesPage(name) };
   if (first === "queues" && second === "items" && parts.length === 4) return { nav: "#/", open: () => itemPage(name, id) };
   return { nav: "", open: unknownPage };
 }

@@ -64,10 +64,11 @@ const LENGTHS = { w: 604800, d: 86400, h: 3600, m: 60, s: 1, ms: 0.001 };
 
 /** 7d, 1h30m: a length of time as options and pushes take it. */
 export function lengthText(seconds) {
-  let left = seconds;
-  const parts = ["d", "h", "m", "s"].map((unit) => {
-    const n = Math.floor(left / LENGTHS[unit]);
-    left -= n * LENGTHS[unit];
+  let left = Math.round(1000 * seconds);
+  const parts = ["d", "h", "m", "s", "ms"].map((unit) => {
+    const size = 1000 * LENGTHS[unit];
+    const n = Math.floor(left / size);
+    left -= n * size;
     return n ? `${n}${unit}` : "";
   });
   return parts.join("") || "0s";

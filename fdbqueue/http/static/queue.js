@@ -8,6 +8,7 @@ import { itemListing } from "./listing.js";
 import { poll } from "./live.js";
 import { queueButtons } from "./manage.js";
 import { optionText, optionsOf } from "./options.js";
+import { schedulesLink } from "./schedules.js";
 import { STATES, badge, empty, h, reconcile, replaceKeepingFocus, setText } from "./ui.js";
 
 /** Make the page of a queue. */
@@ -62,7 +63,8 @@ export function queuePage(name, query) {
     if (badges.dataset.shown === text) return;
     badges.dataset.shown = text;
     badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused")].filter(Boolean));
-    replaceKeepingFocus(buttons, ...queueButtons(name, description, () => polling.now()));
+    const hasSchedules = codec === "json"; // that this page can show: a queue of tasks has none
+    replaceKeepingFocus(buttons, ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }
 
   listing.filter(filters);

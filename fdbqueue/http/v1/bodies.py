@@ -583,6 +583,9 @@ class Schedule(BaseModel):
     overlap: Overlap
     paused: bool
     next_tick: datetime | None
+    next_ticks: list[datetime] = Field(
+        description="Up to five, of which `next_tick` is the first; none if it has none."
+    )
     last_tick: datetime | None
     last_item: str | None
     declared_at: datetime | None

@@ -47,9 +47,13 @@ def _found(is_found: bool, schedule: str) -> Response:
 
 @router.get(_PATH, response_model=bodies.ScheduleList)
 async def schedules(served: ServedQueues, name: ReadOf) -> Response:
-    """Return the schedules of a queue, by name."""
-    found = await aio.run((await _schedules(served, name)).all, served.db)
-    return json_response({"schedules": [*map(schedule_as_json, found)]})
+    """Return the schedules of a queue, by name, with up to five of their next ticks."""
+    schedules = await _schedules(served, name)
+
+    def found() -> list[dict[str, Any]]:
+        return [*map(schedule_as_json, schedules.all(served.db))]  # the ticks of many take a while
+
+    return json_response({"schedules": await aio.run(found)})
 
 
 @router.put(_ONE, response_model=bodies.Schedule)

@@ -38,6 +38,11 @@ class Found(NamedTuple):
     stored: StoredSchedule
 
 
+def has_stopped(schedule: StoredSchedule, now: int) -> bool:
+    """Return whether workers have declared a schedule, but none within the last day."""
+    return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
+
+
 class Schedules:
     """The schedules of one queue. Each method is part of a transaction."""
 
@@ -148,7 +153,7 @@ class Schedules:
         if before.next > now:
             self._set_timer(tr, name, before.next)
             return False
-        if before.declared_at is not None and before.declared_at + DECLARED <= now:
+        if has_stopped(before, now):
             self._store(tr, name, before, before._replace(next=None))
             return False
         timing, _, _, missed, overlap = before.definition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import count, takewhile
+from itertools import count, islice, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -53,6 +53,16 @@ def _milliseconds(time: Moment) -> int:
 def next_tick(timing: Timing, after: int) -> int | None:
     """Return the first tick after a time; `None` if there is none within fifty years."""
     return next(ticks_after(timing, after), None)
+
+
+@lru_cache(4096)  # pages that show schedules ask again every few seconds
+def ticks_from(timing: Timing, first: int, n: int) -> tuple[int, ...]:
+    """Return the first `n` ticks from a time on; fewer if no more come within fifty years.
+
+    >>> ticks_from(Timing(every=1000), 3000, n=3)
+    (3000, 4000, 5000)
+    """
+    return tuple(islice(ticks_after(timing, first - 1), n))
 
 
 def due_ticks(timing: Timing, first: int, now: int, limit: int) -> list[int]:
