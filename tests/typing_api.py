@@ -282,6 +282,30 @@ def build(context: jobs.Context, target: str) -> str:
     return f"{target} {context.attempt}"
 
 
+def note(tr: Transaction, target: str, *, n: int) -> int:
+    return n
+
+
+async def fetch_text(url: str) -> str:
+    return url
+
+
+def steps_of_a_job(context: jobs.Context) -> None:
+    assert_type(context.step("fetch", fetch.function, "https://example.com"), bytes)
+    assert_type(context.commit("note", note, "target", n=3), int)
+    careful = context.using(retry=jobs.Retry(attempts=3), timeout="30s")
+    assert_type(careful.commit("note again", note, "target", n=3), int)
+    context.step("no argument", note)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    context.commit("note", note, 3, n=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(context.wait("shipped", timeout="3d"), fdbqueue.types.Signal)
+
+
+async def steps_of_a_coroutine(context: jobs.Context) -> None:
+    assert_type(await context.aio.step("fetch", fetch_text, "https://example.com"), str)
+    assert_type(await context.aio.step("count", len, "abc"), int)
+    assert_type(await context.aio.commit("note", note, "target", n=3), int)
+
+
 @app.middleware
 def around(context: jobs.Context) -> Iterator[None]:
     assert_type(context.job, str)

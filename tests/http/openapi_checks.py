@@ -48,6 +48,7 @@ REASONS = re.compile(
             "needs a key: give unique, too",
             "^the schedule .*: ",
             "a task queue has no schedules",
+            "the jobs of a task queue have no steps",
             "is not a change of",
             "is the new priority, for 'reprioritize'",
             # A key belongs to one request.
@@ -55,6 +56,7 @@ REASONS = re.compile(
             "the options have changed",
             # Lengths are in bytes, and a name is printable in the sense of Unicode.
             "is printable text of 1 to 255 bytes",
+            "of a signal is text of . to 255 bytes",
             # JSON within a parameter.
             "^priority: this is not JSON",
         )

@@ -22,7 +22,7 @@ from pydantic import (
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
 from fdbqueue.queue.settings import LIMITS
-from fdbqueue.types import Missed, Overlap, State, UniqueUntil
+from fdbqueue.types import Missed, Overlap, State, StepKind, StepState, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -603,6 +603,44 @@ class ScheduleRun(BaseModel):
     """The item that was pushed."""
 
     id: str
+
+
+class Step(BaseModel):
+    """A step of a job."""
+
+    name: str
+    kind: StepKind
+    state: StepState
+    began_at: datetime
+    ended_at: datetime | None
+    failures: int
+    due_at: datetime | None
+    key: str
+    error: str | None
+    value: JsonValue
+
+
+class StepList(BaseModel):
+    """The steps of a job."""
+
+    steps: list[Step]
+
+
+class NewSignal(_Request):
+    """A signal for jobs that wait for it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=255, description="Its name.")]
+    key: Annotated[str, Field(max_length=255)] = Field("", description="As a rule the id of a job.")
+    value: JsonValue = Field(None, description="Its value.")
+    keep: Annotated[float, Field(gt=0, lt=_MAX_SECONDS)] = Field(
+        2_592_000, description="Seconds for which jobs may still come to wait for it."
+    )
+
+
+class Signalled(BaseModel):
+    """The number of jobs that waited for a signal."""
+
+    signalled: int
 
 
 class Problem(BaseModel):

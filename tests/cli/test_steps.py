@@ -1,0 +1,76 @@
+"""`fdbq signal`, the steps in `fdbq show`, and `fdbq retry --step`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.jobs import App, Context
+from tests.support.shell import Shell, error_of
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"embedded:{tmp_path / 'db'}"
+
+
+@pytest.fixture
+def fdbq(tmp_path: Path, url: str) -> Shell:
+    return Shell(tmp_path, url)
+
+
+@pytest.fixture
+def app(url: str) -> App:
+    app = App(url)
+
+    @app.job(queue="orders", name="fulfil")
+    def fulfil(context: Context, order: str) -> str:
+        context.step("charge", order.upper)
+        tracking = context.wait("shipped", key=order).value
+        if tracking == "lost":
+            raise fdbqueue.jobs.Dead("the parcel is lost")
+        return str(tracking)
+
+    return app
+
+
+def test_a_waiting_job_is_shown_and_goes_on_with_a_signal(fdbq: Shell, app: App) -> None:
+    handle = app.jobs["fulfil"].push("order 7")
+    app.work(drain=True)
+    charge, shipped = fdbq.output("show", "orders", handle.id).splitlines()[-2:]
+    assert charge.startswith("step 'charge', step done, 20")
+    assert charge.endswith('"ORDER 7"')
+    assert shipped == "step 'shipped', wait waiting, key 'order 7'"
+    (shown,) = map(json.loads, fdbq.output("show", "orders", handle.id, "--json").splitlines())
+    assert [step["state"] for step in shown["steps"]] == ["done", "waiting"]
+
+    signal = ("signal", "orders", "shipped", '"1Z999"', "--key", "order 7")
+    assert fdbq.output(*signal) == "1 job waited for it\n"
+    assert json.loads(fdbq.output(*signal, "--json")) == {"signalled": 0}
+    app.work(drain=True)
+    assert handle.result() == "1Z999"
+
+
+def test_a_dead_letter_goes_on_from_a_step(fdbq: Shell, app: App) -> None:
+    handle = app.jobs["fulfil"].push("order 7")
+    fdbq.output("push", "orders", "1")
+    fdbq.output("signal", "orders", "shipped", '"lost"', "--key", "order 7")
+    app.work(drain=True)
+    assert handle.state() == "dead"
+    done = fdbq("retry", "orders", handle.id, "--step", "nope")
+    assert done.returncode == 1
+    assert "takes one ID" in error_of(fdbq("retry", "orders", "--state", "dead", "--step", "a"))
+    fdbq.output("retry", "orders", handle.id, "--step", "shipped")
+    fdbq.output("signal", "orders", "shipped", '"found"', "--key", "order 7")
+    app.work(drain=True)
+    assert handle.result() == "found"
+
+
+def test_mistakes(fdbq: Shell) -> None:
+    fdbq.output("push", "orders", "1")
+    assert "not JSON" in error_of(fdbq("signal", "orders", "shipped", "{"))
+    assert "text of 0 to 255" in error_of(fdbq("signal", "orders", "a", "--key", "x" * 300))
+    assert "nope" in error_of(fdbq("signal", "nope", "shipped"))
