@@ -30,6 +30,7 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_REPORT, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.ends.ends import POPPED
 from fdbqueue.operations.failures import Failures, retry_delay
 from fdbqueue.operations.items import (
     BATCH_BYTES,
@@ -38,10 +39,9 @@ from fdbqueue.operations.items import (
     Moved,
     NewItem,
     Tail,
-    clear_owned,
     read_payload,
 )
-from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
+from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
@@ -291,7 +291,7 @@ class Store(Generic[_T]):
         items = [self._decoded(tr, item) for item in first]
         self.items.delete_first(tr, now, first)
         for item in first:
-            clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
+            self.items.end(tr, now, item, POPPED)
         return items
 
     def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
@@ -318,7 +318,7 @@ class Store(Generic[_T]):
             if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
             item = self._decoded(tr, found[0])
-            self.items.take(tr, now, found[0], "popped")
+            self.items.take(tr, now, found[0], POPPED)
             return item
 
         return self.change(tr, body)
@@ -455,8 +455,11 @@ class Store(Generic[_T]):
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
-    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], None]:
-        """Start to read the items of a claim; return a function that acknowledges the claim."""
+    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], EndWith]:
+        """Start to read the items of a claim; return a function that acknowledges the claim.
+
+        It returns a function that stores what the handler returned, to be called at the end.
+        """
         return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
@@ -469,10 +472,6 @@ class Store(Generic[_T]):
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
         return AckRequest(claim, may_keep, returned if may_keep else None, discarded, log)
-
-    def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
-        """Store what the handler returned for a claim that this transaction has acknowledged."""
-        self._leases.store_returned(tr, claim, returned)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
         """Return what the handler of a done item returned; wait until it is done.

@@ -30,6 +30,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
+from fdbqueue.operations.ends.ends import End, note_end
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
@@ -522,11 +523,26 @@ class Items:
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
-    def take(self, tr: Transaction, now: int, item: StoredItem, taken: Taken | None) -> None:
-        """Add a read conflict key for a ready item; delete it and what it owns."""
+    def take(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
+        """Add a read conflict key for a ready item; delete it and what it owns.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            item: The item.
+            end: How it ends; `None` if it does not, because it moves.
+        """
         tr.add_read_conflict_key(item.key)
-        self.delete(tr, now, [item], taken)
-        clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
+        is_popped = end is not None and end.outcome == "popped"
+        self.delete(tr, now, [item], "popped" if is_popped else None)
+        self.end(tr, now, item, end)
+
+    def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
+        """Delete what a ready item owned that was deleted, and note how it ended."""
+        position = self.layout.position(item.key)
+        clear_owned(tr, self.layout, position, item.value)
+        if end is not None:
+            note_end(tr, self, now, position, item.value, end)
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""

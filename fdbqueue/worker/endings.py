@@ -144,11 +144,10 @@ def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: by
     endings = [] if job.context is None else job.context.endings
 
     def body(tr: Transaction) -> None:
-        store.begin_ack(tr, job.claim, job.report.log)()
+        end_with = store.begin_ack(tr, job.claim, job.report.log)()
         for ending in endings:
             ending(tr)
-        if returned is not None:
-            store.store_returned(tr, job.claim, returned)
+        end_with(returned)
 
     change_once(queue, db, body)
 

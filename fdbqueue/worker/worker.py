@@ -523,7 +523,7 @@ class Worker:
             tries += 1
             ack = self._store.begin_ack(tr, claim)
             yield
-            ack()
+            end_with = ack()
             began = time.monotonic()
             returned = None
             try:
@@ -532,8 +532,7 @@ class Worker:
             finally:
                 seconds = time.monotonic() - began
                 note(seconds)
-            if returned is not None:
-                self._store.store_returned(tr, claim, returned)
+            end_with(returned)
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
