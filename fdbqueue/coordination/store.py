@@ -121,7 +121,7 @@ class Store(Generic[_T]):
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
-        places = Places(layout, random.randrange)
+        places = Places(random.randrange)
         stored = self.options = items.options
         failures = self._failures = Failures(items)
         done = DoneItems(items)
@@ -444,12 +444,13 @@ class Store(Generic[_T]):
         returned: bytes | None = None,
         discarded: str | None = None,
         log: str = "",
+        cancelled: bool = False,
     ) -> Steps[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
 
         `returned` is what the handler returned, as JSON.
         """
-        request = self.ack_request(claim, returned, discarded, log)
+        request = self.ack_request(claim, returned, discarded, log)._replace(cancelled=cancelled)
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:

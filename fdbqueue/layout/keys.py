@@ -153,6 +153,9 @@ class Layout:
     samples = _Prefix(Space.HISTORY, 1)
     runs = _Prefix(Space.HISTORY, 2)
     schedules = _Prefix(Space.SCHEDULES)
+    batches = _Prefix(Space.BATCHES, 0)
+    batch_counts = _Prefix(Space.BATCHES, 1)
+    batch_places = _Prefix(Space.BATCHES, 2)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -203,6 +206,7 @@ class Layout:
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history),
+            *(self.batches, self.batch_counts),
         )
 
     # Items

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.layout.items import Level
-from fdbqueue.layout.values import Header, encode_metadata, with_header
+from fdbqueue.layout.values import NEVER, Header, encode_metadata, with_header
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.ends.ends import REMOVED, End
 from fdbqueue.operations.items import (
@@ -68,7 +68,9 @@ class Changes:
             self._done.forget(tr, position, value)
 
     def run_now(self, tr: Transaction, now: int, delayed: LocatedItem) -> bool:
-        """Make a delayed item ready; return true, because it existed."""
+        """Make a delayed item ready; return false if it waits for the end of a batch."""
+        if delayed.due == NEVER:  # it waits for its batch
+            return False
         self._items.undelay(tr, self._layout.position(delayed.key), delayed.due)
         header = delayed.item.header._replace(since=now)
         self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
@@ -102,6 +104,9 @@ class Changes:
         new = NewItem(level, payload, random, due, header)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
+        if header.batch == b"":  # its batch stays
+            plain = with_header(item.header._replace(batch=None), item.content)
+            found = found._replace(item=self._items.levels.item(item.key, plain))
         self._delete(tr, now, found, None)
         if state == "dead":
             key = self._store_dead(tr, found, new, tail)

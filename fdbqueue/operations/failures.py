@@ -209,7 +209,7 @@ class Failures:
         """
         layout = self._layout
         position = layout.position(dead.item.key)
-        header = dead.item.header
+        header = dead.item.header.counted()
         unique = header.held_while_waiting
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False

@@ -480,6 +480,7 @@ class Items:
                 random = layout.unpack_item_key(key)[-1]
                 if header.unique is not None and tr[layout.unique_key(header.unique)].present():
                     header = header._replace(unique=None)  # another item has the key now
+                header = header.counted()
                 self.index_header(tr, layout.position(key), header)
                 self.insert(tr, now, key, write_payload(tr, layout, random, payload, header))
                 n += 1
@@ -610,6 +611,9 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
         tr.clear_range(*layout.attempts_range(position))
     if header.origin is not None:
         tr.clear(layout.moved + header.origin)
+    if header.batch == b"":
+        tr.clear(layout.batches + (header.origin or position))
+        tr.clear(layout.batch_counts + (header.origin or position))
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

@@ -119,6 +119,7 @@ class AckRequest(NamedTuple):
         returned: What the handler returned, as JSON, or `None`.
         discarded: Why the items are discarded; `None` if they are done.
         log: The lines that the handler has logged.
+        cancelled: Whether the items are cancelled instead of done or discarded.
     """
 
     claim: Claim
@@ -126,6 +127,7 @@ class AckRequest(NamedTuple):
     returned: bytes | None = None
     discarded: str | None = None
     log: str = ""
+    cancelled: bool = False
 
     @property
     def size(self) -> int:
@@ -324,6 +326,8 @@ class Leases:
         else:
             self._items.tally(tr, now, acked=n)
         outcome: Outcome = "done" if request.discarded is None else "discarded"
+        if request.cancelled:
+            outcome = "cancelled"
         outcomes: list[Outcome] = [
             "cancelled" if _is_cancelled(item) else outcome for _, item in ended
         ]

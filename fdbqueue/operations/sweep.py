@@ -9,7 +9,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import decode_metadata, header_of, with_header
+from fdbqueue.layout.values import NEVER, decode_metadata, header_of, with_header
 from fdbqueue.operations.ends.ends import EXPIRED
 from fdbqueue.operations.items import Items, LocatedItem, stored_at
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
@@ -225,5 +225,5 @@ class Sweep:
             left = (end - tr.get_read_version().wait()) / VERSIONS
         for row in dues:
             due = layout.unpack_timer_key(layout.dues, row.key)[0]
-            left = min(left, (due - now) / 1000)
+            left = min(left, math.inf if due == NEVER else (due - now) / 1000)
         return max(0.0, left)

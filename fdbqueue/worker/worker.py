@@ -53,7 +53,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze
+from fdbqueue.worker.outcomes import Cancelled, Dead, Discard, Outcome, Snooze
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -570,7 +570,8 @@ class Worker:
             with self._ended:
                 self._let_go(job)
         elif isinstance(outcome, Discard):
-            self._end(job, "done", text="discarded")
+            text = "cancelled" if isinstance(outcome, Cancelled) else "discarded"
+            self._end(job, "done", text=text)
         else:
             self._end(job, "failed", failure)
 

@@ -16,18 +16,14 @@ cleared end its items. A dead letter that is retried can end again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.layout.values import HEADER_MARK, Header, header_of
-from fdbqueue.types import Transaction
+from fdbqueue.operations.ends.batches import end_job
+from fdbqueue.types import Ending, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
-
-Ending: TypeAlias = Literal[
-    "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
-]
-"""The ways in which an item ends."""
 
 
 class End(NamedTuple):
@@ -68,3 +64,5 @@ def _follow(
     tr: Transaction, items: Items, now: int, position: bytes, header: Header, end: End
 ) -> None:
     """Do what follows from the end of an item with a header."""
+    if header.batch:
+        end_job(tr, items.layout, now, header.batch, position, end.outcome)
