@@ -114,6 +114,15 @@ signal."""
 StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
 """How a step has ended; while it is waiting, the job goes on with it later."""
 
+Ending: TypeAlias = Literal[
+    "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
+]
+"""The ways in which an item ends, or becomes a dead letter."""
+
+OnDead: TypeAlias = Literal["continue", "cancel"]
+"""What happens to the other jobs of a batch when one becomes a dead letter: they go on, or those
+that have not begun are cancelled."""
+
 Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]
 """A change of all items in a state."""
 

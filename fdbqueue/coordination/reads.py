@@ -17,7 +17,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec, decode_json
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import UUID_SIZE, Lease, time_of, utc_time
+from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.history import read_history
@@ -191,7 +191,7 @@ class Reads(Generic[_T]):
                 attempts=found.attempts,
                 max_attempts=None if options is None else options.max_attempts,
                 pushed_at=self.layout.pushed_at(key),
-                due_at=utc_time(found.due) if state == "delayed" else None,
+                due_at=utc_time(found.due) if state == "delayed" and found.due != NEVER else None,
                 expires_at=None if expires is None else utc_time(expires),
                 claimed_by=_client_of(found, lease),
                 claimed_at=_claimed_at(found),

@@ -27,9 +27,10 @@ from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import NO_REPORT, Header
+from fdbqueue.layout.values import NEVER, NO_REPORT, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.ends.ends import POPPED
 from fdbqueue.operations.failures import Failures, retry_delay
 from fdbqueue.operations.items import (
     BATCH_BYTES,
@@ -38,10 +39,9 @@ from fdbqueue.operations.items import (
     Moved,
     NewItem,
     Tail,
-    clear_owned,
     read_payload,
 )
-from fdbqueue.operations.leases import AckRequest, ClaimRequest, Extension, Leases
+from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
@@ -122,7 +122,7 @@ class Store(Generic[_T]):
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
-        places = Places(layout, random.randrange)
+        places = Places(random.randrange)
         stored = self.options = items.options
         failures = self._failures = Failures(items)
         done = DoneItems(items)
@@ -293,7 +293,7 @@ class Store(Generic[_T]):
         items = [self._decoded(tr, item) for item in first]
         self.items.delete_first(tr, now, first)
         for item in first:
-            clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
+            self.items.end(tr, now, item, POPPED)
         return items
 
     def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
@@ -320,7 +320,7 @@ class Store(Generic[_T]):
             if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
                 return None
             item = self._decoded(tr, found[0])
-            self.items.take(tr, now, found[0], "popped")
+            self.items.take(tr, now, found[0], POPPED)
             return item
 
         return self.change(tr, body)
@@ -446,19 +446,23 @@ class Store(Generic[_T]):
         returned: bytes | None = None,
         discarded: str | None = None,
         log: str = "",
+        cancelled: bool = False,
     ) -> Steps[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
 
         `returned` is what the handler returned, as JSON.
         """
-        request = self.ack_request(claim, returned, discarded, log)
+        request = self.ack_request(claim, returned, discarded, log)._replace(cancelled=cancelled)
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
-    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], None]:
-        """Start to read the items of a claim; return a function that acknowledges the claim."""
+    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], EndWith]:
+        """Start to read the items of a claim; return a function that acknowledges the claim.
+
+        It returns a function that stores what the handler returned, to be called at the end.
+        """
         return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
@@ -471,10 +475,6 @@ class Store(Generic[_T]):
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
         return AckRequest(claim, may_keep, returned if may_keep else None, discarded, log)
-
-    def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
-        """Store what the handler returned for a claim that this transaction has acknowledged."""
-        self._leases.store_returned(tr, claim, returned)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
         """Return what the handler of a done item returned; wait until it is done.
@@ -581,7 +581,7 @@ class Store(Generic[_T]):
 
     def _retry(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
         if found.state == "delayed":
-            return self._changes.run_now(tr, now, found)
+            return found.due != NEVER and self._changes.run_now(tr, now, found)
         if found.state == "dead":
             return self._failures.retry(tr, now, found, self._bound.reserve)
         return False

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fdbqueue.database.binding import database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
+from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, Settings, Unique
@@ -29,10 +31,19 @@ from fdbqueue.queue.arguments import (
     validate_timeout,
 )
 from fdbqueue.queue.base import change_once
+from fdbqueue.queue.batches import was_cancelled
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
 from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import Database, Duration, Keep, Transaction, Transactor, UniqueUntil
+from fdbqueue.types import (
+    Database,
+    Duration,
+    Keep,
+    OnDead,
+    Transaction,
+    Transactor,
+    UniqueUntil,
+)
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.processes.group import run_together, summary_of
@@ -383,6 +394,71 @@ class App:
 
         return change_once(self.queue(names[0]), tr, body) if is_database(tr) else body(tr)
 
+    @overload
+    def batch(
+        self,
+        *,
+        then: Job[..., ..., Any, _R],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        on_dead: OnDead = "continue",
+    ) -> Batch[_R]: ...
+
+    @overload
+    def batch(self, id: str, /) -> Batch[Any]: ...
+
+    def batch(
+        self,
+        id: str | None = None,
+        /,
+        *,
+        then: Job[..., ..., Any, Any] | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        on_dead: OnDead = "continue",
+    ) -> Batch[Any]:
+        """Begin a batch of jobs, or return the one with an id, for jobs that add others to it.
+
+        Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.
+        The transaction that ends the last job makes `then` ready, exactly once, with the numbers of
+        jobs that ended as its keyword arguments `done`, `dead` and `cancelled`. If the block raises
+        an exception, the batch is cancelled, and `then` with it.
+
+        Args:
+            id: The id of a batch, as `Batch.id`, instead of all others.
+            then: The job that runs once all others have ended.
+            args: Its arguments, by position.
+            kwargs: Its arguments, by name, without the three numbers.
+            on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
+                run, `"cancel"` ends those that have not begun as cancelled.
+
+        Raises:
+            BatchNotFound: There is no batch with this id.
+            InvalidArguments: `then` does not take these arguments, or not the three numbers.
+            QueueFull: The queue of `then` is full.
+
+        Example:
+            >>> app = App("memory:")
+            >>> @app.job()
+            ... def square(number: int) -> int:
+            ...     return number**2
+            >>> @app.job()
+            ... def report(of: str, *, done: int, dead: int, cancelled: int) -> str:
+            ...     return f"{of}: {done} of {done + dead + cancelled}"
+            >>> with app.batch(then=report, args=["squares"]) as batch:
+            ...     for number in range(3):
+            ...         batch.push(square, number)
+            >>> app.work(drain=True)
+            WorkerReport(done=4, failed=0, lost=0)
+            >>> batch.handle.result()
+            'squares: 3 of 3'
+        """
+        if (id is None) == (then is None):
+            raise TypeError("give a batch either the job that follows it, as then=..., or its id")
+        if then is not None:
+            return begin_batch(self, then, args, kwargs or {}, on_dead)
+        return batch_of(self, known_queues(self), id or "")
+
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
@@ -536,7 +612,7 @@ def worker_of(
     """
     opened = app.queue(queue)
     store_results = bool(opened.options(app.db).keeps_done)
-    made = handler(app.jobs, app._middleware)
+    made = handler(app.jobs, app._middleware, partial(was_cancelled, opened, app.db))
     return Worker(app.db, opened, made, store_results=store_results, **options)
 
 

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
-from fdbqueue.types import Transaction, stored_job
+from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
-from fdbqueue.worker.outcomes import Dead, Snooze
+from fdbqueue.worker.outcomes import Cancelled, Dead, Snooze
 
 _log = logging.getLogger("fdbqueue.jobs")
 
@@ -33,14 +33,19 @@ class JobHandler(Handler):
     Args:
         jobs: The jobs by their names.
         middleware: What to enter around each call, the outermost first.
+        was_cancelled: Whether the item of a job is not to begin, because its batch is cancelled.
     """
 
     results = Arguments
 
     def __init__(
-        self, jobs: Mapping[str, Job[Any, Any, Any, Any]], middleware: Sequence[Around] = ()
+        self,
+        jobs: Mapping[str, Job[Any, Any, Any, Any]],
+        middleware: Sequence[Around] = (),
+        was_cancelled: Callable[[Item[Any]], bool] | None = None,
     ) -> None:
         super().__init__()
+        self._was_cancelled = was_cancelled
         self._jobs = jobs
         self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
@@ -60,12 +65,15 @@ class JobHandler(Handler):
         """Return the call for a job.
 
         Raises:
+            Cancelled: Its batch is cancelled.
             Snooze: The job is unknown.
             Dead: The item is not a job, or its workers died in each of its attempts.
         """
         stored = stored_job(context.item.value)
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
+        if self._was_cancelled is not None and self._was_cancelled(context.item):
+            raise Cancelled
         job = self._jobs.get(stored.name)
         if job is None or stored.version > job.version:
             self._say_once(stored.name, stored.version)

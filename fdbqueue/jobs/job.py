@@ -142,6 +142,21 @@ class Pusher(Generic[_Push, _Result]):
         self._tr = tr
         self._settings = settings
 
+    @property
+    def job(self) -> Job[Any, _Push, Any, _Result]:
+        """The job."""
+        return self._job
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that it pushes to."""
+        return self._settings.queue
+
+    @property
+    def has_transaction(self) -> bool:
+        """True if it pushes in a transaction of the caller."""
+        return self._tr is not None
+
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function.
 
@@ -161,8 +176,14 @@ class Pusher(Generic[_Push, _Result]):
         Args:
             calls: What `Job.bind` returned for each of them.
         """
-        app, settings = self._job.app, self._settings
-        calls = list(calls)
+        app, queue = self._job.app, self._settings.queue
+        tr = app.db if self._tr is None else self._tr
+        items = app.queue(queue).push_many(tr, **self.arguments(calls))
+        return [Handle(self._job, queue, item) for item in items]
+
+    def arguments(self, calls: Iterable[Call[_Push, _Result]]) -> dict[str, Any]:
+        """Return the arguments with which the queue pushes these calls, with `push_many`."""
+        settings, calls = self._settings, list(calls)
         scope: dict[str, Any] = {}
         if settings.unique not in (None, False):
             scope["unique"] = map(self._key_of, calls)
@@ -170,16 +191,14 @@ class Pusher(Generic[_Push, _Result]):
         values = [call.stored.value for call in calls]
         for value in values:
             inject(value)
-        items = app.queue(settings.queue).push_many(
-            app.db if self._tr is None else self._tr,
-            values,
-            settings.priority,
-            delay=settings.delay,
-            at=settings.at,
-            ttl=settings.ttl,
+        return {
+            "values": values,
+            "priority": settings.priority,
+            "delay": settings.delay,
+            "at": settings.at,
+            "ttl": settings.ttl,
             **scope,
-        )
-        return [Handle(self._job, settings.queue, item) for item in items]
+        }
 
     def _key_of(self, call: Call[_Push, _Result]) -> str | None:
         """Return the unique key of a call."""

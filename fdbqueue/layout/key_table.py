@@ -267,6 +267,21 @@ class Space(IntEnum):
             "a step of a job",
         ),
     )
+    BATCHES = (
+        36,
+        (
+            "(36, 0, ref)",
+            "(on dead, stage, cancelled): the batch at whose end the item that had this ref first "
+            "is ready",
+            "opening, closing and cancelling a batch",
+        ),
+        (
+            "(36, 1, ref)",
+            "its jobs that were pushed, done, dead and cancelled, each in 8 bytes",
+            "push, and every end of a job of a batch",
+        ),
+        ("(36, 2, ref, 0 or 1, number)", "never written, only conflicted on", "ack, nack, sweep"),
+    )
 
 
 _NAME_ROWS = (

@@ -157,6 +157,9 @@ class Layout:
     signals = _Prefix(Space.SIGNALS)
     signal_ends = _Prefix(Space.SIGNAL_ENDS)
     signal_waits = _Prefix(Space.SIGNAL_WAITS)
+    batches = _Prefix(Space.BATCHES, 0)
+    batch_counts = _Prefix(Space.BATCHES, 1)
+    batch_places = _Prefix(Space.BATCHES, 2)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -208,6 +211,7 @@ class Layout:
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history, self.steps),
             *(self.signals, self.signal_ends, self.signal_waits),
+            *(self.batches, self.batch_counts),
         )
 
     # Items

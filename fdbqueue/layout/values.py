@@ -85,6 +85,8 @@ class Header(NamedTuple):
         blocks: Whether the next tick of that schedule waits until the item has ended.
         steps: The number of steps of the job that are stored.
         waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
+        batch: What its batch is, as `Membership`; empty if the item waits, or has waited, for a
+            batch to end; `None` without a batch.
     """
 
     attempts: int = 0
@@ -100,6 +102,7 @@ class Header(NamedTuple):
     blocks: bool = False
     steps: int = 0
     waits: bytes = b""
+    batch: bytes | None = None
 
     @property
     def unique_key(self) -> str | None:
@@ -110,6 +113,10 @@ class Header(NamedTuple):
     def held_while_waiting(self) -> str | None:
         """The unique key that the item needs in order to wait; `None` for one with a period."""
         return self.unique or (self.key if self.key_ends is None else None)
+
+    def counted(self) -> Header:
+        """Return the header of an item that returns after its batch has counted its end."""
+        return self._replace(batch=None) if self.batch else self
 
 
 NO_HEADER = Header()
@@ -141,7 +148,7 @@ def with_header(header: Header, value: bytes) -> bytes:
         size = _WITH_KEY
     if header.schedule:
         size = _WITH_SCHEDULE
-    if header.steps:
+    if header.steps or header.batch is not None:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 
@@ -536,7 +543,7 @@ def decode_count(value: bytes | None) -> int:
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
-def _encode_fields(fields: Sequence[int]) -> bytes:
+def encode_fields(fields: Sequence[int]) -> bytes:
     """Return signed numbers as one little-endian integer, 8 bytes each, for atomic `add`."""
     number = sum(field << 8 * _FIELD_BYTES * place for place, field in enumerate(fields))
     size = _FIELD_BYTES * len(fields)
@@ -544,7 +551,7 @@ def _encode_fields(fields: Sequence[int]) -> bytes:
     return packed
 
 
-def _decode_fields(value: bytes, n: int) -> list[int]:
+def decode_fields(value: bytes, n: int) -> list[int]:
     """Return the first `n` numbers; those behind the end of the value are zero."""
     left = int.from_bytes(value, "little")
     fields: list[int] = []
@@ -563,12 +570,12 @@ def encode_level(ready: int, popped: int = 0, claimed: int = 0) -> bytes:
     >>> decode_level(encode_level(-3, 3))
     [-3, 3, 0]
     """
-    return _encode_fields((ready, popped, claimed))
+    return encode_fields((ready, popped, claimed))
 
 
 def decode_level(value: bytes) -> list[int]:
     """Return the numbers of ready, popped and claimed items in a counter of a priority."""
-    return _decode_fields(value, 3)
+    return decode_fields(value, 3)
 
 
 @functools.lru_cache(256)
@@ -581,12 +588,12 @@ def encode_tallies(**changes: int) -> bytes:
     """
     fields = [changes.pop(name, 0) for name in TALLIES]
     assert not changes, changes
-    return _encode_fields(fields)
+    return encode_fields(fields)
 
 
 def decode_tallies(value: bytes) -> dict[str, int]:
     """Return the tallies of a queue by their names."""
-    return dict(zip(TALLIES, _decode_fields(value, len(TALLIES))))
+    return dict(zip(TALLIES, decode_fields(value, len(TALLIES))))
 
 
 SAMPLED = ("pushed", "taken", "completed", "failed", "died")
@@ -631,7 +638,7 @@ def encode_times(times: Iterable[int]) -> bytes:
     fields = [0] * TIMES
     for time in times:
         fields[bisect_right(TIME_BOUNDS, time)] += 1
-    return _encode_fields(fields)
+    return encode_fields(fields)
 
 
 def decode_times(value: bytes | None) -> tuple[int, ...]:
@@ -639,7 +646,7 @@ def decode_times(value: bytes | None) -> tuple[int, ...]:
 
     The last number is that of the longer ones.
     """
-    return tuple(_decode_fields(value or b"", TIMES))
+    return tuple(decode_fields(value or b"", TIMES))
 
 
 def encode_receipt(sequence: int, try_number: int) -> bytes:
@@ -676,6 +683,9 @@ _LAST_TIME = datetime.max.replace(microsecond=999_000, tzinfo=timezone.utc)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
 """The last time that can be shown: the end of the year 9999, in milliseconds since 1970."""
+
+NEVER = LAST_MILLISECOND + 1
+"""When an item is due that waits for something else than a time: for the end of a batch."""
 
 
 def utc_time(milliseconds: float) -> datetime:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.items import Level
 from fdbqueue.layout.values import Header, encode_metadata, with_header
 from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.ends.ends import REMOVED, End
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
     NewItem,
     Tail,
     clear_kept,
-    clear_owned,
     write_payload,
 )
 from fdbqueue.types import KeyValue, State, Transaction
@@ -43,19 +43,22 @@ class Changes:
         """
         if found.state == "claimed":
             return False
-        self._delete(tr, now, found)
+        self._delete(tr, now, found, REMOVED)
         self._items.tally(tr, now, **_REMOVED[found.state])
         return True
 
-    def _delete(self, tr: Transaction, now: int, found: LocatedItem) -> None:
-        """Delete an item in any state but claimed, with what it owns. The caller counts it."""
+    def _delete(self, tr: Transaction, now: int, found: LocatedItem, end: End | None) -> None:
+        """Delete an item in any state but claimed, with what it owns. The caller counts it.
+
+        `end` is how a ready or delayed item ends; `None` if it moves.
+        """
         layout, items = self._layout, self._items
         position, value = layout.position(found.key), found.item.value
         if found.state == "ready":
-            items.take(tr, now, found.item, None)
+            items.take(tr, now, found.item, end)
         elif found.state == "delayed":
             items.undelay(tr, position, found.due)
-            clear_owned(tr, layout, position, value)
+            items.end(tr, now, found.item, end)
         elif found.state == "dead":
             items.unpark(tr, layout.dead, position)
             clear_kept(tr, layout, position, value)
@@ -99,9 +102,11 @@ class Changes:
         new = NewItem(level, payload, random, due, header)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
-        bare = with_header(item.header._replace(steps=0, waits=b""), item.content)
-        # Its steps are not those of a position, and stay.
-        self._delete(tr, now, found._replace(item=StoredItem(item.key, bare, item.level)))
+        # Its steps are not those of a position, and stay; so does the batch that it waits for.
+        batch = item.header.batch or None
+        header = item.header._replace(steps=0, waits=b"", batch=batch)
+        bare = self._items.levels.item(item.key, with_header(header, item.content))
+        self._delete(tr, now, found._replace(item=bare), None)
         if state == "dead":
             key = self._store_dead(tr, found, new, tail)
         else:

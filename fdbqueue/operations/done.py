@@ -46,22 +46,13 @@ class DoneItems:
         self._layout = items.layout
         self._items = items
 
-    def finish(
-        self, tr: Transaction, position: bytes, value: bytes, done: Done, returned: bytes | None
-    ) -> None:
-        """Keep an item that was claimed and is done, with a result. The caller counts it."""
+    def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
+        """Keep an item that was claimed and is done. The caller counts it."""
         layout = self._layout
         free_unique(tr, layout, value)
         stored = encode_metadata(done, value)
         self._items.park(tr, layout.done, position, stored)
         tr[layout.timer_key(layout.done_times, done.time, position)] = b""
-        if returned is not None:
-            tr[layout.returned + position] = returned
-
-    def store_returned(self, tr: Transaction, position: bytes, returned: bytes) -> None:
-        """Store what the handler returned for an item, if the queue has kept it."""
-        if tr[self._layout.done + position].present():
-            tr[self._layout.returned + position] = returned
 
     def at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
         """Return the done items of some rows of the index of times."""

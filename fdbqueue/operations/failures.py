@@ -18,6 +18,7 @@ from fdbqueue.layout.values import (
     utc_time,
     with_header,
 )
+from fdbqueue.operations.ends.ends import End, note_end
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -188,6 +189,7 @@ class Failures:
                 free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)
+                note_end(tr, self._items, now, position, value, End("dead", error=error))
             else:
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))
@@ -207,7 +209,7 @@ class Failures:
         """
         layout = self._layout
         position = layout.position(dead.item.key)
-        header = dead.item.header
+        header = dead.item.header.counted()
         unique = header.held_while_waiting
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False

@@ -30,6 +30,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
+from fdbqueue.operations.ends.ends import End, note_end
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
@@ -479,6 +480,7 @@ class Items:
                 random = layout.unpack_item_key(key)[-1]
                 if header.unique is not None and tr[layout.unique_key(header.unique)].present():
                     header = header._replace(unique=None)  # another item has the key now
+                header = header.counted()
                 self.index_header(tr, layout.position(key), header)
                 self.insert(tr, now, key, write_payload(tr, layout, random, payload, header))
                 n += 1
@@ -522,11 +524,26 @@ class Items:
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
-    def take(self, tr: Transaction, now: int, item: StoredItem, taken: Taken | None) -> None:
-        """Add a read conflict key for a ready item; delete it and what it owns."""
+    def take(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
+        """Add a read conflict key for a ready item; delete it and what it owns.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            item: The item.
+            end: How it ends; `None` if it does not, because it moves.
+        """
         tr.add_read_conflict_key(item.key)
-        self.delete(tr, now, [item], taken)
-        clear_owned(tr, self.layout, self.layout.position(item.key), item.value)
+        is_popped = end is not None and end.outcome == "popped"
+        self.delete(tr, now, [item], "popped" if is_popped else None)
+        self.end(tr, now, item, end)
+
+    def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
+        """Delete what a ready item owned that was deleted, and note how it ended."""
+        position = self.layout.position(item.key)
+        clear_owned(tr, self.layout, position, item.value)
+        if end is not None:
+            note_end(tr, self, now, position, item.value, end)
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""
@@ -598,6 +615,9 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
         tr.clear_range(*layout.range_of(layout.steps_prefix(position)))
     if header.waits:
         tr.clear(layout.signal_waits + header.waits)
+    if header.batch == b"":
+        tr.clear(layout.batches + (header.origin or position))
+        tr.clear(layout.batch_counts + (header.origin or position))
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

@@ -26,6 +26,7 @@ from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.done import Done, DoneItems
+from fdbqueue.operations.ends.ends import End, note_end
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import (
     Items,
@@ -49,6 +50,9 @@ _key_of, _item_of, _slot_of = attrgetter("key"), attrgetter("item"), attrgetter(
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
 
+EndWith: TypeAlias = Callable[[bytes | None], None]
+"""Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
+
 Extension: TypeAlias = tuple[Claim, Report | None]
 """A claim to extend, and what its client reports; `None` if that is what it reported before."""
 
@@ -68,6 +72,10 @@ def _lost(end: Callable[[], None]) -> LeaseLost | None:
     except LeaseLost as error:
         return error
     return None
+
+
+def _ack_with(ack: Callable[[], EndWith], returned: bytes | None) -> None:
+    ack()(returned)
 
 
 class ClaimRequest(NamedTuple):
@@ -115,6 +123,7 @@ class AckRequest(NamedTuple):
         returned: What the handler returned, as JSON, or `None`.
         discarded: Why the items are discarded; `None` if they are done.
         log: The lines that the handler has logged.
+        cancelled: Whether the items are cancelled instead of done or discarded.
     """
 
     claim: Claim
@@ -122,6 +131,7 @@ class AckRequest(NamedTuple):
     returned: bytes | None = None
     discarded: str | None = None
     log: str = ""
+    cancelled: bool = False
 
     @property
     def size(self) -> int:
@@ -286,17 +296,21 @@ class Leases:
 
     def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
         """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
-        self.begin_ack(tr, now, request)()
+        self.begin_ack(tr, now, request)()(request.returned)
 
-    def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], None]:
-        """Start to read the items of a claim; return a function that acknowledges the claim."""
+    def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], EndWith]:
+        """Start to read the items of a claim; return a function that acknowledges the claim.
+
+        It returns a function that stores what the handler returned. Call it at the end of the
+        transaction, because what depends on the end of an item may depend on its result.
+        """
         claim = request.claim
         reads = self._begin(tr, claim)
         begun_options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
 
-        def ack() -> None:
+        def ack() -> EndWith:
             options = begun_options and begun_options()
-            self._finish(tr, now, request, self._end(tr, claim, reads), options)
+            return self._finish(tr, now, request, self._end(tr, claim, reads), options)
 
         return ack
 
@@ -307,20 +321,29 @@ class Leases:
         request: AckRequest,
         ended: list[tuple[bytes, ClaimedItem]],
         options: Options | None,
-    ) -> None:
-        """Delete the items of a claim that has ended, or keep them as done."""
+    ) -> EndWith:
+        """Delete the items of a claim that has ended, or keep them as done.
+
+        Returns:
+            A function that stores what the handler returned, and notes the ends of the items.
+        """
         n = len(ended)
+        keeps = options is not None and options.keeps_done
         self._items.history.note_ended(tr, now, map(itemgetter(1), ended))
-        if options is None or not options.keeps_done:
+        if keeps:
+            self._items.tally(tr, now, acked=n, done=n)
+        else:
             self._items.tally(tr, now, acked=n)
-            for position, item in ended:
+        outcome: Outcome = "done" if request.discarded is None else "discarded"
+        if request.cancelled:
+            outcome = "cancelled"
+        outcomes: list[Outcome] = [
+            "cancelled" if _is_cancelled(item) else outcome for _, item in ended
+        ]
+        for (position, item), outcome in zip(ended, outcomes):
+            if not keeps:
                 clear_owned(tr, self._layout, position, item.value)
-            return
-        self._items.tally(tr, now, acked=n, done=n)
-        for position, item in ended:
-            outcome: Outcome = "done" if request.discarded is None else "discarded"
-            if _is_cancelled(item):
-                outcome = "cancelled"
+                continue
             done = Done(
                 now,
                 item.delivery_count,
@@ -330,7 +353,16 @@ class Leases:
                 request.claim.client,
                 request.log,
             )
-            self._done.finish(tr, position, item.value, done, request.returned)
+            self._done.finish(tr, position, item.value, done)
+
+        def end_with(returned: bytes | None) -> None:
+            for (position, item), outcome in zip(ended, outcomes):
+                if keeps and returned is not None:
+                    tr[self._layout.returned + position] = returned
+                end = End(outcome, returned, request.discarded)
+                note_end(tr, self._items, now, position, item.value, end)
+
+        return end_with
 
     def _end_unless_cancelled(
         self, tr: Transaction, now: int, claim: Claim
@@ -340,7 +372,7 @@ class Leases:
         cancelled = [each for each in ended if _is_cancelled(each[1])]
         if cancelled:
             options = self._items.options.read(tr.snapshot)
-            self._finish(tr, now, AckRequest(claim), cancelled, options)
+            self._finish(tr, now, AckRequest(claim), cancelled, options)(None)
         return [each for each in ended if each not in cancelled]
 
     def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
@@ -386,15 +418,10 @@ class Leases:
             if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
                 errors.append(LeaseLost(request.claim.items[0].id))
                 continue
-            errors.append(_lost(ack))
+            errors.append(_lost(partial(_ack_with, ack, request.returned)))
             if errors[-1] is None:
                 ended.update(keys)
         return errors
-
-    def store_returned(self, tr: Transaction, claim: Claim, returned: bytes) -> None:
-        """Store what the handler returned for an item that this transaction has acknowledged."""
-        for key in claim.keys:
-            self._done.store_returned(tr, self._layout.position(key), returned)
 
     def extend(
         self,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
-from fdbqueue.operations.items import Items
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.operations.items import Items
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
@@ -69,13 +71,20 @@ class Places:
     every other operation that ends or moves the same items, so each place is freed only once.
     """
 
-    def __init__(self, layout: Layout, randrange: Callable[[int, int], int]) -> None:
-        self._layout = layout
+    def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
         self._randrange = randrange
         # What transactions in progress took, by prefix: read version, begin, end.
         self._taken: WeakKeyDictionary[Any, dict[bytes, tuple[int, int, int]]] = WeakKeyDictionary()
 
-    def take(self, tr: Transaction, prefix: bytes, taken: int, bound: int, n: int) -> None:
+    def take(
+        self,
+        tr: Transaction,
+        prefix: bytes,
+        taken: int,
+        bound: int,
+        n: int,
+        choose: Callable[[int, int], int] | None = None,
+    ) -> None:
         """Take `n` places in addition to the places that the transaction already has.
 
         Args:
@@ -84,7 +93,11 @@ class Places:
             taken: The number of taken places, including the transaction's own.
             bound: The number of places.
             n: The number of places to take; the bound must have room for them.
+            choose: Returns a number from the first one to below the second one; by default, it is
+                chosen at random.
         """
+        choose = choose or self._randrange
+        assert choose is not None
         version = tr.get_read_version().wait()
         own = self._taken.setdefault(tr, {})
         since, begin, end = own.get(prefix, (version, 0, 0))
@@ -92,11 +105,11 @@ class Places:
             begin = end = 0
         seen = taken - (end - begin)
         if begin == end:
-            begin = end = self._randrange(seen, bound - n + 1)
+            begin = end = choose(seen, bound - n + 1)
         above = min(n, bound - end)
         begin, end = begin - (n - above), end + above
         own[prefix] = version, begin, end
-        between = self._layout.places_between
+        between = Layout.places_between
         places = between(prefix, 0, begin, end)
         tr.add_write_conflict_range(*places)
         tr.add_read_conflict_range(*places)

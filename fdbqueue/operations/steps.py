@@ -21,7 +21,7 @@ from fdbqueue.layout.steps import (
     encode_signal,
     encode_step,
 )
-from fdbqueue.layout.values import LAST_MILLISECOND, header_of, with_header
+from fdbqueue.layout.values import NEVER, header_of, with_header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import Extension, Leases
@@ -124,7 +124,7 @@ class DurableSteps:
             change = partial(_suspended, added=self._put(tr, claim, steps), wait=wait)
             if wait:
                 tr[self._layout.signal_waits + wait] = b""
-        self._leases.release(tr, now, claim, LAST_MILLISECOND if due is None else due, change)
+        self._leases.release(tr, now, claim, NEVER if due is None else due, change)
 
     def wait(
         self,

@@ -9,7 +9,8 @@ from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import decode_metadata, header_of, with_header
+from fdbqueue.layout.values import NEVER, decode_metadata, header_of, with_header
+from fdbqueue.operations.ends.ends import EXPIRED
 from fdbqueue.operations.items import Items, LocatedItem, stored_at
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction
@@ -209,7 +210,7 @@ class Sweep:
         found = self._items.at_positions(tr, positions)
         self._items.clear_timers(tr, timers)
         for item in found:
-            self._items.take(tr, now, item, None)
+            self._items.take(tr, now, item, EXPIRED)
         if found:
             self._items.tally(tr, now, expired=len(found))
 
@@ -224,5 +225,5 @@ class Sweep:
             left = (end - tr.get_read_version().wait()) / VERSIONS
         for row in dues:
             due = layout.unpack_timer_key(layout.dues, row.key)[0]
-            left = min(left, (due - now) / 1000)
+            left = min(left, math.inf if due == NEVER else (due - now) / 1000)
         return max(0.0, left)

@@ -10,9 +10,10 @@ from typing import Any
 
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
+from fdbqueue.queue.batches import end_cancelled
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
-from fdbqueue.worker.outcomes import Dead, Discard, Outcome, RetryIn, Snooze
+from fdbqueue.worker.outcomes import Cancelled, Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.telemetry import Telemetry
 
 _log = logging.getLogger("fdbqueue.worker")
@@ -144,11 +145,10 @@ def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: by
     endings = [] if job.context is None else job.context.endings
 
     def body(tr: Transaction) -> None:
-        store.begin_ack(tr, job.claim, job.report.log)()
+        end_with = store.begin_ack(tr, job.claim, job.report.log)()
         for ending in endings:
             ending(tr)
-        if returned is not None:
-            store.store_returned(tr, job.claim, returned)
+        end_with(returned)
 
     change_once(queue, db, body)
 
@@ -160,6 +160,8 @@ def give_back(
     claim, log = job.claim, job.report.log
     if isinstance(outcome, Snooze):
         queue.release(db, claim, delay=outcome.after)
+    elif isinstance(outcome, Cancelled):
+        end_cancelled(queue, db, claim, log)
     elif isinstance(outcome, Discard):
         queue.ack(db, claim, discarded=str(outcome), log=log)
     elif isinstance(outcome, Dead):

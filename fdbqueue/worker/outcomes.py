@@ -88,3 +88,10 @@ class Dead(Outcome):
 
     def __init__(self, reason: str = "dead") -> None:
         super().__init__(reason)
+
+
+class Cancelled(Discard):
+    """The job ends as cancelled, because its batch is."""
+
+    def __init__(self) -> None:
+        super().__init__("its batch was cancelled")

@@ -54,7 +54,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Dead, Discard, Outcome, Snooze, Suspended
+from fdbqueue.worker.outcomes import Cancelled, Dead, Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -530,7 +530,7 @@ class Worker:
             tries += 1
             ack = self._store.begin_ack(tr, claim)
             yield
-            ack()
+            end_with = ack()
             began = time.monotonic()
             returned = None
             try:
@@ -539,8 +539,7 @@ class Worker:
             finally:
                 seconds = time.monotonic() - began
                 note(seconds)
-            if returned is not None:
-                self._store.store_returned(tr, claim, returned)
+            end_with(returned)
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
 
@@ -575,7 +574,8 @@ class Worker:
         if isinstance(outcome, Snooze):
             self._end_uncounted(job, "snoozed", outcome)
         elif isinstance(outcome, Discard):
-            self._end(job, "done", text="discarded")
+            text = "cancelled" if isinstance(outcome, Cancelled) else "discarded"
+            self._end(job, "done", text=text)
         else:
             self._end(job, "failed", failure)
 

@@ -11,10 +11,13 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.embedded import Database
+from fdbqueue.layout.values import ONE, encode_count
+from fdbqueue.operations.ends import ends
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
 from tests.support.counting import CountingDatabase
@@ -83,6 +86,26 @@ def test_the_leader_answers_waiting_requests_when_the_queue_is_empty(
     assert line.process().pop().result() == [item]
     assert [call.result() for call in calls] == [[], []]
     assert line.sleeps.woken == [True, True]
+    line.assert_sound()
+
+
+def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
+    line: Line[PriorityQueue], space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = space.pack(("noted",))
+    monkeypatch.setattr(ends, "_follow", lambda tr, *_: tr.add(noted, ONE))
+    for number in range(3):
+        line.queue.push(line.db, number, unique=str(number))
+    line.set_idle_leader()
+    line.process(DIES_WAITING).pop()
+    call = line.process().pop()
+    line.clear_leader()
+    assert values(line.process().pop().result()) == [0]
+    assert values(call.result()) == [2]
+    assert line.db[noted] == encode_count(2)
+    line.sweep_requests()
+    assert values(line.process().pop().result()) == [1]
+    assert line.db[noted] == encode_count(3)
     line.assert_sound()
 
 

@@ -28,7 +28,8 @@ from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.operations.items import BATCH_BYTES, Items, clear_owned, read_payload
+from fdbqueue.operations.ends.ends import POPPED
+from fdbqueue.operations.items import BATCH_BYTES, Items, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -475,8 +476,8 @@ class _Pops(Generic[_T]):
                 taken.append(items)
             else:
                 taken.append([decode(item, read_payload(tr, layout, item)) for item in items])
-            for item in items:
-                clear_owned(tr, layout, layout.position(item.key), item.value)
+        for item in chain.from_iterable(drawn):  # after the decoding, which may fail
+            self.queue.items.end(tr, self.now, item, POPPED)
         return taken
 
 

@@ -1,0 +1,128 @@
+"""The stored form of batches of jobs."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from fdb import tuple as fdb_tuple
+from fdb.subspace_impl import Subspace
+
+from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_fields, encode_fields
+from fdbqueue.types import OnDead
+
+Stage: TypeAlias = Literal["open", "closing", "closed"]
+
+
+class StoredBatch(NamedTuple):
+    """The definition of a batch, which changes only when the batch closes or is cancelled.
+
+    Attributes:
+        on_dead: What happens to its other jobs when one becomes a dead letter.
+        stage: Whether jobs can be added. While it is closing they cannot, but the batch has not
+            ended its own part yet: it counts as one more job, which ends when the batch is closed.
+        cancelled: Whether its jobs that have not begun are not to begin.
+    """
+
+    on_dead: OnDead
+    stage: Stage = "open"
+    cancelled: bool = False
+
+
+def encode_batch(batch: StoredBatch) -> bytes:
+    """Return the value of a batch.
+
+    >>> decode_batch(encode_batch(StoredBatch("cancel")))
+    StoredBatch(on_dead='cancel', stage='open', cancelled=False)
+    """
+    packed: bytes = fdb_tuple.pack(batch)
+    return packed
+
+
+def decode_batch(value: bytes) -> StoredBatch:
+    """Return the batch with this value."""
+    return StoredBatch(*fdb_tuple.unpack(value))
+
+
+class BatchCounts(NamedTuple):
+    """How many jobs of a batch were pushed, and how many have ended in which way."""
+
+    pushed: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+
+    @property
+    def ended(self) -> int:
+        """How many have ended in any way."""
+        return self.done + self.dead + self.cancelled
+
+    def plus(self, other: BatchCounts) -> BatchCounts:
+        """Return the sum of both."""
+        return BatchCounts(*map(sum, zip(self, other)))
+
+
+def encode_counts(counts: BatchCounts) -> bytes:
+    """Return a change of the counts of a batch, for atomic `add`.
+
+    >>> decode_counts(encode_counts(BatchCounts(pushed=3, done=1)))
+    BatchCounts(pushed=3, done=1, dead=0, cancelled=0)
+    """
+    return encode_fields(counts)
+
+
+def decode_counts(value: bytes | None) -> BatchCounts:
+    """Return the counts of a batch; zeros for a missing counter."""
+    return BatchCounts(*decode_fields(value or b"", len(BatchCounts._fields)))
+
+
+class Membership(NamedTuple):
+    """What the header of a job says of its batch.
+
+    Attributes:
+        subspace: The prefix of the queue that the batch is in; empty if that of the job.
+        position: The first position of the item that the batch makes ready, which is its id.
+        cancels: Whether a job that dies cancels the others.
+    """
+
+    subspace: bytes
+    position: bytes
+    cancels: bool
+
+    def layout(self, own: Layout) -> Layout:
+        """Return the layout of the queue that the batch is in, given that of the job."""
+        return _layout_of(self.subspace) if self.subspace else own
+
+
+@functools.lru_cache(64)
+def _layout_of(subspace: bytes) -> Layout:
+    return Layout(Subspace(rawPrefix=subspace))
+
+
+def encode_membership(membership: Membership) -> bytes:
+    """Return the field of the header of a job of a batch.
+
+    >>> decode_membership(encode_membership(Membership(b"", b"position", True)))
+    Membership(subspace=b'', position=b'position', cancels=True)
+    """
+    packed: bytes = fdb_tuple.pack(membership)
+    return packed
+
+
+def decode_membership(batch: bytes) -> Membership:
+    """Return what the field of the header says."""
+    return Membership(*fdb_tuple.unpack(batch))
+
+
+def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
+    """Return the payload of a job with the numbers of ends as its keyword arguments.
+
+    >>> with_counts(b'{"job":"report","kwargs":{"of":"May"}}', BatchCounts(3, 2, 1))
+    b'{"job":"report","kwargs":{"of":"May","done":2,"dead":1,"cancelled":0}}'
+    """
+    value: Any = json.loads(payload)
+    ends = {"done": counts.done, "dead": counts.dead, "cancelled": counts.cancelled}
+    return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})

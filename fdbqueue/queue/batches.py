@@ -1,0 +1,232 @@
+"""The batches of a queue: items at whose ends another item becomes ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
+
+from fdbqueue.coordination.steps import drive
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import read
+from fdbqueue.errors import BatchNotFound, PayloadTooLarge, QueueFull
+from fdbqueue.layout.batches import (
+    Membership,
+    StoredBatch,
+    decode_membership,
+    encode_membership,
+)
+from fdbqueue.layout.values import NEVER, Header
+from fdbqueue.operations.ends.batches import (
+    close,
+    count_pushed,
+    get_batch,
+    get_counts,
+    is_cancelled,
+    put_batch,
+)
+from fdbqueue.operations.items import BATCH_BYTES, NewItem
+from fdbqueue.operations.push import ITEM_BYTES, PushRequest
+from fdbqueue.queue.arguments import new_headers
+from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.types import Claim, Database, Item, OnDead, ReadTransaction, Transaction
+
+_ARGUMENTS = (
+    *("values", "priority", "delay", "at", "ttl"),
+    *("unique", "unique_until", "unique_for"),
+)
+_MAX_VALUE = 80_000  # bytes of the item, which is stored again with the counts
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch is.
+
+    Attributes:
+        pushed: How many jobs it has.
+        done: How many of them were done or discarded.
+        dead: How many became dead letters.
+        cancelled: How many were cancelled, were removed, or have expired.
+        is_open: Whether jobs can be added. It ends only after it was closed.
+        is_cancelled: Whether its jobs that have not begun are not to begin.
+    """
+
+    pushed: int
+    done: int
+    dead: int
+    cancelled: int
+    is_open: bool
+    is_cancelled: bool
+
+    @property
+    def left(self) -> int:
+        """How many jobs have not ended."""
+        return self.pushed - self.done - self.dead - self.cancelled
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all jobs have ended, and no more can be added."""
+        return not self.is_open and not self.left
+
+
+class Members(NamedTuple):
+    """Items to push as members of a batch, all to one queue.
+
+    Attributes:
+        queue: The queue.
+        arguments: The arguments of its `push_many`.
+    """
+
+    queue: PriorityQueue[Any]
+    arguments: Mapping[str, Any]
+
+    def items(self, batch: bytes) -> list[NewItem]:
+        """Return the items, with this in their headers."""
+        arguments: Any = map(self.arguments.get, _ARGUMENTS)
+        values, priority, delay, at, ttl, *unique = arguments
+        plain = new_headers(len(values), ttl, *unique)
+        headers = [header._replace(batch=batch) for header in plain]
+        priorities = [priority] * len(values)
+        return new_items(store_of(self.queue), values, priorities, delay, at, headers)
+
+
+_Member: TypeAlias = tuple[PriorityQueue[Any], NewItem]
+
+
+def _transactions(members: list[_Member]) -> Iterator[list[_Member]]:
+    """Split members into those of each transaction."""
+    some: list[_Member] = []
+    size = 0
+    for member in members:
+        added = len(member[1].payload) + ITEM_BYTES
+        if some and size + added > BATCH_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(member)
+        size += added
+    if some:
+        yield some
+
+
+class Batches:
+    """The batches of one queue: those whose last end makes an item of this queue ready.
+
+    Args:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: PriorityQueue[Any]) -> None:
+        self._queue = queue
+        self._store = store_of(queue)
+        self._layout = self._store.layout
+
+    def open(self, db: Database, value: Any, priority: int, on_dead: OnDead) -> Item[Any]:
+        """Begin a batch; return the item that is ready once its jobs have ended.
+
+        Raises:
+            PayloadTooLarge: The value has more than 80,000 bytes.
+            QueueFull: The queue is full.
+        """
+        header = Header(batch=b"")
+        (new,) = new_items(self._store, [value], [priority], None, None, [header])
+        if len(new.payload) > _MAX_VALUE:
+            raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
+        push = PushRequest([new._replace(due=NEVER)])
+        now = milliseconds()
+
+        def body(tr: Transaction) -> bytes | None:
+            (keys,) = self._store.pusher.push(tr, now, [push])
+            for key in keys:
+                put_batch(tr, self._layout, self._layout.position(key), StoredBatch(on_dead))
+                return key
+            return None
+
+        key = change_once(self._queue, db, body)
+        if key is None:
+            raise QueueFull(self._store.pusher.options.max_size or 0, 1)
+        item: Item[Any] = self._store.codec.pushed(key, value, priority)
+        return item
+
+    def add(self, db: Database, id: str, on_dead: OnDead, pushes: Sequence[Members]) -> None:
+        """Push members of a batch, in one transaction unless they are too large for one.
+
+        An item whose unique key another one has is not a member.
+
+        Raises:
+            BatchClosed: The batch takes no more members.
+            QueueFull: A queue is full.
+        """
+        position, own = self._position(id), self._layout.subspace.key()
+        members: list[_Member] = []
+        for each in pushes:
+            there = b"" if each.queue.subspace.key() == own else own
+            batch = encode_membership(Membership(there, position, on_dead == "cancel"))
+            members += zip(repeat(each.queue), each.items(batch))
+        for some in _transactions(members):
+            change_once(self._queue, db, partial(self._push, id=id, members=some))
+
+    def _push(self, tr: Transaction, id: str, members: list[_Member]) -> bool:
+        n = 0
+        for queue, group in groupby(members, itemgetter(0)):
+            new = [item for _, item in group]
+            items = drive(store_of(queue).push(tr, new, raises=True))
+            n += sum(item.is_new for item in items)
+        count_pushed(tr, self._layout, self._position(id), id, n)
+        return True
+
+    def close(self, db: Database, id: str) -> None:
+        """Let no more members in. If the batch is closed already, this does nothing."""
+        position = self._position(id)
+
+        def body(tr: Transaction) -> bool:
+            return close(tr, self._layout, milliseconds(), position)
+
+        while change_once(self._queue, db, body):
+            pass
+
+    def progress(self, db: Database, id: str) -> BatchProgress:
+        """Return how far a batch is; raise `BatchNotFound`."""
+
+        def body(tr: ReadTransaction) -> BatchProgress:
+            stored = self.stored(tr, id)
+            if stored is None:
+                raise BatchNotFound(id)
+            counts = get_counts(tr, self._layout, self._position(id))
+            is_open = stored.stage != "closed"
+            return BatchProgress(*counts, is_open=is_open, is_cancelled=stored.cancelled)
+
+        return read(db, body)
+
+    def on_dead(self, db: Database, id: str) -> OnDead | None:
+        """Return what happens when a job dies; `None` if the queue has no such batch."""
+        stored = read(db, lambda tr: self.stored(tr, id))
+        return stored and stored.on_dead
+
+    def stored(self, tr: ReadTransaction, id: str) -> StoredBatch | None:
+        """Return the definition of a batch, or `None`."""
+        return get_batch(tr, self._layout, self._position(id))
+
+    def _position(self, id: str) -> bytes:
+        return self._store.codec.reference(id)
+
+
+def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
+    """Return whether an item that was claimed is not to begin, because its batch is cancelled.
+
+    Cost: a read, if the item is in a batch that a dead letter cancels; otherwise none.
+    """
+    batch = Header(*item.metadata).batch
+    membership = decode_membership(batch) if batch else None
+    if membership is None or not membership.cancels:
+        return False
+    layout = store_of(queue).layout
+    return read(db, lambda tr: is_cancelled(tr, layout, membership))
+
+
+def end_cancelled(queue: BaseQueue[Any], db: Database, claim: Claim, log: str) -> None:
+    """Acknowledge a claim whose items are cancelled."""
+    drive(store_of(queue).ack(db, claim, log=log, cancelled=True))

@@ -1,0 +1,201 @@
+"""Batches of jobs: what programs push, and the job that runs once all others have ended."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import BatchClosed, BatchNotFound
+from fdbqueue.jobs import App, InvalidArguments, Job, Retry
+from fdbqueue.testing import Clock, drain
+
+Report = Job[..., ..., Any, "list[int]"]
+
+
+@pytest.fixture
+def report(app: App, name: str) -> Report:
+    """Return a job that returns the numbers of ends."""
+
+    @app.job(name="report", queue=f"{name}reports")
+    def report(*, done: int, dead: int, cancelled: int) -> list[int]:
+        return [done, dead, cancelled]
+
+    return report
+
+
+@pytest.fixture
+def work(app: App, name: str) -> Job[..., ..., Any, int]:
+    """Return a job that fails for numbers below zero."""
+
+    @app.job(name="work", queue=name, retry=Retry(attempts=1))
+    def work(number: int) -> int:
+        if number < 0:
+            raise ValueError(number)
+        return number
+
+    return work
+
+
+def test_the_job_that_follows_runs_once_all_others_have_ended(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with app.batch(then=report) as batch:
+        for number in (1, -2, 3):
+            batch.push(work, number)
+        assert batch.progress().pushed == 0  # they are collected
+        batch.flush()
+        assert (batch.progress().pushed, batch.progress().is_open) == (3, True)
+        assert batch.handle.state() == "delayed"
+    assert not batch.progress().is_open
+    drained = drain(app)
+    assert [attempt.job for attempt in drained] == ["work", "work", "work", "report"]
+    assert batch.handle.result() == [2, 1, 0]
+    assert batch.progress().has_ended
+
+
+def test_a_drain_does_not_wait_for_a_batch_that_is_open(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with Clock() as clock, app.batch(then=report) as batch:
+        began = clock.now()
+        batch.push(work.using(delay="1h"), 1)
+        batch.flush()
+        assert len(drain(app, advance=clock)) == 1
+        assert (clock.now() - began).total_seconds() < 2 * 3600
+
+
+def test_a_batch_takes_more_jobs_than_a_transaction(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with app.batch(then=report) as batch:
+        batch.push_many(work, map(work.bind, range(1200)))
+        assert batch.progress().pushed == 1000
+        batch.push_many(work.using(priority=7), [work.bind(1)])
+    assert batch.progress().pushed == 1201
+
+
+def test_a_batch_takes_jobs_with_large_arguments(app: App, name: str, report: Report) -> None:
+    @app.job(queue=name)
+    def store(text: str) -> None: ...
+
+    with app.batch(then=report) as batch:
+        for _ in range(15):
+            batch.push(store, "x" * 900_000)
+    assert batch.progress().pushed == 15
+
+
+def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report) -> None:
+    @app.job(name="split", queue=name)
+    def split(batch_id: str, depth: int) -> None:
+        if depth:
+            with app.batch(batch_id) as batch:
+                batch.push(split, batch_id, depth - 1)
+                batch.push(split, batch_id, depth - 1)
+
+    with app.batch(then=report) as batch:
+        batch.push(split, batch.id, 3)
+        batch.flush()
+        drain(app)
+        assert (batch.progress().done, batch.progress().is_open) == (15, True)
+    drain(app)
+    assert batch.handle.result() == [15, 0, 0]
+
+
+def test_a_death_cancels_the_jobs_that_have_not_begun(
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with app.batch(then=report, on_dead="cancel") as batch:
+        for number in (1, -1, 2, 3):
+            batch.push(work, number)
+    drain(app)
+    assert batch.handle.result() == [1, 1, 2]
+    assert batch.progress().is_cancelled
+    ended = app.queue(name).items(app.db, state="done")
+    assert sorted(info.outcome or "" for info in ended) == ["cancelled", "cancelled", "done"]
+
+
+def test_an_exception_within_the_block_cancels_the_batch(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with suppress(OSError), app.batch(then=report) as batch:
+        batch.push(work, 1)
+        batch.flush()
+        batch.push(work, 2)
+        raise OSError
+    assert batch.handle.state() is None
+    assert [attempt.job for attempt in drain(app)] == ["work"]
+
+
+def test_an_exception_ends_jobs_that_have_not_begun_if_a_death_would(
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with suppress(OSError), app.batch(then=report, on_dead="cancel") as batch:
+        batch.push(work, 1)
+        batch.flush()
+        raise OSError
+    drain(app)
+    (info,) = app.queue(name).items(app.db, state="done")
+    assert info.outcome == "cancelled"
+
+
+def test_a_batch_whose_process_died_is_closed_by_its_id(
+    app: App, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    batch = app.batch(then=report)
+    batch.push(work, 1)
+    batch.flush()
+    found = app.batch(batch.id)
+    with found:
+        found.push(work, 2)
+    assert found.progress().is_open
+    found.close()
+    found.close()
+    batch.push(work, 3)
+    with pytest.raises(BatchClosed):
+        batch.flush()
+    drain(app)
+    assert found.handle.result() == [2, 0, 0]
+
+
+def test_the_job_that_follows_has_arguments_of_its_own(app: App, name: str) -> None:
+    @app.job(name="summary", queue=name)
+    def summary(month: str, **ends: int) -> str:
+        return f"{month} {ends}"
+
+    with app.batch(then=summary, args=["May"]) as batch:
+        pass
+    drain(app)
+    assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
+
+
+def test_the_job_that_follows_must_take_the_numbers(
+    app: App, work: Job[..., ..., Any, int]
+) -> None:
+    with pytest.raises(InvalidArguments):
+        app.batch(then=work, args=[1])
+
+
+def test_a_batch_is_begun_or_looked_up(app: App, report: Report) -> None:
+    batch = app.batch(then=report)
+    wrong: Any = app.batch
+    for arguments, options in (((), {}), ((batch.id,), {"then": report})):
+        with pytest.raises(TypeError):
+            wrong(*arguments, **options)
+    with pytest.raises(ValueError, match="on_dead"):
+        wrong(then=report, on_dead="stop")
+    assert batch.handle.cancel()
+    for id in (batch.id, "no id"):
+        with pytest.raises(BatchNotFound):
+            app.batch(id)
+
+
+def test_workers_end_the_jobs_of_a_batch_at_the_same_time(
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    with app.batch(then=report) as batch:
+        batch.push_many(work, (work.bind(number - 20) for number in range(200)))
+    app.work(name, drain=True, concurrency=8)
+    app.work(batch.queue, drain=True)
+    assert batch.handle.result() == [180, 20, 0]

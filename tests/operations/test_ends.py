@@ -1,0 +1,174 @@
+"""The end of an item is noted once, whatever ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import App, PriorityQueue
+from fdbqueue.jobs import Context, Discard
+from fdbqueue.operations.ends import ends
+from fdbqueue.operations.ends.ends import End
+from fdbqueue.queue.base import store_of
+from fdbqueue.types import Transaction
+from tests.support.leases import come_due, expire, lapse
+
+UNIQUE: Any = {"unique": "k"}  # for a header
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[End]:
+    """Return the ends that are noted from now on."""
+    noted: list[End] = []
+    monkeypatch.setattr(ends, "_follow", lambda *args: noted.append(args[-1]))
+    return noted
+
+
+@pytest.fixture(params=[None, 100], ids=["kept no items", "kept done items"])
+def queue(request: Any, db: Any, name: str) -> PriorityQueue[Any]:
+    return PriorityQueue.named(db, name, keep=request.param, max_attempts=2)
+
+
+def claimed(queue: PriorityQueue[Any], db: Any, **options: Any) -> Any:
+    queue.push(db, 1, **UNIQUE, **options)
+    return queue.claim(db)
+
+
+def ack(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.ack(db, claimed(queue, db))
+
+
+def ack_with_others(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.push(db, 2)
+    first, second = claimed(queue, db), queue.claim(db)
+    fdbqueue.transactional(lambda tr: [queue.ack(tr, first), queue.ack(tr, second)])(db)
+
+
+def discard(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.ack(db, claimed(queue, db), discarded="no")
+
+
+def cancel_claimed(queue: PriorityQueue[Any], db: Any) -> None:
+    claim = claimed(queue, db)
+    queue.cancel(db, claim.item)
+    queue.nack(db, claim)
+
+
+def cancel_waiting(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.cancel(db, queue.push(db, 1, **UNIQUE))
+
+
+def remove_delayed(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.remove(db, queue.push(db, 1, **UNIQUE, delay=60))
+
+
+def die(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.nack(db, claimed(queue, db), delay=0)
+    claim = queue.claim(db)
+    queue.nack(db, claim, error="broken")
+    queue.remove(db, claim.item)  # which is no second end
+
+
+def die_with_the_lease(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.nack(db, claimed(queue, db), delay=0)
+    queue.claim(db)
+    lapse(db, queue)
+    store_of(queue).sweeper.invalidate()
+    assert queue.claim(db) is None
+
+
+def expire_ready(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.push(db, 1, **UNIQUE, ttl=60)
+    expire(db, queue)
+    assert queue.claim(db) is None
+
+
+def pop(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.push(db, 1, **UNIQUE)
+    queue.pop(db)
+
+
+def pop_in_a_transaction(queue: PriorityQueue[Any], db: Any) -> None:
+    queue.push(db, 1, **UNIQUE)
+    fdbqueue.transactional(lambda tr: queue.pop(tr))(db)
+
+
+def go_on(queue: PriorityQueue[Any], db: Any) -> None:
+    item = queue.push(db, 1, **UNIQUE, delay=60)
+    come_due(db, queue)
+    claim = queue.claim(db)
+    queue.release(db, claim)
+    queue.reprioritize(db, item, 7)
+    queue.nack(db, queue.claim(db))
+    queue.clear(db)
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (ack, [End("done")]),
+        (ack_with_others, [End("done")]),
+        (discard, [End("discarded", error="no")]),
+        (cancel_claimed, [End("cancelled")]),
+        (cancel_waiting, [End("removed")]),
+        (remove_delayed, [End("removed")]),
+        (die, [End("dead", error="broken")]),
+        (die_with_the_lease, [End("dead", error="its lease ran out")]),
+        (expire_ready, [End("expired")]),
+        (pop, [End("popped")]),
+        (pop_in_a_transaction, [End("popped")]),
+        (go_on, []),
+    ],
+)
+def test_an_end_is_noted_once(
+    db: Any,
+    queue: PriorityQueue[Any],
+    noted: list[End],
+    act: Callable[[PriorityQueue[Any], Any], None],
+    expected: list[End],
+) -> None:
+    act(queue, db)
+    assert noted == expected
+
+
+@pytest.mark.parametrize("kind", ["plain", "in a transaction", "with endings"])
+def test_the_end_of_a_job_has_its_result(db: Any, name: str, noted: list[End], kind: str) -> None:
+    app = App(db)
+
+    @app.job(name="plain", queue=name)
+    def plain() -> int:
+        return 7
+
+    @app.job(name="in a transaction", queue=name)
+    def in_transaction(tr: Transaction) -> int:
+        tr[b"\x00test"] = b""
+        del tr[b"\x00test"]
+        assert not noted
+        return 7
+
+    @app.job(name="with endings", queue=name)
+    def with_endings(context: Context) -> int:
+        context.at_end(lambda tr: None)
+        return 7
+
+    jobs = {"plain": plain, "in a transaction": in_transaction, "with endings": with_endings}
+    jobs[kind].using(unique="k").push()
+    app.work(name, drain=True)
+    assert noted == [End("done", b"7")]
+
+
+def test_the_end_of_a_job_has_the_reason_for_which_it_was_discarded(
+    db: Any, name: str, noted: list[End]
+) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def job() -> None:
+        raise Discard("no longer wanted")
+
+    job.using(unique="k").push()
+    app.work(name, drain=True)
+    assert noted == [End("discarded", error="no longer wanted")]
