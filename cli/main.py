@@ -31,6 +31,7 @@ _SECTIONS = {
         "ls": "queues",
         "items": "items",
         "jobs": "jobs",
+        "batch": "batches",
         "show": "items",
         "result": "items",
         "stats": "queues",
