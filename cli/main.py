@@ -32,6 +32,7 @@ _SECTIONS = {
         "ls": "queues",
         "items": "items",
         "jobs": "jobs",
+        "batch": "batches",
         "show": "items",
         "result": "items",
         "stats": "queues",

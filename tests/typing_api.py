@@ -319,6 +319,13 @@ def declared_jobs(tr: Transaction) -> None:
     app.middleware(no_middleware)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     assert_type(send("ada@example.com", subject="hi"), int)
     assert_type(send.push("ada@example.com", subject="hi", delay=3), jobs.Handle[int])
+    with app.batch(then=fetch, args=["https://example.com"], on_dead="cancel") as batch:
+        batch.push(send, "ada@example.com", subject="hi")
+        batch.push(send.using(priority=1), "ada@example.com", subject="hi", delay=3)
+        batch.push_many(send, [send.bind("a", subject="b")])
+        batch.push(send, subject=7)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert_type(batch.handle.result(), bytes)
+    assert_type(batch.progress().done, int)
     assert_type(send.using(tr, delay="5m", priority=1).push("a", subject="b"), jobs.Handle[int])
     assert_type(send.push_many([send.bind("a", subject="b")]), list[jobs.Handle[int]])
     assert_type(fetch.push("https://example.com").result(wait=10), bytes)

@@ -397,6 +397,8 @@ class App:
     @overload
     def batch(
         self,
+        id: None = None,
+        /,
         *,
         then: Job[..., ..., Any, _R],
         args: Sequence[Any] = (),
@@ -412,11 +414,11 @@ class App:
         id: str | None = None,
         /,
         *,
-        then: Job[..., ..., Any, Any] | None = None,
+        then: Job[..., ..., Any, _R] | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         on_dead: OnDead = "continue",
-    ) -> Batch[Any]:
+    ) -> Batch[_R] | Batch[Any]:
         """Begin a batch of jobs, or return the one with an id, for jobs that add others to it.
 
         Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.

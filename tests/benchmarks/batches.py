@@ -37,7 +37,7 @@ def measure(name: str, jobs: int, workers: int) -> None:
         values = range(begin, min(begin + 500, jobs))
         batches.add(db, id, "continue", [Members(queue, {"values": values, "priority": 0})])
     batches.close(db, id)
-    claims = [claim for claim in iter(lambda: queue.claim(db, lease=3600), None)]
+    claims = list(iter(lambda: queue.claim(db, lease=3600), None))
     conflicts = 0
     guard = threading.Lock()
 

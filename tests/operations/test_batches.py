@@ -327,7 +327,7 @@ class Interleaving:
         self.id = begin(db, queue)
         self.position = store_of(queue).codec.reference(self.id)
         self.ends: list[Callable[[Any], object]] = []
-        self.expected = {"of": "May", "done": 0, "dead": 0, "cancelled": 0}
+        self.expected: dict[str, Any] = {"of": "May", "done": 0, "dead": 0, "cancelled": 0}
         for _ in range(n):
             self.add(rng.choice([queue, *others]))
 
@@ -428,5 +428,5 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
 
 def test_the_definition_is_stored_as_documented(db: Any, queue: Queue) -> None:
     begin(db, queue, 1, "cancel")
-    (stored, _) = [*db[queue.subspace[Space.BATCHES].range()]]
+    stored = next(iter(db[queue.subspace[Space.BATCHES].range()]))
     assert decode_batch(stored.value) == ("cancel", "open", False)
