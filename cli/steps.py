@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import Database, Step
+from fdbqueue.queue.steps import KEPT, Step
+from fdbqueue.types import Database
 
 from .common import (
     Duration,

@@ -63,9 +63,7 @@ __all__ = [
     "ReadTransaction",
     "ReadTransactor",
     "SearchPage",
-    "Signal",
     "State",
-    "Step",
     "StoredJob",
     "Task",
     "TaskPriority",
@@ -106,13 +104,6 @@ none, or for each of the last 1,000."""
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
 """What happens to a tick while the item of the last one has not ended: push all the same, not at
 all, or once it has ended."""
-
-StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait"]
-"""What a job does in a step: call a function, in a transaction or not, sleep, or wait for a
-signal."""
-
-StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
-"""How a step has ended; while it is waiting, the job goes on with it later."""
 
 Ending: TypeAlias = Literal[
     "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
@@ -275,52 +266,6 @@ class FailedAttempt:
     def run_time(self) -> timedelta | None:
         """How long it ran, from the claim to its end; `None` if that is not known."""
         return _between(self.started_at, self.ended_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of a job, as it is stored.
-
-    Attributes:
-        name: Its name.
-        kind: What the job does in it.
-        state: How it has ended; `"waiting"` until then.
-        began_at: When the job first came to it.
-        ended_at: When it ended; `None` until then.
-        failures: How often its function has failed.
-        due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
-        key: The key of the signal that it waits for.
-        error: Why its function failed last, or `None`.
-        value: Its result, as JSON.
-    """
-
-    name: str
-    kind: StepKind
-    state: StepState
-    began_at: datetime
-    ended_at: datetime | None
-    failures: int
-    due_at: datetime | None
-    key: str
-    error: str | None
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """A signal that a job has waited for.
-
-    Attributes:
-        name: Its name.
-        key: Its key.
-        value: Its value.
-        sent_at: When it was sent.
-    """
-
-    name: str
-    key: str
-    value: Any
-    sent_at: datetime
 
 
 def _between(start: datetime | None, end: datetime | None) -> timedelta | None:

@@ -45,4 +45,6 @@ if __name__ == "__main__":
     handle = fulfil.push("order 7")
     while handle.state() != "done":
         app.work(drain=True)
+    for step in app.queue("orders").steps.all(app.db, handle.id):
+        print(step.name, step.state)
     print(handle.result())

@@ -38,16 +38,18 @@ ROOMS = {
     "contrib.django": {"admin", "jobs", "queue", "worker.processes"},
     "contrib.django.management": set[str](),
     "contrib.django.management.commands": set[str](),
-    "jobs": {"database", "queue", "worker", "worker.processes"},
+    "jobs": {"database", "queue", "worker", "worker.processes", "worker.steps"},
     "admin": {"layout", "queue", "queue.transfer", "worker"},
     "worker.processes": {"database", "worker"},
-    "worker": {"queue", "database", "layout"},
+    "worker": {"worker.steps", "queue", "database", "layout"},
+    "worker.steps": {"queue", "database", "layout"},
     "queue": {
         "coordination",
         "database",
         "operations",
         "operations.ends",
         "operations.schedules",
+        "operations.steps",
         "operations.views",
         "layout",
     },
@@ -58,6 +60,7 @@ ROOMS = {
         "operations",
         "operations.ends",
         "operations.schedules",
+        "operations.steps",
         "operations.views",
         "layout",
     },
@@ -71,6 +74,7 @@ ROOMS = {
     "operations": {"operations.ends", "operations.schedules", "operations.views", "layout"},
     "operations.ends": {"layout"},
     "operations.schedules": {"layout"},
+    "operations.steps": {"layout"},
     "operations.views": {"layout"},
     "layout": set[str](),
     "database": {"layout"},
@@ -94,9 +98,13 @@ BESIDE = {
     "operations": {
         "operations.items",
         "operations.options",
+        "operations.changes",
+        "operations.leases",
         "operations.slots",
         "operations.timers",
+        "operations.waking",
     },
+    "worker": {"worker.outcomes"},
     "http": {"http.responses", "http.routing", "http.security", "http.served"},
 }
 
@@ -114,8 +122,8 @@ NOT_IN_A_TRANSACTION = {"datetime", "os", "random", "secrets", "threading", "tim
 MODULES = sorted(LIBRARY.rglob("*.py"))  # the first module has the public names
 COMMANDS = sorted((ROOT / "cli").glob("*.py"))
 RECIPES = sorted((ROOT / "recipes").glob("*.py"))
-USES = ("invoices", "booking_reminders", "debt_collection")
-"""Recipes that show uses of the task queue instead of how a queue is built."""
+USES = ("invoices", "booking_reminders", "debt_collection", "orders")
+"""Recipes that show uses of queues and jobs instead of how a queue is built."""
 
 
 def relative(path: Path) -> str:

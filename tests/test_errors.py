@@ -8,6 +8,8 @@ import pytest
 
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
+from fdbqueue.operations.steps import errors as step_errors
+from fdbqueue.worker.steps import errors as worker_errors
 
 ALL = [
     errors.FDBError(1020),
@@ -66,6 +68,13 @@ ALL = [
     jobs.AppNotBound(),
     jobs.AppNotFound("a database in memory belongs to one process"),
     jobs.DuplicateJob("shop.send"),
+    jobs.DuplicateSchedule("nightly", "reports"),
+    jobs.DuplicateStep("charge"),
+    jobs.StepChanged("charge", "step", "sleep"),
+    jobs.StepFailed("charge", "OSError: no network"),
+    jobs.WaitTimedOut("shipped", "order 7"),
+    jobs.TooManySteps(10_000),
+    jobs.TooManyWaiting("open", 1_000),
     jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
     jobs.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
     jobs.UnsupportedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
@@ -80,5 +89,9 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 
 
 def test_every_error_class_has_a_pickling_test() -> None:
-    names = {*errors.__all__, *job_errors.__all__} - {"DESCRIPTIONS", "FdbqueueError"}
+    modules = (errors, job_errors, step_errors, worker_errors)
+    names = {name for module in modules for name in module.__all__} - {
+        "DESCRIPTIONS",
+        "FdbqueueError",
+    }
     assert {type(error).__name__ for error in ALL} == {each for each in names if each[0].isupper()}

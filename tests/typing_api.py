@@ -31,6 +31,7 @@ from fdbqueue import (
     testing,
     transactional,
 )
+from fdbqueue.queue.steps import Signal
 from fdbqueue.types import ItemInfo, Options, TaskStats, Transactor
 
 
@@ -297,7 +298,7 @@ def steps_of_a_job(context: jobs.Context) -> None:
     assert_type(careful.commit("note again", note, "target", n=3), int)
     context.step("no argument", note)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     context.commit("note", note, 3, n=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    assert_type(context.wait("shipped", timeout="3d"), fdbqueue.types.Signal)
+    assert_type(context.wait("shipped", timeout="3d"), Signal)
 
 
 async def steps_of_a_coroutine(context: jobs.Context) -> None:

@@ -46,7 +46,7 @@ from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
-from fdbqueue.operations.steps import DurableSteps
+from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (

@@ -28,7 +28,6 @@ from fdbqueue.errors import (
     QueueNotFound,
     QueueRenamed,
     StorageError,
-    TooManyWaiting,
     UndecodableItem,
     UndecodableQueue,
     UnknownCodec,
@@ -36,6 +35,7 @@ from fdbqueue.errors import (
     error_classes,
 )
 from fdbqueue.queue.overview import json_bytes
+from fdbqueue.queue.steps import TooManyWaiting
 
 REQUEST_ID = "fdbqueue.request_id"
 """The id of a request in its scope, below `/v1`."""

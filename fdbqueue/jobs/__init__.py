@@ -26,9 +26,10 @@ from fdbqueue.jobs.errors import (
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
+from fdbqueue.queue.steps import TooManySteps, TooManyWaiting
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
+from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
 
 __all__ = [
     "App",
@@ -48,6 +49,8 @@ __all__ = [
     "Snooze",
     "StepChanged",
     "StepFailed",
+    "TooManySteps",
+    "TooManyWaiting",
     "UndecodableArguments",
     "UnsupportedAnnotation",
     "WaitTimedOut",

@@ -11,8 +11,8 @@ from fdbqueue.errors import error_text
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.errors import StepFailed, WaitTimedOut
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
+from fdbqueue.worker.steps.errors import StepFailed, WaitTimedOut
 
 ATTEMPTS = 20
 """How often a job is tried by default: its last retry comes six to eight hours after the first run.

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.types import StepKind, StepState
+StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait"]
+"""What a job does in a step: call a function, in a transaction or not, sleep, or wait for a
+signal."""
+
+StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
+"""How a step has ended; while it is waiting, the job goes on with it later."""
 
 
 class StoredStep(NamedTuple):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
-from fdbqueue.layout.steps import StoredSignal, StoredStep
+from fdbqueue.layout.steps import StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
 from fdbqueue.operations.items import LocatedItem
-from fdbqueue.operations.steps import NamedStep, is_over
+from fdbqueue.operations.steps.errors import TooManySteps, TooManyWaiting
+from fdbqueue.operations.steps.steps import NamedStep, is_over
 from fdbqueue.queue.arguments import validate_key, validate_seconds
 from fdbqueue.queue.overview import time_as_json
 from fdbqueue.types import (
@@ -23,16 +25,74 @@ from fdbqueue.types import (
     Item,
     ReadTransaction,
     ReadTransactor,
-    Step,
     Transaction,
     Transactor,
     V,
 )
 
-__all__ = ["ClaimedSteps", "JobSteps", "StoredStep", "is_over", "step_as_json"]
+__all__ = [
+    "ClaimedSteps",
+    "JobSteps",
+    "Signal",
+    "Step",
+    "StepKind",
+    "StepState",
+    "StoredStep",
+    "TooManySteps",
+    "TooManyWaiting",
+    "is_over",
+    "step_as_json",
+]
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a job, as it is stored.
+
+    Attributes:
+        name: Its name.
+        kind: What the job does in it.
+        state: How it has ended; `"waiting"` until then.
+        began_at: When the job first came to it.
+        ended_at: When it ended; `None` until then.
+        failures: How often its function has failed.
+        due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
+        key: The key of the signal that it waits for.
+        error: Why its function failed last, or `None`.
+        value: Its result, as JSON.
+    """
+
+    name: str
+    kind: StepKind
+    state: StepState
+    began_at: datetime
+    ended_at: datetime | None
+    failures: int
+    due_at: datetime | None
+    key: str
+    error: str | None
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal that a job has waited for.
+
+    Attributes:
+        name: Its name.
+        key: Its key.
+        value: Its value.
+        sent_at: When it was sent.
+    """
+
+    name: str
+    key: str
+    value: Any
+    sent_at: datetime
+
 
 KEPT = "30d"
 """How long a signal is kept by default."""

@@ -12,9 +12,9 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
-from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, Duration, Progress, Signal, Transaction
-from fdbqueue.worker.steps import (
+from fdbqueue.queue.steps import ClaimedSteps, Signal
+from fdbqueue.types import Claim, Duration, Progress, Transaction
+from fdbqueue.worker.steps.steps import (
     AioSteps,
     JsonResults,
     Options,

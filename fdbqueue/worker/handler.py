@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome
-from fdbqueue.worker.steps import JsonResults, Results
+from fdbqueue.worker.steps.steps import JsonResults, Results
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)

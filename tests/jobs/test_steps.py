@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.errors import LeaseLost, TooManySteps, TooManyWaiting
+from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import (
     App,
     Context,
@@ -19,13 +19,16 @@ from fdbqueue.jobs import (
     RetryIn,
     StepChanged,
     StepFailed,
+    TooManySteps,
+    TooManyWaiting,
     WaitTimedOut,
 )
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim
-from fdbqueue.operations import steps as operations
+from fdbqueue.operations.steps import steps as operations
+from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
-from fdbqueue.types import Claim, Step, Transaction
+from fdbqueue.types import Claim, Transaction
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:

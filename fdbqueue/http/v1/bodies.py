@@ -22,7 +22,8 @@ from pydantic import (
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
 from fdbqueue.queue.settings import LIMITS
-from fdbqueue.types import Missed, Overlap, State, StepKind, StepState, UniqueUntil
+from fdbqueue.queue.steps import StepKind, StepState
+from fdbqueue.types import Missed, Overlap, State, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self

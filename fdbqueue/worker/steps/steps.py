@@ -16,10 +16,10 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, TimedOut, error_classes, error_text
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
-from fdbqueue.queue.steps import ClaimedSteps, StoredStep, is_over
-from fdbqueue.types import Duration, Signal, StepKind, Transaction
-from fdbqueue.worker.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
+from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
+from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended
+from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

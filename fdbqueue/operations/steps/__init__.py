@@ -1,0 +1,1 @@
+"""Steps of jobs within a transaction, and signals."""

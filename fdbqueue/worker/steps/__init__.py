@@ -1,0 +1,1 @@
+"""The steps of a job, each of which is done once."""
