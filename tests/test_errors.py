@@ -64,6 +64,8 @@ ALL = [
     errors.TimedOut(60),
     errors.InvalidUniqueKey("", 255),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
+    errors.BatchClosed("FBc"),
+    errors.BatchNotFound("FBc"),
     errors.InvalidLine(3, "it is not JSON", "f"),
     jobs.AppNotBound(),
     jobs.AppNotFound("a database in memory belongs to one process"),
