@@ -8,8 +8,6 @@ from typing import Any, cast
 
 __all__ = [
     "DESCRIPTIONS",
-    "BatchClosed",
-    "BatchNotFound",
     "BindingMismatch",
     "ClockOutOfRange",
     "ClusterUnavailable",
@@ -783,36 +781,6 @@ class InvalidSchedule(FdbqueueError, ValueError):
         self.name = name
         self.reason = reason
         super().__init__(f"the schedule {name!r}: {reason}")
-
-
-class BatchClosed(FdbqueueError):
-    """A push to a batch that is closed, or gone. Nothing was pushed.
-
-    Attributes:
-        id: The id of the batch.
-    """
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(
-            f"the batch {id} takes no more jobs: it is closed, or the job that it pushes at its "
-            "end was removed; push to it within its `with` block, or begin another one"
-        )
-
-
-class BatchNotFound(FdbqueueError, LookupError):
-    """A batch that no queue at hand has. It goes with the job that it pushes at its end.
-
-    Attributes:
-        id: The id of the batch.
-    """
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(
-            f"there is no batch {id}; its id is that of the job that it pushes at its end, and it "
-            "is gone once that job is"
-        )
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):

@@ -105,11 +105,6 @@ Overlap: TypeAlias = Literal["allow", "skip", "queue"]
 """What happens to a tick while the item of the last one has not ended: push all the same, not at
 all, or once it has ended."""
 
-Ending: TypeAlias = Literal[
-    "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
-]
-"""The ways in which an item ends, or becomes a dead letter."""
-
 OnDead: TypeAlias = Literal["continue", "cancel"]
 """What happens to the other jobs of a batch when one becomes a dead letter: they go on, or those
 that have not begun are cancelled."""

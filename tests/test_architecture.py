@@ -328,7 +328,8 @@ def test_a_recipe_needs_only_open_and_transactional(path: Path) -> None:
 
 def test_recipes_run_as_programs() -> None:
     for path in sorted((ROOT / "recipes").glob("[!_]*.py")):
-        done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+        command = [sys.executable, "-m", f"recipes.{path.stem}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         assert (done.returncode, done.stderr) == (0, ""), path
         assert done.stdout.count("\n") >= 4
 

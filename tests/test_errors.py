@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
-from fdbqueue.operations.steps import errors as step_errors
+from fdbqueue.layout import errors as layout_errors
 from fdbqueue.worker.steps import errors as worker_errors
 
 ALL = [
@@ -64,8 +64,8 @@ ALL = [
     errors.TimedOut(60),
     errors.InvalidUniqueKey("", 255),
     errors.InvalidTask("cost", -1, "a finite number from 0"),
-    errors.BatchClosed("FBc"),
-    errors.BatchNotFound("FBc"),
+    layout_errors.BatchClosed("FBc"),
+    layout_errors.BatchNotFound("FBc"),
     errors.InvalidLine(3, "it is not JSON", "f"),
     jobs.AppNotBound(),
     jobs.AppNotFound("a database in memory belongs to one process"),
@@ -91,7 +91,7 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 
 
 def test_every_error_class_has_a_pickling_test() -> None:
-    modules = (errors, job_errors, step_errors, worker_errors)
+    modules = (errors, job_errors, layout_errors, worker_errors)
     names = {name for module in modules for name in module.__all__} - {
         "DESCRIPTIONS",
         "FdbqueueError",

@@ -9,9 +9,9 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from fdbqueue.errors import BatchNotFound, InvalidItemId
+from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.job import Call, Handle, Job, Pusher
-from fdbqueue.queue.batches import Batches, BatchProgress, Members
+from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress, Members
 from fdbqueue.types import OnDead
 
 if TYPE_CHECKING:

@@ -14,6 +14,11 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_fields, encode_fields
 from fdbqueue.types import OnDead
 
+Ending: TypeAlias = Literal[
+    "done", "discarded", "cancelled", "dead", "removed", "expired", "popped"
+]
+"""The ways in which an item ends, or becomes a dead letter."""
+
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
 

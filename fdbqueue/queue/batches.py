@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, TypeAlias
 from fdbqueue.coordination.steps import drive
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import BatchNotFound, PayloadTooLarge, QueueFull
+from fdbqueue.errors import PayloadTooLarge, QueueFull
 from fdbqueue.layout.batches import (
     Membership,
     StoredBatch,
     decode_membership,
     encode_membership,
 )
+from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.ends.batches import (
     close,

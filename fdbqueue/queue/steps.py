@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
+from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.steps import StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
 from fdbqueue.operations.items import LocatedItem
-from fdbqueue.operations.steps.errors import TooManySteps, TooManyWaiting
 from fdbqueue.operations.steps.steps import NamedStep, is_over
 from fdbqueue.queue.arguments import validate_key, validate_seconds
 from fdbqueue.queue.overview import time_as_json

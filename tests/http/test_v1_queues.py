@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database.retrying import run
-from fdbqueue.queue.by_job import by_job
+from fdbqueue.queue.overview import by_job
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
 from tests.support.earlier_layouts import restore_named

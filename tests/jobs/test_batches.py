@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.errors import BatchClosed, BatchNotFound
 from fdbqueue.jobs import App, InvalidArguments, Job, Retry
+from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
 
 Report = Job[..., ..., Any, "list[int]"]

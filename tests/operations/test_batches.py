@@ -12,8 +12,8 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
-from fdbqueue.errors import BatchClosed, BatchNotFound
 from fdbqueue.layout.batches import decode_batch
+from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.operations.ends import batches as operations

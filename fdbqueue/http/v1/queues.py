@@ -28,10 +28,9 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
-from fdbqueue.queue.by_job import by_job
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import history_as_json, json_bytes, stats_as_json, time_as_json
+from fdbqueue.queue.overview import by_job, history_as_json, json_bytes, stats_as_json, time_as_json
 from fdbqueue.types import Options, QueueStats, State, Transaction
 from fdbqueue.worker.presence import WorkerInfo
 

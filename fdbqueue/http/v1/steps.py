@@ -20,7 +20,7 @@ router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parame
 
 async def _steps(served: ServedQueues, name: str) -> JobSteps[Any]:
     """Return the steps of the jobs of a queue."""
-    queue = json_queue((await served.queue(name)).queue)
+    queue: Any = json_queue((await served.queue(name)).queue)
     if options_of(queue).kind == "task":
         raise HTTPException(422, "the jobs of a task queue have no steps")
     steps: JobSteps[Any] = queue.steps

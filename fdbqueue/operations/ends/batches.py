@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import hashlib
 
-from fdbqueue.errors import BatchClosed
 from fdbqueue.layout.batches import (
     BatchCounts,
+    Ending,
     Membership,
     StoredBatch,
     decode_batch,
@@ -24,11 +24,12 @@ from fdbqueue.layout.batches import (
     encode_counts,
     with_counts,
 )
+from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_metadata, encode_metadata, header_of, with_header
 from fdbqueue.operations.slots import Places
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import Ending, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 _COUNTED: dict[Ending, BatchCounts] = {
     "done": BatchCounts(done=1),

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdbqueue.layout.batches import Ending
 from fdbqueue.layout.values import HEADER_MARK, Header, header_of
 from fdbqueue.operations.ends.batches import end_job
-from fdbqueue.types import Ending, Transaction
+from fdbqueue.types import Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.steps import (
@@ -24,7 +25,6 @@ from fdbqueue.layout.values import NEVER, header_of, with_header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import Extension, Leases
-from fdbqueue.operations.steps.errors import TooManySteps, TooManyWaiting
 from fdbqueue.types import Claim, ReadTransaction, Transaction
 
 MAX_STEPS = 10_000

@@ -1,0 +1,63 @@
+"""The errors of steps, signals and batches."""
+
+from __future__ import annotations
+
+from fdbqueue.errors import FdbqueueError
+
+__all__ = ["BatchClosed", "BatchNotFound", "TooManySteps", "TooManyWaiting"]
+
+
+class BatchClosed(FdbqueueError):
+    """A push to a batch that is closed, or gone. Nothing was pushed.
+
+    Attributes:
+        id: The id of the batch.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(
+            f"the batch {id} takes no more jobs: it is closed, or the job that it pushes at its "
+            "end was removed; push to it within its `with` block, or begin another one"
+        )
+
+
+class BatchNotFound(FdbqueueError, LookupError):
+    """A batch that no queue at hand has. It goes with the job that it pushes at its end.
+
+    Attributes:
+        id: The id of the batch.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        super().__init__(
+            f"there is no batch {id}; its id is that of the job that it pushes at its end, and it "
+            "is gone once that job is"
+        )
+
+
+class TooManySteps(FdbqueueError):
+    """Another step of a job that has as many as a job may have.
+
+    Attributes:
+        limit: The number of steps that a job may have.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"a job has at most {limit:,} steps; let it push other jobs for the rest")
+
+
+class TooManyWaiting(FdbqueueError):
+    """A signal for which more jobs wait than one transaction can wake.
+
+    Attributes:
+        name: The name of the signal.
+        limit: The number of jobs that may wait for the same name and key.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        super().__init__(f"more than {limit:,} jobs wait for {name!r}; let each use another key")
