@@ -324,7 +324,7 @@ def declared_jobs(tr: Transaction) -> None:
         batch.push(send, "ada@example.com", subject="hi")
         batch.push(send.using(priority=1), "ada@example.com", subject="hi", delay=3)
         batch.push_many(send, [send.bind("a", subject="b")])
-        batch.push(send, subject=7)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        batch.push(send, subject=7)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     assert_type(batch.handle.result(), bytes)
     assert_type(batch.progress().done, int)
     assert_type(send.using(tr, delay="5m", priority=1).push("a", subject="b"), jobs.Handle[int])

@@ -93,7 +93,11 @@ def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
     line: Line[PriorityQueue], space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = space.pack(("noted",))
-    monkeypatch.setattr(ends, "_follow", lambda tr, *_: tr.add(noted, ONE))
+
+    def follow(tr: Any, *_: Any) -> None:
+        tr.add(noted, ONE)
+
+    monkeypatch.setattr(ends, "_follow", follow)
     for number in range(3):
         line.queue.push(line.db, number, unique=str(number))
     line.set_idle_leader()

@@ -76,19 +76,26 @@ def rows(db: Any, queue: Queue) -> int:
     return len([*db[queue.subspace[Space.BATCHES].range()]])
 
 
+def claimed(db: Any, queue: Queue) -> Any:
+    """Claim an item, which must be there."""
+    claim = queue.claim(db)
+    assert claim is not None
+    return claim
+
+
 # How jobs end
 
 
 def ack(db: Any, queue: Queue) -> None:
-    queue.ack(db, queue.claim(db))
+    queue.ack(db, claimed(db, queue))
 
 
 def discard(db: Any, queue: Queue) -> None:
-    queue.ack(db, queue.claim(db), discarded="no")
+    queue.ack(db, claimed(db, queue), discarded="no")
 
 
 def die(db: Any, queue: Queue) -> None:
-    queue.nack(db, queue.claim(db), dead=True)
+    queue.nack(db, claimed(db, queue), dead=True)
 
 
 def pop(db: Any, queue: Queue) -> None:
@@ -100,7 +107,7 @@ def remove(db: Any, queue: Queue) -> None:
 
 
 def cancel(db: Any, queue: Queue) -> None:
-    claim = queue.claim(db)
+    claim = claimed(db, queue)
     queue.cancel(db, claim.item)
     queue.nack(db, claim)
 
@@ -112,7 +119,7 @@ def expiry(db: Any, queue: Queue) -> None:
 
 def die_with_the_lease(db: Any, queue: Queue) -> None:
     queue.configure(db, max_attempts=1)
-    queue.claim(db)
+    claimed(db, queue)
     lapse(db, queue)
     store_of(queue).sweeper.invalidate()
     queue.wait(db, 0)
@@ -163,8 +170,7 @@ def test_the_item_that_follows_waits_for_the_close_and_for_the_last_end(
     assert not queue.retry(db, id)  # it waits for the batch, not for a time
     ack(db, queue)
     assert follows(db, queue, id) == {"of": "May", "done": 3, "dead": 0, "cancelled": 0}
-    claim = queue.claim(db)
-    assert claim is not None
+    claim = claimed(db, queue)
     assert claim.item.id == id
     queue.ack(db, claim)
     assert rows(db, queue) == 0
@@ -226,10 +232,9 @@ def test_what_returns_after_its_end_is_not_counted_again(db: Any, queue: Queue) 
 
 def test_attempts_and_moves_are_no_ends(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 1)
-    claim = queue.claim(db)
-    assert claim is not None
+    claim = claimed(db, queue)
     queue.release(db, claim)
-    queue.nack(db, queue.claim(db), delay=0)
+    queue.nack(db, claimed(db, queue), delay=0)
     queue.reprioritize(db, claim.item, 7)
     assert counts(db, queue, id) == (1, 0, 0, 0)
     ack(db, queue)
@@ -241,8 +246,7 @@ def test_the_item_that_follows_may_be_moved(db: Any, queue: Queue) -> None:
     queue.reprioritize(db, id, 7)
     Batches(queue).close(db, id)
     ack(db, queue)
-    claim = queue.claim(db)
-    assert claim is not None
+    claim = claimed(db, queue)
     assert (claim.item.id, claim.item.value["kwargs"]["done"]) == (id, 1)
     queue.nack(db, claim, dead=True)
     queue.reprioritize(db, id, 8)
@@ -271,7 +275,7 @@ def test_jobs_may_be_in_other_queues(db: Any, queue: Queue, name: str) -> None:
     id = begin(db, queue, 1)
     add(db, queue, id, 2, other)
     Batches(queue).close(db, id)
-    claims = [other.claim(db), queue.claim(db), other.claim(db)]
+    claims = [claimed(db, other), claimed(db, queue), claimed(db, other)]
 
     @fdbqueue.transactional
     def end_all(tr: Any) -> None:
@@ -303,12 +307,12 @@ def test_a_waiting_item_does_not_let_anybody_sleep_until_a_time(db: Any, queue: 
 
 def test_neither_pushes_nor_ends_conflict_while_a_batch_is_open(db: Any, queue: Queue) -> None:
     id = begin(db, queue, 10)
-    claims = [queue.claim(db) for _ in range(9)]
+    claims = [claimed(db, queue) for _ in range(9)]
     transactions = [db.create_transaction() for _ in claims]
     for tr, claim in zip(transactions, claims):
         queue.ack(tr, claim)
     add(db, queue, id, 1)
-    queue.nack(db, queue.claim(db), dead=True)
+    queue.nack(db, claimed(db, queue), dead=True)
     for tr in transactions:
         tr.commit().wait()
     assert counts(db, queue, id) == (11, 9, 1, 0)
@@ -341,8 +345,7 @@ class Interleaving:
             to.reprioritize(self.db, item.id, 9)  # so that no claim takes it
             self.ends.append(lambda tr: to.remove(tr, item.id))
             return
-        claim = to.claim(self.db)
-        assert claim is not None
+        claim = claimed(self.db, to)
         if kind == "done":
             self.ends.append(lambda tr: to.ack(tr, claim))
         else:
@@ -418,10 +421,10 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
     id = begin(faulty, queue, 5)
     add(faulty, queue, id, 5)
     for _ in range(5):
-        queue.ack(faulty, queue.claim(faulty))
+        queue.ack(faulty, claimed(faulty, queue))
     Batches(queue).close(faulty, id)
     for _ in range(5):
-        queue.ack(faulty, queue.claim(faulty))
+        queue.ack(faulty, claimed(faulty, queue))
     assert follows(db, queue, id) == {"of": "May", "done": 10, "dead": 0, "cancelled": 0}
     assert counts(db, queue, id) == (10, 10, 0, 0)
 

@@ -23,7 +23,11 @@ UNIQUE: Any = {"unique": "k"}  # for a header
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[End]:
     """Return the ends that are noted from now on."""
     noted: list[End] = []
-    monkeypatch.setattr(ends, "_follow", lambda *args: noted.append(args[-1]))
+
+    def follow(*arguments: Any) -> None:
+        noted.append(arguments[-1])
+
+    monkeypatch.setattr(ends, "_follow", follow)
     return noted
 
 
@@ -32,9 +36,17 @@ def queue(request: Any, db: Any, name: str) -> PriorityQueue[Any]:
     return PriorityQueue.named(db, name, keep=request.param, max_attempts=2)
 
 
-def claimed(queue: PriorityQueue[Any], db: Any, **options: Any) -> Any:
-    queue.push(db, 1, **UNIQUE, **options)
-    return queue.claim(db)
+def claim(queue: PriorityQueue[Any], db: Any) -> Any:
+    """Claim an item, which must be there."""
+    claim = queue.claim(db)
+    assert claim is not None
+    return claim
+
+
+def claimed(queue: PriorityQueue[Any], db: Any) -> Any:
+    """Push an item, and claim it."""
+    queue.push(db, 1, **UNIQUE)
+    return claim(queue, db)
 
 
 def ack(queue: PriorityQueue[Any], db: Any) -> None:
@@ -43,7 +55,7 @@ def ack(queue: PriorityQueue[Any], db: Any) -> None:
 
 def ack_with_others(queue: PriorityQueue[Any], db: Any) -> None:
     queue.push(db, 2)
-    first, second = claimed(queue, db), queue.claim(db)
+    first, second = claimed(queue, db), claim(queue, db)
     fdbqueue.transactional(lambda tr: [queue.ack(tr, first), queue.ack(tr, second)])(db)
 
 
@@ -52,24 +64,26 @@ def discard(queue: PriorityQueue[Any], db: Any) -> None:
 
 
 def cancel_claimed(queue: PriorityQueue[Any], db: Any) -> None:
-    claim = claimed(queue, db)
-    queue.cancel(db, claim.item)
-    queue.nack(db, claim)
+    running = claimed(queue, db)
+    queue.cancel(db, running.item)
+    queue.nack(db, running)
 
 
 def cancel_waiting(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.cancel(db, queue.push(db, 1, **UNIQUE))
+    item: Any = queue.push(db, 1, **UNIQUE)
+    queue.cancel(db, item)
 
 
 def remove_delayed(queue: PriorityQueue[Any], db: Any) -> None:
-    queue.remove(db, queue.push(db, 1, **UNIQUE, delay=60))
+    item: Any = queue.push(db, 1, **UNIQUE, delay=60)
+    queue.remove(db, item)
 
 
 def die(queue: PriorityQueue[Any], db: Any) -> None:
     queue.nack(db, claimed(queue, db), delay=0)
-    claim = queue.claim(db)
-    queue.nack(db, claim, error="broken")
-    queue.remove(db, claim.item)  # which is no second end
+    last = claim(queue, db)
+    queue.nack(db, last, error="broken")
+    queue.remove(db, last.item)  # which is no second end
 
 
 def die_with_the_lease(queue: PriorityQueue[Any], db: Any) -> None:
@@ -97,12 +111,11 @@ def pop_in_a_transaction(queue: PriorityQueue[Any], db: Any) -> None:
 
 
 def go_on(queue: PriorityQueue[Any], db: Any) -> None:
-    item = queue.push(db, 1, **UNIQUE, delay=60)
+    item: Any = queue.push(db, 1, **UNIQUE, delay=60)
     come_due(db, queue)
-    claim = queue.claim(db)
-    queue.release(db, claim)
+    queue.release(db, claim(queue, db))
     queue.reprioritize(db, item, 7)
-    queue.nack(db, queue.claim(db))
+    queue.nack(db, claim(queue, db))
     queue.clear(db)
 
 
