@@ -12,6 +12,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
+from fdbqueue.errors import error_classes
 from fdbqueue.layout.batches import decode_batch
 from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.layout.key_table import Space
@@ -375,7 +376,7 @@ class Interleaving:
             tr, acts = running.pop(rng.randrange(len(running)))
             try:
                 tr.commit().wait()
-            except fdbqueue.FDBError as error:
+            except error_classes() as error:
                 tr.on_error(error).wait()
                 waiting.append(acts)
             else:
