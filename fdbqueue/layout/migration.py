@@ -11,11 +11,13 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import LayoutVersionMismatch, UndecodableQueue
+from fdbqueue.layout.batches import decode_batch, decode_counts
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import decode_subspace, restored_subspace
 from fdbqueue.layout.priorities import SMALL_PRIORITIES, Priorities
 from fdbqueue.layout.schedules import decode_schedule
+from fdbqueue.layout.steps import decode_signal, decode_step
 from fdbqueue.layout.values import (
     LAYOUT_VERSION,
     OLDEST_LAYOUT,
@@ -173,6 +175,11 @@ class RowCheck:
             (layout.moved, _check_position),
             (layout.attempts, lambda key, value: (position(key), decode_attempt(value))),
             (layout.schedules, lambda key, value: decode_schedule(value)),
+            (layout.steps, lambda key, value: decode_step(value)),
+            (layout.batches, lambda key, value: decode_batch(value)),
+            (layout.batch_counts, lambda key, value: decode_counts(value)),
+            (layout.signals, lambda key, value: decode_signal(value)),
+            (layout.signal_ends, lambda key, value: decode_signal(value)),
         ]
 
     def problem(self, key: bytes, value: bytes) -> str | None:
@@ -206,7 +213,7 @@ class RowCheck:
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
     optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int, str, int)]
-    _check_fields(header_of(value)[0], int, *optional, bool)
+    _check_fields(header_of(value)[0], int, *optional, bool, int, bytes, (bytes, _NONE))
 
 
 def _check_done(value: bytes) -> None:

@@ -207,8 +207,10 @@ class Plans:
             step = found or StoredStep("step", "waiting", began_at)
             try:
                 returned = yield _Own(call, options.timeout)
+            except (Outcome, LeaseLost):
+                raise
             except Exception as error:
-                yield from self._fail(name, step, error, options.retry)
+                raise (yield from self._failed(name, step, error, options.retry)) from error
             value = _stored(results, returned)
             found = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
             yield _Blocking(partial(self._claimed.store, name, found))
@@ -232,10 +234,10 @@ class Plans:
 
             try:
                 done = yield _Blocking(partial(self._claimed.commit, name, body, step))
-            except error_classes():
+            except (Outcome, LeaseLost, *error_classes()):
                 raise
             except Exception as error:
-                yield from self._fail(name, step, error, options.retry)
+                raise (yield from self._failed(name, step, error, options.retry)) from error
         assert done is not None
         return results.decode_result(json.loads(done.value))
 
@@ -305,16 +307,14 @@ class Plans:
         yield _Blocking(partial(self._claimed.suspend, name, step))
         raise Suspended(name)
 
-    def _fail(
+    def _failed(
         self, name: str, step: StoredStep, error: Exception, retry: Policy | None
-    ) -> _Plan[None]:
-        """Suspend the job until the step is tried again, or raise `StepFailed`.
+    ) -> _Plan[Exception]:
+        """Suspend the job until the step is tried again, or return the error to raise.
 
         The failure is stored with the next step, if there is one: then the job has caught the
         error. Otherwise the next attempt tries the step again.
         """
-        if isinstance(error, (Outcome, LeaseLost)):
-            raise error
         text = error_text(error) or ""
         failures = step.failures + 1
         now = milliseconds()
@@ -324,7 +324,7 @@ class Plans:
             due = now + round(1000 * outcome.after)
             yield from self._suspend(name, failed._replace(due=due))
         self._claimed.add(name, failed._replace(state="failed", ended_at=now))
-        raise StepFailed(name, text) from error
+        return StepFailed(name, text)
 
 
 def _stored(results: Results, returned: object) -> bytes:
