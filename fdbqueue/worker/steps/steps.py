@@ -234,7 +234,9 @@ class Plans:
 
             try:
                 done = yield _Blocking(partial(self._claimed.commit, name, body, step))
-            except (Outcome, LeaseLost, *error_classes()):
+            except (Outcome, LeaseLost):
+                raise
+            except error_classes():
                 raise
             except Exception as error:
                 raise (yield from self._failed(name, step, error, options.retry)) from error
