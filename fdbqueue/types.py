@@ -106,7 +106,7 @@ Overlap: TypeAlias = Literal["allow", "skip", "queue"]
 all, or once it has ended."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
-"""What happens to the other jobs of a batch when one becomes a dead letter: they go on, or those
+"""The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
 that have not begun are cancelled."""
 
 Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]

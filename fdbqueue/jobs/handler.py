@@ -14,7 +14,7 @@ from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
-from fdbqueue.worker.outcomes import Cancelled, Dead, Snooze
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, Snooze
 
 _log = logging.getLogger("fdbqueue.jobs")
 
@@ -65,7 +65,7 @@ class JobHandler(Handler):
         """Return the call for a job.
 
         Raises:
-            Cancelled: Its batch is cancelled.
+            BatchCancelled: Its batch is cancelled.
             Snooze: The job is unknown.
             Dead: The item is not a job, or its workers died in each of its attempts.
         """
@@ -73,7 +73,7 @@ class JobHandler(Handler):
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
         if self._was_cancelled is not None and self._was_cancelled(context.item):
-            raise Cancelled
+            raise BatchCancelled
         job = self._jobs.get(stored.name)
         if job is None or stored.version > job.version:
             self._say_once(stored.name, stored.version)

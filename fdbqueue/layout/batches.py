@@ -85,7 +85,7 @@ def decode_counts(value: bytes | None) -> BatchCounts:
 
 
 class Membership(NamedTuple):
-    """What the header of a job says of its batch.
+    """The batch of a job, as its header names it.
 
     Attributes:
         subspace: The prefix of the queue that the batch is in; empty if that of the job.

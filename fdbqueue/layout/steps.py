@@ -7,11 +7,15 @@ from typing import Literal, NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait"]
-"""What a job does in a step: call a function, in a transaction or not, sleep, or wait for a
+"""The kind of a step: a call of a function, in a transaction or not, a sleep, or a wait for a
 signal."""
 
 StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
 """How a step has ended; while it is waiting, the job goes on with it later."""
+
+
+SKEW = 60_000
+"""The milliseconds by which the clocks of clients may differ."""
 
 
 class StoredStep(NamedTuple):
@@ -84,3 +88,22 @@ def encode_signal(signal: StoredSignal) -> bytes:
 def decode_signal(value: bytes) -> StoredSignal:
     """Return the signal with this value."""
     return StoredSignal(*fdb_tuple.unpack(value))
+
+
+class NamedStep(NamedTuple):
+    """A step with its name."""
+
+    name: str
+    stored: StoredStep
+
+
+def is_over(due: int | None, now: int) -> bool:
+    """Return whether a job that was suspended until a time, and runs again, may go on.
+
+    The client that made the job ready has found that it is due. The clock of this one may be
+    behind, and would suspend the job again and again.
+
+    >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
+    (True, False, False)
+    """
+    return due is not None and due - SKEW <= now

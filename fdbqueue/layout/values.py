@@ -685,7 +685,16 @@ LAST_MILLISECOND = (_LAST_TIME - _EPOCH) // timedelta(milliseconds=1)
 """The last time that can be shown: the end of the year 9999, in milliseconds since 1970."""
 
 NEVER = LAST_MILLISECOND + 1
-"""When an item is due that waits for something else than a time: for the end of a batch."""
+"""The due time of an item that waits for the end of a batch, or for a signal without a time-out."""
+
+
+def time_as_json(time: datetime | None) -> str | None:
+    """Return a time as ISO 8601 text.
+
+    >>> time_as_json(datetime.fromisoformat("2030-01-31T08:00+01:00"))
+    '2030-01-31T08:00:00.000+01:00'
+    """
+    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 def utc_time(milliseconds: float) -> datetime:

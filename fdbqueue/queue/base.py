@@ -89,6 +89,7 @@ __all__ = [
     "claim_from_text",
     "claim_text",
     "claim_until",
+    "end_cancelled",
     "find_stored",
     "new_items",
     "open_stored",
@@ -1227,6 +1228,11 @@ def store_of(queue: BaseQueue[_T]) -> Store[_T]:
 def change_once(queue: BaseQueue[Any], db: Database, body: Callable[[Transaction], _R]) -> _R:
     """Run `body(tr)` in a transaction that takes effect exactly once, with the queue's receipts."""
     return run_once(db, body, queue._store.layout.receipts)
+
+
+def end_cancelled(queue: BaseQueue[Any], db: Database, claim: Claim, log: str) -> None:
+    """Acknowledge a claim whose items are cancelled."""
+    drive(queue._store.ack(db, claim, log=log, cancelled=True))
 
 
 class _Id(NamedTuple):

@@ -34,7 +34,7 @@ from fdbqueue.operations.push import ITEM_BYTES, PushRequest
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Claim, Database, Item, OnDead, ReadTransaction, Transaction
+from fdbqueue.types import Database, Item, OnDead, ReadTransaction, Transaction
 
 _ARGUMENTS = (
     *("values", "priority", "delay", "at", "ttl"),
@@ -70,7 +70,7 @@ class BatchProgress:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all jobs have ended, and no more can be added."""
+        """True once all jobs have ended, and no more can be added."""
         return not self.is_open and not self.left
 
 
@@ -183,10 +183,10 @@ class Batches:
         """Let no more members in. If the batch is closed already, this does nothing."""
         position = self._position(id)
 
-        def body(tr: Transaction) -> bool:
-            return close(tr, self._layout, milliseconds(), position)
+        def body(tr: Transaction, now: int) -> bool:
+            return close(tr, self._layout, now, position)
 
-        while change_once(self._queue, db, body):
+        while self._store.change(db, body, lambda _: True):  # the last step writes, too
             pass
 
     def progress(self, db: Database, id: str) -> BatchProgress:
@@ -226,8 +226,3 @@ def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
         return False
     layout = store_of(queue).layout
     return read(db, lambda tr: is_cancelled(tr, layout, membership))
-
-
-def end_cancelled(queue: BaseQueue[Any], db: Database, claim: Claim, log: str) -> None:
-    """Acknowledge a claim whose items are cancelled."""
-    drive(store_of(queue).ack(db, claim, log=log, cancelled=True))

@@ -26,6 +26,7 @@ from fdbqueue.layout.items import Counters, counters_range, totals_range
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time
+from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.views.stats import (
     begin_layout_check,
     begin_size,
@@ -259,15 +260,6 @@ def _fields(
         if isinstance(value, datetime):
             fields[name] = time_as_json(value)
     return fields
-
-
-def time_as_json(time: datetime | None) -> str | None:
-    """Return a time as ISO 8601 text.
-
-    >>> time_as_json(datetime.fromisoformat("2030-01-31T08:00+01:00"))
-    '2030-01-31T08:00:00.000+01:00'
-    """
-    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 def _stats(

@@ -15,12 +15,12 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.schedules import Definition, Timing
-from fdbqueue.layout.values import utc_time
+from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.schedules.schedules import Found, has_stopped
 from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
 from fdbqueue.queue.arguments import validate_client_name, validate_seconds
-from fdbqueue.queue.overview import priority_as_json, time_as_json
 from fdbqueue.types import (
     Database,
     Duration,

@@ -12,12 +12,16 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
-from fdbqueue.layout.steps import StepKind, StepState, StoredSignal, StoredStep
-from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
-from fdbqueue.operations.items import LocatedItem
-from fdbqueue.operations.steps.steps import NamedStep, is_over
+from fdbqueue.layout.steps import (
+    NamedStep,
+    StepKind,
+    StepState,
+    StoredSignal,
+    StoredStep,
+    is_over,
+)
+from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time
 from fdbqueue.queue.arguments import validate_key, validate_seconds
-from fdbqueue.queue.overview import time_as_json
 from fdbqueue.types import (
     Claim,
     Database,
@@ -46,6 +50,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+    from fdbqueue.operations.items import LocatedItem
 
 
 @dataclass(frozen=True, slots=True)

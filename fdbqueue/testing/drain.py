@@ -26,13 +26,15 @@ from fdbqueue.testing.clock import Clock
 from fdbqueue.types import Database, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, outcome_of
-from fdbqueue.worker.outcomes import Discard, Outcome, Snooze
+from fdbqueue.worker.outcomes import Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-End: TypeAlias = Literal["done", "failed", "snoozed", "discarded", "cancelled", "dead", "lost"]
+End: TypeAlias = Literal[
+    "done", "failed", "snoozed", "suspended", "discarded", "cancelled", "dead", "lost"
+]
 """How an attempt ended. A failed one is followed by another, a lost one had lost its lease."""
 
 
@@ -241,10 +243,19 @@ class _Handler(JobHandler):
             _note(attempt, error, decided)
             return decided
 
+        @contextmanager
+        def around() -> Generator[None]:
+            try:
+                with call.around():
+                    yield
+            except Suspended:
+                attempt.outcome = "suspended"
+                raise
+
         function = call.function
         if not iscoroutinefunction(self._jobs[call.name].function):
             function = partial(self._thread.call, function)
-        return call._replace(function=function, outcome=outcome)
+        return call._replace(function=function, outcome=outcome, around=around)
 
 
 def _note(attempt: Attempt, error: Exception, decided: Outcome | None) -> None:
@@ -273,7 +284,7 @@ class _TestThread:
                 future.set_result(context.run(function, *arguments))
             except BaseException as error:
                 future.set_exception(error)
-                if not isinstance(error, Exception):
+                if not isinstance(error, (Exception, Suspended)):
                     raise
 
         self._calls.put(run)

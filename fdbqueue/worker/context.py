@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.database.clock import milliseconds
@@ -120,7 +121,6 @@ class Context:
         attempt: The number of the attempt, from 1.
         max_attempts: The number of attempts after which the job becomes a dead letter; `None` for
             any number.
-        aio: The steps of a coroutine.
         cancelled: An event that tells the handler to end soon, because the job was cancelled, its
             time is over, or the worker shuts down: `is_set()`, `wait(seconds)`, or `await` it;
             `reason` says which of these. A cancelled job does not run again, however the handler
@@ -156,8 +156,7 @@ class Context:
         self.cancelled = Cancelled()
         self._seconds_left = seconds_left
         self._extend = extend
-        self._plans = Plans(begin_steps(lambda: self.report), self.item.id, results)
-        self.aio = AioSteps(self._plans, Options())
+        self._begin_steps, self._results = begin_steps, results
         self._endings: list[Ending] = []
         self._guard = threading.Lock()
         self._report = NO_REPORT
@@ -176,7 +175,16 @@ class Context:
     @property
     def is_suspended(self) -> bool:
         """True once the job has given up its claim, to go on later."""
-        return self._plans.is_suspended
+        return "_plans" in self.__dict__ and self._plans.is_suspended
+
+    @cached_property
+    def _plans(self) -> Plans:  # most jobs have no steps
+        return Plans(self._begin_steps(lambda: self._report), self.item.id, self._results)
+
+    @cached_property
+    def aio(self) -> AioSteps:
+        """The steps of a coroutine."""
+        return AioSteps(self._plans, Options())
 
     @property
     def endings(self) -> list[Ending]:

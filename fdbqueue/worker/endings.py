@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.errors import LeaseLost, error_text
-from fdbqueue.queue.base import BaseQueue, change_once, store_of
-from fdbqueue.queue.batches import end_cancelled
+from fdbqueue.queue.base import BaseQueue, change_once, end_cancelled, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
-from fdbqueue.worker.outcomes import Cancelled, Dead, Discard, Outcome, RetryIn, Snooze
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, RetryIn, Snooze
 from fdbqueue.worker.telemetry import Telemetry
 
 _log = logging.getLogger("fdbqueue.worker")
@@ -160,7 +159,7 @@ def give_back(
     claim, log = job.claim, job.report.log
     if isinstance(outcome, Snooze):
         queue.release(db, claim, delay=outcome.after)
-    elif isinstance(outcome, Cancelled):
+    elif isinstance(outcome, BatchCancelled):
         end_cancelled(queue, db, claim, log)
     elif isinstance(outcome, Discard):
         queue.ack(db, claim, discarded=str(outcome), log=log)

@@ -90,7 +90,7 @@ class Dead(Outcome):
         super().__init__(reason)
 
 
-class Cancelled(Discard):
+class BatchCancelled(Discard):
     """The job ends as cancelled, because its batch is."""
 
     def __init__(self) -> None:

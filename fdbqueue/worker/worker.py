@@ -54,7 +54,7 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import Cancelled, Dead, Discard, Outcome, Snooze, Suspended
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -574,7 +574,7 @@ class Worker:
         if isinstance(outcome, Snooze):
             self._end_uncounted(job, "snoozed", outcome)
         elif isinstance(outcome, Discard):
-            text = "cancelled" if isinstance(outcome, Cancelled) else "discarded"
+            text = "cancelled" if isinstance(outcome, BatchCancelled) else "discarded"
             self._end(job, "done", text=text)
         else:
             self._end(job, "failed", failure)

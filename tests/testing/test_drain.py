@@ -338,3 +338,24 @@ def test_an_app_is_bound_to_a_new_database_and_restored() -> None:
         1 / 0
     assert app.db is own
     assert app.queue("jobs").size(app.db) == 1
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True], ids=["function", "coroutine"])
+def test_a_job_that_is_suspended_goes_on_in_a_later_drain(
+    app: App, name: str, is_coroutine: bool
+) -> None:
+    @app.job(queue=name)
+    def sleeper(context: Context) -> str:
+        context.sleep("nap", "1h")
+        return "slept"
+
+    @app.job(queue=name)
+    async def coroutine(context: Context) -> str:
+        await context.aio.sleep("nap", "1h")
+        return "slept"
+
+    handle = coroutine.push() if is_coroutine else sleeper.push()
+    with Clock() as clock:
+        assert drain(app).outcomes() == ["suspended"]
+        assert drain(app, advance=clock).outcomes() == ["done"]
+    assert handle.result() == "slept"

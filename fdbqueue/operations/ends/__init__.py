@@ -1,1 +1,1 @@
-"""What follows from the end of an item, in the transaction that ends it."""
+"""Effects of the end of an item, in the transaction that ends it."""

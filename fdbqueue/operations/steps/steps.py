@@ -8,20 +8,21 @@ waits for it, and makes the item ready.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.steps import (
+    NamedStep,
     StoredSignal,
     StoredStep,
     decode_signal,
     decode_step,
     encode_signal,
     encode_step,
+    is_over,
 )
-from fdbqueue.layout.values import NEVER, header_of, with_header
+from fdbqueue.layout.values import NEVER, ClaimedItem, header_of, with_header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import Extension, Leases
@@ -33,29 +34,7 @@ MAX_STEPS = 10_000
 MAX_SIGNALLED = 1_000
 """How many jobs may wait for one signal."""
 
-SKEW = 60_000
-"""The milliseconds by which the clocks of clients may differ."""
-
 _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
-
-
-class NamedStep(NamedTuple):
-    """A step with its name."""
-
-    name: str
-    stored: StoredStep
-
-
-def is_over(due: int | None, now: int) -> bool:
-    """Return whether a job that was suspended until a time, and runs again, may go on.
-
-    The client that made the job ready has found that it is due. The clock of this one may be
-    behind, and would suspend the job again and again.
-
-    >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
-    (True, False, False)
-    """
-    return due is not None and due - SKEW <= now
 
 
 class DurableSteps:
@@ -101,7 +80,7 @@ class DurableSteps:
         lease: float,
     ) -> None:
         """Store steps of a claimed job, and renew its lease."""
-        added = self._put(tr, extension[0], steps)
+        added = self._put(tr, *self._leases.claimed(tr, extension[0]), steps)
         change = partial(_with_steps, added=added)
         self._leases.extend(tr, now, extension, lease=lease, change=change)
 
@@ -117,11 +96,11 @@ class DurableSteps:
 
         A job that was cancelled ends instead. `wait` is the signal that it waits for.
         """
-        _, item = self._leases.claimed(tr, claim)
+        position, item = self._leases.claimed(tr, claim)
         due = steps[-1].stored.due
         change = _unchanged
         if header_of(item.value)[0].cancelled is None:
-            change = partial(_suspended, added=self._put(tr, claim, steps), wait=wait)
+            change = partial(_suspended, added=self._put(tr, position, item, steps), wait=wait)
             if wait:
                 tr[self._layout.signal_waits + wait] = b""
         self._leases.release(tr, now, claim, NEVER if due is None else due, change)
@@ -172,9 +151,10 @@ class DurableSteps:
         self.suspend(tr, now, claim, [*others, NamedStep(name, waiting)], wait)
         return None
 
-    def _put(self, tr: Transaction, claim: Claim, steps: list[NamedStep]) -> int:
+    def _put(
+        self, tr: Transaction, position: bytes, item: ClaimedItem, steps: list[NamedStep]
+    ) -> int:
         """Store steps of a claimed job; return how many of them are new."""
-        position, item = self._leases.claimed(tr, claim)
         keys = [self._layout.step_key(position, step.name) for step in steps]
         # Start all reads before waiting for the first.
         known = [tr[key] for key in keys]
