@@ -325,7 +325,7 @@ class JobSteps(Generic[V]):
         >>> import fdbqueue
         >>> async def main():
         ...     db = fdbqueue.open("memory:")
-        ...     orders = PriorityQueue.named(db, "orders")
+        ...     orders = await PriorityQueue.named(db, "orders")
         ...     return await orders.steps.signal(db, "shipped", key="order 7")
         >>> asyncio.run(main())
         0

@@ -215,6 +215,7 @@ class Arguments:
                     named[name] = converter
                 if parameter.default is parameter.empty:
                     required.add(name)
+        _ = self._result  # an annotation that cannot be used is found at the first push
         names = [name for name, _ in positional]
         return _Converters(positional, named, rest, extra, names, frozenset(required))
 

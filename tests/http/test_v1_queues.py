@@ -248,7 +248,7 @@ def test_jobs_are_summed_up_by_name(client: TestClient, db: Any, name: str) -> N
 
 
 def test_a_sample_of_jobs_is_bounded(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.queue.by_job.SAMPLE", 3)
+    monkeypatch.setattr("fdbqueue.queue.overview.SAMPLE", 3)
     queue = PriorityQueue.named(db, name, keep=100)
     queue.push_many(db, [{"job": "old"}, *[{"job": "new"}] * 3])
     begin = time()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
-from fdbqueue.errors import FdbqueueError
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Handle, ServedQueues, call_waiting
@@ -27,7 +24,7 @@ from fdbqueue.http.v1.parameters import (
     WriteOf,
     known_parameters,
 )
-from fdbqueue.http.v1.values import exact_priority, found_info, options_of
+from fdbqueue.http.v1.values import exact_priority, found_info, invalid_values, options_of
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.queue.overview import decode_json
 from fdbqueue.types import State
@@ -54,17 +51,6 @@ def _chosen(handle: Handle, filters: Filters) -> dict[str, Any]:
             raise HTTPException(422, f"priority: this is not JSON: {error}") from None
         chosen["priority"] = exact_priority(handle.queue, value)
     return chosen
-
-
-@contextmanager
-def _invalid_values() -> Generator[None]:
-    """Answer 422 if the library refuses a value."""
-    try:
-        yield
-    except FdbqueueError:
-        raise
-    except ValueError as error:
-        raise HTTPException(422, str(error)) from None
 
 
 @router.get(
@@ -95,7 +81,7 @@ async def items(
     although more items match: the last page is the one whose `next` is null.
     """
     handle = await served.queue(name)
-    with _invalid_values():
+    with invalid_values():
         page = await handle.search(
             served.db,
             **_chosen(handle, filters),
@@ -121,7 +107,7 @@ async def count(
     With the `next` of an answer as `after`, a request counts the items that follow.
     """
     handle = await served.queue(name)
-    with _invalid_values():
+    with invalid_values():
         found = await handle.count(served.db, **_chosen(handle, filters), after=after, scan=scan)
     return json_response(asdict(found))
 
@@ -261,7 +247,7 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
     """
     handle = await served.queue(name)
     given = body.model_dump()
-    with _invalid_values():
+    with invalid_values():
         for field in ("priority", "to"):
             given[field] = exact_priority(handle.queue, given[field])
         retried = _RETRIES.get(body.change)

@@ -12,7 +12,7 @@ from fdbqueue.http.responses import json_response
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import ReadOf, WriteOf, known_parameters
-from fdbqueue.http.v1.values import json_queue, options_of
+from fdbqueue.http.v1.values import invalid_values, json_queue, options_of
 from fdbqueue.queue.steps import JobSteps, step_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -31,7 +31,8 @@ async def _steps(served: ServedQueues, name: str) -> JobSteps[Any]:
 async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return the steps of a job, in the order in which they began; none for an unknown item."""
     steps = await _steps(served, name)
-    found = await aio.run(steps.all, served.db, item_id)
+    with invalid_values():
+        found = await aio.run(steps.all, served.db, item_id)
     return json_response({"steps": [*map(step_as_json, found)]})
 
 
@@ -39,5 +40,6 @@ async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Respon
 async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
     """Send a signal: the jobs that wait for its name and key go on, in the same transaction."""
     steps = await _steps(served, name)
-    n = await aio.run(steps.signal, served.db, **body.model_dump())
+    with invalid_values():
+        n = await aio.run(steps.signal, served.db, **body.model_dump())
     return json_response({"signalled": n})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from starlette.exceptions import HTTPException
 
-from fdbqueue.errors import QueueFull
+from fdbqueue.errors import FdbqueueError, QueueFull
 from fdbqueue.http.v1.bodies import Push
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
@@ -33,6 +35,17 @@ _FIELDS = {
     "task": _PRIORITY_FIELDS.union(_TASK_FIELDS),
 }
 """The fields of a push to a queue of each kind."""
+
+
+@contextmanager
+def invalid_values() -> Generator[None]:
+    """Answer 422 if the library refuses a value."""
+    try:
+        yield
+    except FdbqueueError:
+        raise
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def options_of(queue: AnyQueue) -> Options:
