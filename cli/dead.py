@@ -41,7 +41,7 @@ from .common import (
 @click.option(
     "--step",
     metavar="NAME",
-    help="Forget this step of the job and all that began later, and go on there. Takes one ID.",
+    help="Forget this step of the job and all that came later, and go on there. Takes one ID.",
 )
 @command_options()
 def retry_command(

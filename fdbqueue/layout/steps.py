@@ -31,6 +31,7 @@ class StoredStep(NamedTuple):
         key: The key of the signal that it waits for; the id of the job that it has pushed.
         error: Why it failed last, or `None`.
         value: Its result as JSON, once it is done.
+        number: How many steps of the job were stored before it.
     """
 
     kind: StepKind
@@ -42,6 +43,7 @@ class StoredStep(NamedTuple):
     key: str = ""
     error: str | None = None
     value: bytes = b"null"
+    number: int = 0
 
 
 def encode_step(step: StoredStep) -> bytes:

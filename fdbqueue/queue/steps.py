@@ -116,7 +116,7 @@ class JobSteps(Generic[V]):
         self._in = store.steps
 
     def all(self, tr: ReadTransactor, item: Item[V] | str) -> list[Step]:
-        """Return the steps of a job, in the order in which they began; none for an unknown item.
+        """Return the steps of a job in the order of their storing; none for an unknown item.
 
         Cost: two reads of an item, and a range read of its steps with their results.
 
@@ -195,8 +195,8 @@ class JobSteps(Generic[V]):
     def retry_from(self, tr: Transactor, item: Item[V] | str, step: str) -> bool:
         """Make a dead letter ready again, to go on with a step; return false if it is none.
 
-        This step and all that began later are forgotten, with their results. Conflicts and errors
-        are those of `retry`.
+        This step and all that were stored later are forgotten, with their results. Conflicts and
+        errors are those of `retry`.
 
         Args:
             tr: A transaction or a database.

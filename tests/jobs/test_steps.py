@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import (
     App,
     Context,
+    Dead,
     DuplicateStep,
     Handle,
     Retry,
@@ -450,6 +452,28 @@ def test_an_uncaught_time_out_makes_a_dead_letter_that_can_wait_again(
     app.signal(app.db, "shipped", key=handle.id, value="sent")
     app.work(drain=True)
     assert (handle.result(), done) == ("sent", ["charged"])
+
+
+def test_steps_have_an_order_whatever_the_clocks_say(
+    app: App, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is set back between two steps, and the second has an earlier name."""
+    behind: list[int] = []
+    machines = time.time_ns
+
+    @app.job(queue=name, name="build")
+    def build(context: Context) -> None:
+        context.step("lint", str)
+        behind.append(30 * 10**9)
+        context.step("build", str)
+        raise Dead("no disk")
+
+    handle = build.push()
+    monkeypatch.setattr("fdbqueue.database.clock.time_ns", lambda: machines() - sum(behind))
+    app.work(drain=True)
+    assert states(app, name, handle) == [("lint", "done"), ("build", "done")]
+    assert app.queue(name).steps.retry_from(app.db, handle.id, "build")
+    assert states(app, name, handle) == [("lint", "done")]
 
 
 # Claims

@@ -29,7 +29,7 @@ async def _steps(served: ServedQueues, name: str) -> JobSteps[Any]:
 
 @router.get("/queues/{name}/items/{item_id}/steps", response_model=bodies.StepList)
 async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
-    """Return the steps of a job, in the order in which they began; none for an unknown item."""
+    """Return the steps of a job in the order of their storing; none for an unknown item."""
     steps = await _steps(served, name)
     with invalid_values():
         found = await aio.run(steps.all, served.db, item_id)

@@ -49,11 +49,11 @@ class DurableSteps:
     # Read
 
     def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
-        """Return the steps of the item at a position, in the order in which they began."""
+        """Return the steps of the item at a position, in the order in which they were stored."""
         layout = self._layout
         rows = tr.get_range(*layout.range_of(layout.steps_prefix(position)))
         steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
-        return sorted(steps, key=lambda step: step.stored.began_at)
+        return sorted(steps, key=lambda step: step.stored.number)
 
     def _get(self, tr: ReadTransaction, position: bytes, name: str) -> StoredStep | None:
         value = tr[self._layout.step_key(position, name)].value
@@ -157,13 +157,16 @@ class DurableSteps:
         """Store steps of a claimed job; return how many of them are new."""
         keys = [self._layout.step_key(position, step.name) for step in steps]
         # Start all reads before waiting for the first.
-        known = [tr[key] for key in keys]
-        added = sum(not read.present() for read in known)
-        if header_of(item.value)[0].steps + added > MAX_STEPS:
+        reads = [tr[key] for key in keys]
+        before = n = header_of(item.value)[0].steps
+        for key, read, step in zip(keys, reads, steps):
+            known = read.value
+            number = n if known is None else decode_step(known).number
+            tr[key] = encode_step(step.stored._replace(number=number))
+            n += known is None
+        if n > MAX_STEPS:
             raise TooManySteps(MAX_STEPS)
-        for key, step in zip(keys, steps):
-            tr[key] = encode_step(step.stored)
-        return added
+        return n - before
 
     # Signals
 
@@ -220,7 +223,7 @@ class DurableSteps:
     # Retry
 
     def forget_from(self, tr: Transaction, found: LocatedItem, name: str) -> LocatedItem | None:
-        """Delete a step, and all that began later; return the item without them, if it has it."""
+        """Delete a step and all that were stored later; return the item without them, or `None`."""
         position = self._layout.position(found.key)
         names = [step.name for step in self.all(tr, position)]
         if name not in names:
