@@ -74,7 +74,7 @@ ROOMS = {
     "operations": {"operations.ends", "operations.schedules", "operations.views", "layout"},
     "operations.ends": {"layout"},
     "operations.schedules": {"layout"},
-    "operations.steps": {"layout"},
+    "operations.steps": {"layout", "operations.ends"},
     "operations.views": {"layout"},
     "layout": set[str](),
     "database": {"layout"},

@@ -23,6 +23,7 @@ from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
+from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -474,7 +475,9 @@ class Store(Generic[_T]):
     ) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
-        return AckRequest(claim, may_keep, returned if may_keep else None, discarded, log)
+        if not (may_keep or any(map(may_be_member, claim.items))):
+            returned = None
+        return AckRequest(claim, may_keep, returned, discarded, log)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
         """Return what the handler of a done item returned; wait until it is done.

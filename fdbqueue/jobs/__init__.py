@@ -29,12 +29,21 @@ from fdbqueue.jobs.retry import Retry
 from fdbqueue.queue.steps import TooManySteps, TooManyWaiting
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
-from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
+from fdbqueue.worker.steps.errors import (
+    ChildFailed,
+    ChildNotPushed,
+    DuplicateStep,
+    StepChanged,
+    StepFailed,
+    WaitTimedOut,
+)
 
 __all__ = [
     "App",
     "AppNotBound",
     "AppNotFound",
+    "ChildFailed",
+    "ChildNotPushed",
     "Context",
     "Dead",
     "Discard",

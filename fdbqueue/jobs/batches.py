@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.job import Call, Handle, Job, Pusher
-from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress, Members
+from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
 from fdbqueue.types import OnDead
 
 if TYPE_CHECKING:
@@ -77,8 +77,7 @@ class Batch(Generic[_R]):
             InvalidArguments: The function does not take these arguments.
             QueueFull: The queue of a job is full. Collected jobs were not pushed.
         """
-        bind = job.bind if isinstance(job, Job) else job.job.bind
-        self.push_many(job, [bind(*args, **kwargs)])
+        self.push_many(job, [job.bind(*args, **kwargs)])
 
     def push_many(
         self, job: Job[Any, _P, Any, _R2] | Pusher[_P, _R2], calls: Iterable[Call[_P, _R2]]
@@ -101,7 +100,7 @@ class Batch(Generic[_R]):
     def _flush(self) -> None:
         collected, self._collected = self._collected, []
         pushes = [
-            Members(self._app.queue(pusher.queue), pusher.arguments(call for _, call in group))
+            pusher.members(call for _, call in group)
             for pusher, group in groupby(collected, _first)
         ]
         if pushes:

@@ -12,6 +12,7 @@ from fdbqueue.errors import NoResult
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import validate_scope, validate_unique
+from fdbqueue.queue.batches import Members
 from fdbqueue.types import (
     Duration,
     Item,
@@ -74,11 +75,24 @@ class Settings:
 
 
 class Call(Generic[_Push, _Result]):
-    """A job with its arguments, for `push_many`."""
+    """A job with its arguments, for `push_many` and `Context.gather`."""
 
-    def __init__(self, stored: StoredJob, unique: str | None) -> None:
+    def __init__(
+        self, pusher: Pusher[_Push, _Result], stored: StoredJob, unique: str | None
+    ) -> None:
+        self._pusher = pusher
         self.stored = stored
         self.unique = unique
+
+    @property
+    def members(self) -> Members:
+        """The item to push."""
+        return self._pusher.members([self])
+
+    def decode_result(self, stored: Any) -> _Result:
+        """Return what the function returned, given the JSON form."""
+        result: _Result = self._pusher.job.arguments.decode_result(stored)
+        return result
 
 
 class Handle(Generic[_Result]):
@@ -157,6 +171,14 @@ class Pusher(Generic[_Push, _Result]):
         """True if it pushes in a transaction of the caller."""
         return self._tr is not None
 
+    def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+        """Return the job with arguments of its function; see `Job.bind`."""
+        unique = self._job.settings.unique
+        key = unique(*args, **kwargs) if callable(unique) else None
+        stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
+        stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
+        return Call(self, stored, key)
+
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function.
 
@@ -164,7 +186,7 @@ class Pusher(Generic[_Push, _Result]):
             InvalidArguments: The function does not take these arguments.
             QueueFull: The queue is full.
         """
-        (handle,) = self.push_many([self._job.bind(*args, **kwargs)])
+        (handle,) = self.push_many([self.bind(*args, **kwargs)])
         return handle
 
     def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
@@ -180,6 +202,16 @@ class Pusher(Generic[_Push, _Result]):
         tr = app.db if self._tr is None else self._tr
         items = app.queue(queue).push_many(tr, **self.arguments(calls))
         return [Handle(self._job, queue, item) for item in items]
+
+    def members(self, calls: Iterable[Call[_Push, _Result]]) -> Members:
+        """Return what to push for these calls, in a transaction of a batch or of a step.
+
+        Raises:
+            TypeError: This pushes in a transaction of the caller.
+        """
+        if self._tr is not None:
+            raise TypeError("the job is pushed in another transaction: leave out tr")
+        return Members(self._job.app.queue(self.queue), self.arguments(calls))
 
     def arguments(self, calls: Iterable[Call[_Push, _Result]]) -> dict[str, Any]:
         """Return the arguments with which the queue pushes these calls, with `push_many`."""
@@ -254,11 +286,8 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         return self.function(*args, **kwargs)
 
     def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
-        """Return the job with arguments of its function, for `push_many`."""
-        unique = self.settings.unique
-        key = unique(*args, **kwargs) if callable(unique) else None
-        stored_args, stored_kwargs = self.arguments.encode(args, kwargs)
-        return Call(StoredJob(self.name, stored_args, stored_kwargs, self.version), key)
+        """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
+        return Pusher(self, None, self.settings).bind(*args, **kwargs)
 
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.

@@ -12,7 +12,7 @@ from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
-from fdbqueue.worker.steps.errors import StepFailed, WaitTimedOut
+from fdbqueue.worker.steps.errors import ChildFailed, StepFailed, WaitTimedOut
 
 ATTEMPTS = 20
 """How often a job is tried by default: its last retry comes six to eight hours after the first run.
@@ -92,7 +92,7 @@ class Retry:
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         raised = cause or error
         is_hopeless = not isinstance(raised, self.on) or isinstance(
-            raised, (*self.never_on, WaitTimedOut)
+            raised, (*self.never_on, ChildFailed, WaitTimedOut)
         )
         if is_hopeless or self.is_last(attempt):
             return Dead(error_text(error) or "")

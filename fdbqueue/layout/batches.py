@@ -1,4 +1,4 @@
-"""The stored form of batches of jobs."""
+"""The stored form of batches: jobs whose ends another job waits for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_fields, encode_fields
+from fdbqueue.layout.values import NO_HEADER, Header, decode_fields, encode_fields
 from fdbqueue.types import OnDead
 
 Ending: TypeAlias = Literal[
@@ -21,6 +21,24 @@ Ending: TypeAlias = Literal[
 
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
+BatchKind: TypeAlias = Literal["then", "after", "run"]
+"""What waits for a batch: the item that follows it, which gets its counts; an item that runs only
+if all others were done; or a step of a job, which gets their results."""
+
+
+class End(NamedTuple):
+    """The end of an item.
+
+    Attributes:
+        outcome: How it ended.
+        returned: What its handler returned, as JSON, or `None`.
+        error: Why it was discarded or became a dead letter, if that is known.
+    """
+
+    outcome: Ending
+    returned: bytes | None = None
+    error: str | None = None
+
 
 class StoredBatch(NamedTuple):
     """The definition of a batch, which changes only when the batch closes or is cancelled.
@@ -29,19 +47,24 @@ class StoredBatch(NamedTuple):
         on_dead: What happens to its other jobs when one becomes a dead letter.
         stage: Whether jobs can be added. While it is closing they cannot, but the batch has not
             ended its own part yet: it counts as one more job, which ends when the batch is closed.
-        cancelled: Whether its jobs that have not begun are not to begin.
+        cancelled: Whether its jobs that have not begun are not to begin; or, of the kind `"after"`,
+            the item that waits for it.
+        kind: What waits for it.
+        job: The first position of the job that waits for it in a step; otherwise empty.
     """
 
     on_dead: OnDead
     stage: Stage = "open"
     cancelled: bool = False
+    kind: BatchKind = "then"
+    job: bytes = b""
 
 
 def encode_batch(batch: StoredBatch) -> bytes:
     """Return the value of a batch.
 
     >>> decode_batch(encode_batch(StoredBatch("cancel")))
-    StoredBatch(on_dead='cancel', stage='open', cancelled=False)
+    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'')
     """
     packed: bytes = fdb_tuple.pack(batch)
     return packed
@@ -85,17 +108,19 @@ def decode_counts(value: bytes | None) -> BatchCounts:
 
 
 class Membership(NamedTuple):
-    """The batch of a job, as its header names it.
+    """A batch of a job, as its header names it.
 
     Attributes:
         subspace: The prefix of the queue that the batch is in; empty if that of the job.
-        position: The first position of the item that the batch makes ready, which is its id.
+        id: The first position of the item that waits for the batch; random bytes if a step does.
         cancels: Whether a job that dies cancels the others.
+        step: The name of the step that gets the result of the job; empty if none does.
     """
 
     subspace: bytes
-    position: bytes
-    cancels: bool
+    id: bytes
+    cancels: bool = False
+    step: str = ""
 
     def layout(self, own: Layout) -> Layout:
         """Return the layout of the queue that the batch is in, given that of the job."""
@@ -108,18 +133,26 @@ def _layout_of(subspace: bytes) -> Layout:
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """Return the field of the header of a job of a batch.
+    """Return what the header of a job says of a batch. For several batches, append the bytes.
 
-    >>> decode_membership(encode_membership(Membership(b"", b"position", True)))
-    Membership(subspace=b'', position=b'position', cancels=True)
+    >>> some = [Membership(b"", b"position", cancels=True), Membership(b"q", b"id", step="resize")]
+    >>> memberships_of(b"".join(map(encode_membership, some))) == some
+    True
     """
     packed: bytes = fdb_tuple.pack(membership)
     return packed
 
 
-def decode_membership(batch: bytes) -> Membership:
-    """Return what the field of the header says."""
-    return Membership(*fdb_tuple.unpack(batch))
+def memberships_of(batch: bytes) -> list[Membership]:
+    """Return the batches that the header of a job names."""
+    fields = iter(fdb_tuple.unpack(batch))
+    return [Membership(*each) for each in zip(*[fields] * len(Membership._fields))]
+
+
+def may_be_member(item: object) -> bool:
+    """Return false if an item that was claimed is known to count in no batch."""
+    metadata = getattr(item, "metadata", None)
+    return metadata is not NO_HEADER and not (metadata and not Header(*metadata).batch)
 
 
 def with_counts(payload: bytes, counts: BatchCounts) -> bytes:

@@ -270,17 +270,17 @@ class Space(IntEnum):
     BATCHES = (
         36,
         (
-            "(36, 0, ref)",
-            "(on dead, stage, cancelled): the batch at whose end the item that had this ref first "
-            "is ready",
-            "opening, closing and cancelling a batch",
+            "(36, 0, id)",
+            "the batch, as `StoredBatch`; its id is the first ref of the item that waits for it, "
+            "or random if a step does",
+            "opening, closing and cancelling a batch, push, a step of a job",
         ),
         (
-            "(36, 1, ref)",
+            "(36, 1, id)",
             "its jobs that were pushed, done, dead and cancelled, each in 8 bytes",
             "push, and every end of a job of a batch",
         ),
-        ("(36, 2, ref, 0 or 1, number)", "never written, only conflicted on", "ack, nack, sweep"),
+        ("(36, 2, id, 0 or 1, number)", "never written, only conflicted on", "ack, nack, sweep"),
     )
 
 

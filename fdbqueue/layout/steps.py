@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
-StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait"]
-"""The kind of a step: a call of a function, in a transaction or not, a sleep, or a wait for a
-signal."""
+StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
+"""The kind of a step: a call of a function, in a transaction or not, a sleep, a wait for a signal,
+or another job."""
 
 StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
 """How a step has ended; while it is waiting, the job goes on with it later."""
@@ -28,7 +28,7 @@ class StoredStep(NamedTuple):
         ended_at: When it ended; `None` until then.
         failures: How often its function has failed.
         due: When the job goes on at the latest, if it sleeps or waits; `None` for never.
-        key: The key of the signal that it waits for; the id of the job that it has pushed.
+        key: The key of the signal that it waits for, or the id of the job that it runs.
         error: Why it failed last, or `None`.
         value: Its result as JSON, once it is done.
         number: How many steps of the job were stored before it.

@@ -85,8 +85,8 @@ class Header(NamedTuple):
         blocks: Whether the next tick of that schedule waits until the item has ended.
         steps: The number of steps of the job that are stored.
         waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
-        batch: What its batch is, as `Membership`; empty if the item waits, or has waited, for a
-            batch to end; `None` without a batch.
+        batch: The batches in which it counts when it ends, as `Membership`; empty for none.
+        awaits: Whether it waits, or has waited, for a batch to end, whose id is its first position.
     """
 
     attempts: int = 0
@@ -102,7 +102,8 @@ class Header(NamedTuple):
     blocks: bool = False
     steps: int = 0
     waits: bytes = b""
-    batch: bytes | None = None
+    batch: bytes = b""
+    awaits: bool = False
 
     @property
     def unique_key(self) -> str | None:
@@ -116,7 +117,7 @@ class Header(NamedTuple):
 
     def counted(self) -> Header:
         """Return the header of an item that returns after its batch has counted its end."""
-        return self._replace(batch=None) if self.batch else self
+        return self._replace(batch=b"") if self.batch else self
 
 
 NO_HEADER = Header()
@@ -148,7 +149,7 @@ def with_header(header: Header, value: bytes) -> bytes:
         size = _WITH_KEY
     if header.schedule:
         size = _WITH_SCHEDULE
-    if header.steps or header.batch is not None:
+    if header.steps or header.batch or header.awaits:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Level
 from fdbqueue.layout.values import Header, encode_metadata, with_header
 from fdbqueue.operations.done import DoneItems
-from fdbqueue.operations.ends.ends import REMOVED, End
+from fdbqueue.operations.ends.ends import REMOVED
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -103,8 +104,7 @@ class Changes:
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
         # Its steps are not those of a position, and stay; so does the batch that it waits for.
-        batch = item.header.batch or None
-        header = item.header._replace(steps=0, waits=b"", batch=batch)
+        header = item.header._replace(steps=0, waits=b"", awaits=False)
         bare = self._items.levels.item(item.key, with_header(header, item.content))
         self._delete(tr, now, found._replace(item=bare), None)
         if state == "dead":

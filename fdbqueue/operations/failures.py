@@ -7,6 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
+from fdbqueue.layout.batches import End
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     ClaimedItem,
@@ -18,7 +19,7 @@ from fdbqueue.layout.values import (
     utc_time,
     with_header,
 )
-from fdbqueue.operations.ends.ends import End, note_end
+from fdbqueue.operations.ends.ends import note_end
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,

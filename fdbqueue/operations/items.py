@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
+from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
@@ -30,7 +31,8 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.ends.ends import End, note_end
+from fdbqueue.operations.ends.batches import clear_batch
+from fdbqueue.operations.ends.ends import note_end
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
@@ -615,9 +617,8 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
         tr.clear_range(*layout.range_of(layout.steps_prefix(position)))
     if header.waits:
         tr.clear(layout.signal_waits + header.waits)
-    if header.batch == b"":
-        tr.clear(layout.batches + (header.origin or position))
-        tr.clear(layout.batch_counts + (header.origin or position))
+    if header.awaits:
+        clear_batch(tr, layout, header.origin or position)
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

@@ -10,6 +10,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
+from fdbqueue.layout.batches import End
 from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import (
@@ -26,7 +27,7 @@ from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.done import Done, DoneItems
-from fdbqueue.operations.ends.ends import End, note_end
+from fdbqueue.operations.ends.ends import note_end
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import (
     Items,
@@ -120,7 +121,8 @@ class AckRequest(NamedTuple):
     Attributes:
         claim: The claim.
         may_keep: False if the queue is known to keep no done items.
-        returned: What the handler returned, as JSON, or `None`.
+        returned: What the handler returned, as JSON, or `None`; in a queue that keeps no done
+            items, only if another job waits for it.
         discarded: Why the items are discarded; `None` if they are done.
         log: The lines that the handler has logged.
         cancelled: Whether the items are cancelled instead of done or discarded.
@@ -140,10 +142,10 @@ class AckRequest(NamedTuple):
         An item that is kept as done is written once more, with its log and what its handler
         returned. The item and the latter have up to 90,000 bytes.
         """
-        n = len(self.claim)
+        n, returned = len(self.claim), len(self.returned or b"")
         if not self.may_keep:
-            return n
-        return n * (_KEPT_SIZE + (len(self.returned or b"") + len(self.log)) // _RETURNED_BYTES)
+            return n * (1 + returned // _RETURNED_BYTES)
+        return n * (_KEPT_SIZE + (returned + len(self.log)) // _RETURNED_BYTES)
 
 
 class Leases:

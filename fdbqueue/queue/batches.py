@@ -16,8 +16,8 @@ from fdbqueue.errors import PayloadTooLarge, QueueFull
 from fdbqueue.layout.batches import (
     Membership,
     StoredBatch,
-    decode_membership,
     encode_membership,
+    memberships_of,
 )
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.values import NEVER, Header
@@ -95,6 +95,21 @@ class Members(NamedTuple):
         return new_items(store_of(self.queue), values, priorities, delay, at, headers)
 
 
+def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any) -> bytes:
+    """Return what the header of an item of a queue says of a batch of the queue `owner`."""
+    subspace = b"" if queue.subspace.key() == owner else owner
+    return encode_membership(Membership(subspace, id, **fields))
+
+
+def push_members(tr: Transaction, queue: BaseQueue[Any], new: list[NewItem]) -> list[Item[Any]]:
+    """Push items of a batch; return each of them, or the one that has its unique key already.
+
+    Raises:
+        QueueFull: The queue has no room for them.
+    """
+    return drive(store_of(queue).push(tr, new, raises=True))
+
+
 _Member: TypeAlias = tuple[PriorityQueue[Any], NewItem]
 
 
@@ -132,7 +147,7 @@ class Batches:
             PayloadTooLarge: The value has more than 80,000 bytes.
             QueueFull: The queue is full.
         """
-        header = Header(batch=b"")
+        header = Header(awaits=True)
         (new,) = new_items(self._store, [value], [priority], None, None, [header])
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
@@ -164,8 +179,7 @@ class Batches:
         position, own = self._position(id), self._layout.subspace.key()
         members: list[_Member] = []
         for each in pushes:
-            there = b"" if each.queue.subspace.key() == own else own
-            batch = encode_membership(Membership(there, position, on_dead == "cancel"))
+            batch = membership_in(each.queue, own, position, cancels=on_dead == "cancel")
             members += zip(repeat(each.queue), each.items(batch))
         for some in _transactions(members):
             change_once(self._queue, db, partial(self._push, id=id, members=some))
@@ -173,9 +187,7 @@ class Batches:
     def _push(self, tr: Transaction, id: str, members: list[_Member]) -> bool:
         n = 0
         for queue, group in groupby(members, itemgetter(0)):
-            new = [item for _, item in group]
-            items = drive(store_of(queue).push(tr, new, raises=True))
-            n += sum(item.is_new for item in items)
+            n += sum(each.is_new for each in push_members(tr, queue, [new for _, new in group]))
         count_pushed(tr, self._layout, self._position(id), id, n)
         return True
 
@@ -216,13 +228,14 @@ class Batches:
 
 
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
-    """Return whether an item that was claimed is not to begin, because its batch is cancelled.
+    """Return whether an item that was claimed is not to begin, because of a batch.
 
-    Cost: a read, if the item is in a batch that a dead letter cancels; otherwise none.
+    Cost: a read, if a dead letter cancels the batch of the item, or if the item has waited for
+    others; otherwise none.
     """
-    batch = Header(*item.metadata).batch
-    membership = decode_membership(batch) if batch else None
-    if membership is None or not membership.cancels:
+    header = Header(*item.metadata)
+    if not (header.awaits or any(each.cancels for each in memberships_of(header.batch))):
         return False
-    layout = store_of(queue).layout
-    return read(db, lambda tr: is_cancelled(tr, layout, membership))
+    store = store_of(queue)
+    first = store.codec.reference(item)
+    return read(db, lambda tr: is_cancelled(tr, store.layout, header, first))

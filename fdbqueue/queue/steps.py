@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
@@ -103,6 +104,9 @@ KEPT = "30d"
 """How long a signal is kept by default."""
 
 _MAX_SECONDS = 10**10
+
+PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[str]]
+"""A function that pushes the jobs of steps with these numbers, and returns their ids."""
 
 
 class JobSteps(Generic[V]):
@@ -288,7 +292,7 @@ class ClaimedSteps:
 
         def body(tr: Transaction, now: int) -> None:
             steps = [*self._unstored, NamedStep(name, step)]
-            self._store.steps.suspend(tr, now, self._claim, steps)
+            self._store.steps.suspend(tr, now, self._claim, steps, step.due)
 
         self._store.change(self._db, body, _always)
         self.is_suspended = True
@@ -304,6 +308,33 @@ class ClaimedSteps:
         ended = self._store.change(self._db, body, _always)
         self._unstored.clear()
         self.is_suspended = ended is None
+        return ended
+
+    @property
+    def owner(self) -> bytes:
+        """The prefix of the queue of the job."""
+        return self._store.layout.subspace.key()
+
+    def run(self, names: list[str], batch: bytes, push: PushChildren) -> list[StoredStep] | None:
+        """Return the steps that run other jobs if all have ended; otherwise suspend the job.
+
+        Args:
+            names: The names of the steps.
+            batch: The id of a new batch.
+            push: Pushes the jobs of the steps with these numbers for the batch, as part of the
+                transaction that stores the steps; returns their ids.
+        """
+
+        def body(tr: Transaction, now: int) -> list[StoredStep] | None:
+            push_in = partial(push, tr)
+            return self._store.steps.run(
+                tr, now, self._claim, self._unstored, names, batch, push_in
+            )
+
+        ended = self._store.change(self._db, body, _always)
+        self.is_suspended = ended is None
+        if ended is not None and self._left is not None:
+            self._left -= len(ended)
         return ended
 
     def _put(self, tr: Transaction, now: int, step: NamedStep) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Claim, Duration, Progress, Transaction
+from fdbqueue.worker.steps.children import Child, ChildJob, first_error_or, gathered
+from fdbqueue.worker.steps.errors import ChildFailed
 from fdbqueue.worker.steps.steps import (
     AioSteps,
     JsonResults,
@@ -341,6 +343,73 @@ class Context:
             kwargs: Its keyword arguments.
         """
         return Stepper(self._plans, Options()).commit(name, function, *args, **kwargs)
+
+    def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Push another job, suspend this one until that has ended, and return its result.
+
+        The other job is pushed in the transaction that stores the step, and its result is stored in
+        the step by the transaction that ends it. It may be in the same queue: no worker is held.
+        Its attempts, delays and time-outs are its own. If this job is cancelled, it runs all the
+        same.
+
+        Args:
+            name: The name of the step.
+            job: The job, or what its `using` returned, without a transaction.
+            args: The arguments of its function, by position.
+            kwargs: The arguments of its function, by name.
+
+        Raises:
+            ChildFailed: The other job has died, was discarded or cancelled, or has expired.
+            ChildNotPushed: An unfinished job has its unique key.
+            InvalidArguments: The function does not take these arguments.
+            QueueFull: Its queue is full.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context
+            >>> app = App("memory:")
+            >>> @app.job(name="square")
+            ... def square(number: int) -> int:
+            ...     return number * number
+            >>> @app.job(name="sum")
+            ... def sum_of_squares(context: Context, numbers: list[int]) -> int:
+            ...     one = context.run("one", square, 1)
+            ...     return one + sum(context.gather("squares", map(square.bind, numbers)))
+            >>> handle = sum_of_squares.push([2, 3])
+            >>> _ = app.work(drain=True)
+            >>> handle.result()
+            14
+        """
+        results = drive(self._plans.run({name: job.bind(*args, **kwargs)}))
+        result: _R = first_error_or(results)[0]
+        return result
+
+    @overload
+    def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
+    ) -> list[_R]: ...
+
+    @overload
+    def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
+    ) -> list[_R | ChildFailed]: ...
+
+    def gather(
+        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
+    ) -> list[Any]:
+        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
+
+        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
+
+        Args:
+            name: The beginning of the names of the steps.
+            jobs: Up to 1,000 jobs with arguments, each of them a `Job.bind`.
+            return_errors: True to return errors together with the results.
+
+        Raises:
+            ChildFailed: One of the jobs has failed; it is raised once all have ended.
+        """
+        results = drive(self._plans.run(gathered(name, jobs)))
+        return results if return_errors else first_error_or(results)
 
     def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
         """Return a way to run steps with options.

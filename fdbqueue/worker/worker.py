@@ -22,6 +22,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
+from fdbqueue.layout.batches import may_be_member
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
@@ -413,7 +414,8 @@ class Worker:
         try:
             with in_span(), call.around():
                 try:
-                    returned = self._encoded(call, self._handler.run(call, observer=job))
+                    ran = self._handler.run(call, observer=job)
+                    returned = self._encoded(call, job.claim.item, ran)
                 except futures.CancelledError:
                     if job.told_after is None:
                         raise
@@ -505,8 +507,8 @@ class Worker:
         except BaseException as failure:  # others share the acknowledgement
             self._fail(failure)
 
-    def _encoded(self, call: Call, returned: object) -> bytes | None:
-        if not self._stores_results:
+    def _encoded(self, call: Call, item: Any, returned: object) -> bytes | None:
+        if not (self._stores_results or may_be_member(item)):
             return None
         try:
             return validate_result(call.encode(returned))
@@ -535,7 +537,7 @@ class Worker:
             returned = None
             try:
                 with in_span(), call.around():
-                    returned = self._encoded(call, self._handler.run(call, tr))
+                    returned = self._encoded(call, claim.item, self._handler.run(call, tr))
             finally:
                 seconds = time.monotonic() - began
                 note(seconds)

@@ -10,8 +10,8 @@ import pytest
 import fdbqueue
 from fdbqueue import App, PriorityQueue
 from fdbqueue.jobs import Context, Discard
+from fdbqueue.layout.batches import End
 from fdbqueue.operations.ends import ends
-from fdbqueue.operations.ends.ends import End
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import Transaction
 from tests.support.leases import come_due, expire, lapse

@@ -1,7 +1,9 @@
 """Batches of jobs within a transaction: the one that ends the last job makes another item ready.
 
-The item exists from the beginning, as a delayed one that is never due. Its first position is the id
-of the batch. The jobs of the batch may be in any queue; their headers name the batch.
+The item is a delayed one that is never due. Either it follows the jobs of the batch, exists from
+the beginning, and its first position is the id of the batch; or it is a job that waits for others
+in one of its steps, which gets their results. The jobs of the batch may be in any queue; their
+headers name the batch.
 
 A batch has two rows. The definition changes when the batch closes, is cancelled or, if it is to be
 so, when a job has died. The counts of jobs that were pushed and have ended change by atomic adds
@@ -14,19 +16,27 @@ import hashlib
 
 from fdbqueue.layout.batches import (
     BatchCounts,
+    BatchKind,
+    End,
     Ending,
-    Membership,
     StoredBatch,
     decode_batch,
     decode_counts,
-    decode_membership,
     encode_batch,
     encode_counts,
+    memberships_of,
     with_counts,
 )
 from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_metadata, encode_metadata, header_of, with_header
+from fdbqueue.layout.steps import decode_step, encode_step
+from fdbqueue.layout.values import (
+    Header,
+    decode_metadata,
+    encode_metadata,
+    header_of,
+    with_header,
+)
 from fdbqueue.operations.slots import Places
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import ReadTransaction, Transaction
@@ -40,6 +50,16 @@ _COUNTED: dict[Ending, BatchCounts] = {
     "removed": BatchCounts(cancelled=1),
     "expired": BatchCounts(cancelled=1),
 }
+
+_FAILED: dict[Ending, str] = {
+    "discarded": "the job was discarded",
+    "popped": "the job was popped",
+    "dead": "the job became a dead letter",
+    "cancelled": "the job was cancelled",
+    "removed": "the job was cancelled",
+    "expired": "the job has expired",
+}
+"""The errors of steps whose jobs have not returned a result, unless the end has an error."""
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
@@ -59,6 +79,20 @@ def get_counts(tr: ReadTransaction, layout: Layout, position: bytes) -> BatchCou
 def put_batch(tr: Transaction, layout: Layout, position: bytes, batch: StoredBatch) -> None:
     """Store the definition of a batch."""
     tr[layout.batches + position] = encode_batch(batch)
+
+
+def begin_closed(
+    tr: Transaction, layout: Layout, id: bytes, batch: StoredBatch, pushed: int
+) -> None:
+    """Store a batch whose number of jobs is known from the beginning."""
+    put_batch(tr, layout, id, batch._replace(stage="closed"))
+    tr[layout.batch_counts + id] = encode_counts(BatchCounts(pushed=pushed))
+
+
+def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
+    """Delete the rows of a batch."""
+    tr.clear(layout.batches + id)
+    tr.clear(layout.batch_counts + id)
 
 
 def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
@@ -87,36 +121,65 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
 
 
 def end_job(
-    tr: Transaction, own: Layout, now: int, batch: bytes, ended_at: bytes, outcome: Ending
+    tr: Transaction, own: Layout, now: int, batches: bytes, ended_at: bytes, end: End
 ) -> None:
-    """Count the end of a job of a batch; if it is the last one, make the item ready.
+    """Count the end of a job in its batches; where it is the last one, make the item ready.
 
     Args:
         tr: The transaction that ends the job.
         own: The layout of the queue of the job.
         now: The time in milliseconds since 1970.
-        batch: What the header of the job says of its batch.
+        batches: The batches, as its header names them.
         ended_at: The position of the job.
-        outcome: How it has ended.
+        end: How it has ended.
     """
-    membership = decode_membership(batch)
-    layout, position = membership.layout(own), membership.position
-    stored = get_batch(tr, layout, position)
-    if stored is None:  # its item was cancelled
+    ended = _COUNTED[end.outcome]
+    for membership in memberships_of(batches):
+        layout, id = membership.layout(own), membership.id
+        batch = get_batch(tr, layout, id)
+        if batch is None:  # its item was cancelled
+            continue
+        if membership.step:
+            _store_result(tr, layout, now, batch.job, membership.step, end)
+        is_wrong = not ended.done if batch.kind == "after" else ended.dead
+        if is_wrong and batch.on_dead == "cancel" and not batch.cancelled:
+            batch = batch._replace(cancelled=True)
+            put_batch(tr, layout, id, batch)
+        is_last = batch.stage != "open" and _end_one(tr, layout, now, id, batch, ended, ended_at)
+        if is_last and batch.kind == "run":
+            clear_batch(tr, layout, id)
+        else:
+            tr.add(layout.batch_counts + id, encode_counts(ended))
+
+
+def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
+    """Return whether a batch does not let an item begin, given its header and first position.
+
+    Either the batch is cancelled that it is a job of, or it waited for one that was.
+    """
+    batches = [each for each in memberships_of(header.batch) if each.cancels]
+    # Start all reads before waiting for the first.
+    reads = [tr[each.layout(own).batches + each.id] for each in batches]
+    awaited = get_batch(tr, own, first) if header.awaits else None
+    if awaited is not None and awaited.kind == "after" and awaited.cancelled:
+        return True
+    return any(read.value is None or decode_batch(read.value).cancelled for read in reads)
+
+
+def _store_result(
+    tr: Transaction, layout: Layout, now: int, job: bytes, step: str, end: End
+) -> None:
+    """Store how a job has ended in the step that waits for it."""
+    key = layout.step_key(job, step)
+    value = tr[key].value
+    if value is None:  # the job that waited was cancelled
         return
-    if outcome == "dead" and stored.on_dead == "cancel" and not stored.cancelled:
-        stored = stored._replace(cancelled=True)
-        put_batch(tr, layout, position, stored)
-    ended = _COUNTED[outcome]
-    if stored.stage != "open":
-        _end_one(tr, layout, now, position, stored, ended, ended_at)
-    tr.add(layout.batch_counts + position, encode_counts(ended))
-
-
-def is_cancelled(tr: ReadTransaction, own: Layout, membership: Membership) -> bool:
-    """Return whether a job of this batch that has not begun is not to begin."""
-    batch = get_batch(tr, membership.layout(own), membership.position)
-    return batch is None or batch.cancelled
+    known = decode_step(value)
+    if end.outcome == "done":
+        known = known._replace(state="done", value=end.returned or b"null")
+    else:
+        known = known._replace(state="failed", error=end.error or _FAILED[end.outcome])
+    tr[key] = encode_step(known._replace(ended_at=now))
 
 
 def _end_one(
@@ -127,8 +190,11 @@ def _end_one(
     batch: StoredBatch,
     ended: BatchCounts,
     seed: bytes = b"",
-) -> None:
+) -> bool:
     """Take a place for an end in a batch that is not open, or make its item ready if it is last.
+
+    Return whether it is. A batch that is closed from the beginning, with the number of its jobs,
+    has ended its own part.
 
     The batch itself counts as one more job, which ends when it is closed. So with P jobs there are
     T = P + 1 ends, and this function is called in the transaction of each one that commits after
@@ -147,8 +213,8 @@ def _end_one(
     counts = get_counts(tr.snapshot, layout, position)
     seen = counts.ended + (batch.stage == "closed")
     if seen == counts.pushed:
-        _make_ready(tr, layout, now, position, counts.plus(ended))
-        return
+        _make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
+        return True
     number = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
 
     def choose(begin: int, end: int) -> int:
@@ -157,12 +223,18 @@ def _end_one(
         return begin + number % (end - begin)
 
     _PLACES.take(tr, layout.batch_places + position, seen, counts.pushed, 1, choose)
+    return False
 
 
 def _make_ready(
-    tr: Transaction, layout: Layout, now: int, position: bytes, counts: BatchCounts
+    tr: Transaction,
+    layout: Layout,
+    now: int,
+    position: bytes,
+    kind: BatchKind,
+    counts: BatchCounts,
 ) -> None:
-    """Let the item of a batch be due now, with the counts as arguments."""
+    """Let the item that waits for a batch be due now; one that follows it gets the counts."""
     stored = tr[layout.delayed + position].value
     if stored is None:
         moved = tr[layout.moved + position].value
@@ -172,7 +244,8 @@ def _make_ready(
         position = moved
     (due,), value = decode_metadata(stored)
     header, payload = header_of(value)
-    value = with_header(header, with_counts(payload, counts))
+    if kind == "then":
+        value = with_header(header, with_counts(payload, counts))
     tr.clear(layout.timer_key(layout.dues, due, position))
     tr[layout.delayed + position] = encode_metadata((now,), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""

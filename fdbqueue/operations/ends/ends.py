@@ -16,29 +16,15 @@ cleared end its items. A dead letter that is retried can end again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from fdbqueue.layout.batches import Ending
+from fdbqueue.layout.batches import End
 from fdbqueue.layout.values import HEADER_MARK, Header, header_of
 from fdbqueue.operations.ends.batches import end_job
 from fdbqueue.types import Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
-
-
-class End(NamedTuple):
-    """The end of an item.
-
-    Attributes:
-        outcome: How it ended.
-        returned: What its handler returned, as JSON, or `None`.
-        error: Why it was discarded or became a dead letter, if that is known.
-    """
-
-    outcome: Ending
-    returned: bytes | None = None
-    error: str | None = None
 
 
 REMOVED, EXPIRED, POPPED = End("removed"), End("expired"), End("popped")
@@ -66,4 +52,4 @@ def _follow(
 ) -> None:
     """Do what follows from the end of an item with a header."""
     if header.batch:
-        end_job(tr, items.layout, now, header.batch, position, end.outcome)
+        end_job(tr, items.layout, now, header.batch, position, end)

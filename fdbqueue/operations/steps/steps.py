@@ -7,8 +7,10 @@ waits for it, and makes the item ready.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from fdbqueue.layout.batches import StoredBatch
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL
@@ -24,6 +26,7 @@ from fdbqueue.layout.steps import (
 )
 from fdbqueue.layout.values import NEVER, ClaimedItem, header_of, with_header
 from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.ends.batches import begin_closed
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import Extension, Leases
 from fdbqueue.types import Claim, ReadTransaction, Transaction
@@ -90,14 +93,14 @@ class DurableSteps:
         now: int,
         claim: Claim,
         steps: list[NamedStep],
+        due: int | None,
         wait: bytes = b"",
     ) -> None:
-        """Store steps of a claimed job, the last of which waits, and end the claim until then.
+        """Store steps of a claimed job, and end the claim until the job is due; `None` for never.
 
         A job that was cancelled ends instead. `wait` is the signal that it waits for.
         """
         position, item = self._leases.claimed(tr, claim)
-        due = steps[-1].stored.due
         change = _unchanged
         if header_of(item.value)[0].cancelled is None:
             change = partial(_suspended, added=self._put(tr, position, item, steps), wait=wait)
@@ -148,7 +151,53 @@ class DurableSteps:
             tr.clear(layout.signal_waits + wait)
             self.store(tr, now, extension, [*others, NamedStep(name, ended)], lease=lease)
             return ended
-        self.suspend(tr, now, claim, [*others, NamedStep(name, waiting)], wait)
+        self.suspend(tr, now, claim, [*others, NamedStep(name, waiting)], waiting.due, wait)
+        return None
+
+    def run(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        steps: list[NamedStep],
+        names: list[str],
+        batch: bytes,
+        push: Callable[[list[int]], list[str]],
+    ) -> list[StoredStep] | None:
+        """Return the steps that run other jobs; push those that are missing, and suspend the job.
+
+        Each of the jobs stores its end in its step, and the last one makes this job ready: they are
+        a batch.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            claim: The claim of the job.
+            steps: Other steps to store.
+            names: The names of the steps.
+            batch: The id of a new batch.
+            push: Pushes the jobs of the steps with these numbers for the batch; returns their ids.
+
+        Returns:
+            The steps, if all of the jobs have ended, or if a step does something else; `None` if
+            this job is suspended.
+        """
+        position, item = self._leases.claimed(tr, claim)
+        reads = [tr[self._layout.step_key(position, name)] for name in names]
+        known = [None if each.value is None else decode_step(each.value) for each in reads]
+        stored = [step for step in known if step is not None]
+        ended = [step for step in stored if step.state != "waiting"]
+        if len(ended) == len(names) or any(step.kind != "run" for step in stored):
+            return stored
+        missing = [number for number, step in enumerate(known) if step is None]
+        if missing:
+            first = header_of(item.value)[0].origin or position
+            definition = StoredBatch("continue", kind="run", job=first)
+            begin_closed(tr, self._layout, batch, definition, len(missing))
+            for number, id in zip(missing, push(missing)):
+                step = StoredStep("run", "waiting", now, key=id)
+                steps = [*steps, NamedStep(names[number], step)]
+        self.suspend(tr, now, claim, steps, None)
         return None
 
     def _put(

@@ -4,7 +4,31 @@ from __future__ import annotations
 
 from fdbqueue.errors import FdbqueueError
 
-__all__ = ["DuplicateStep", "StepChanged", "StepFailed", "WaitTimedOut"]
+__all__ = [
+    "ChildFailed",
+    "ChildNotPushed",
+    "DuplicateStep",
+    "StepChanged",
+    "StepFailed",
+    "WaitTimedOut",
+]
+
+
+class ChildNotPushed(FdbqueueError):
+    """A job that a step was to run, but whose unique key an unfinished job has. Nothing was pushed.
+
+    Attributes:
+        name: The name of the step.
+        id: The id of the job that has the key.
+    """
+
+    def __init__(self, name: str, id: str) -> None:
+        self.name = name
+        self.id = id
+        super().__init__(
+            f"the job of the step {name!r} was not pushed: its unique key is that of the job {id}, "
+            "which has not ended; run it without a key, with job.using(unique=False)"
+        )
 
 
 class DuplicateStep(FdbqueueError, ValueError):
@@ -53,6 +77,23 @@ class StepFailed(FdbqueueError):
         self.name = name
         self.error = error
         super().__init__(f"the step {name!r} has failed: {error}")
+
+
+class ChildFailed(StepFailed):
+    """A step whose job has died, was discarded or cancelled, or has expired.
+
+    If the job that waits for it does not catch this, it becomes a dead letter: another attempt
+    would find the same. To run the other job once more, retry the dead letter from the step.
+
+    Attributes:
+        name: The name of the step.
+        error: Why the job has failed.
+        id: The id of the job that has failed.
+    """
+
+    def __init__(self, name: str, error: str | None, id: str) -> None:
+        super().__init__(name, error)
+        self.id = id
 
 
 class WaitTimedOut(FdbqueueError):

@@ -7,10 +7,20 @@ import contextvars
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from concurrent import futures
 from functools import partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, TimedOut, error_classes, error_text
@@ -19,7 +29,14 @@ from fdbqueue.queue.arguments import validate_key, validate_result, validate_sec
 from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended
-from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged, StepFailed, WaitTimedOut
+from fdbqueue.worker.steps.children import Child, ChildJob, Pushes, first_error_or, gathered
+from fdbqueue.worker.steps.errors import (
+    ChildFailed,
+    DuplicateStep,
+    StepChanged,
+    StepFailed,
+    WaitTimedOut,
+)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -278,6 +295,36 @@ class Plans:
         sent_at = utc_time(found.ended_at or 0)
         return Signal(signal, found.key, json.loads(found.value), sent_at)
 
+    def run(self, children: Mapping[str, Child[Any]]) -> _Plan[list[Any]]:
+        """Suspend the job until others have ended; return the result or the error of each.
+
+        Args:
+            children: The other jobs by the names of their steps.
+        """
+        for name in children:
+            self._take_name(name)
+        pushes = Pushes(self._claimed.owner, children)
+        run = partial(self._claimed.run, pushes.names, pushes.batch, pushes.push)
+        ended: list[StoredStep] | None = yield _Blocking(run)
+        if ended is None:
+            raise Suspended(next(iter(children)))
+        results: list[Any] = []
+        for (name, child), step in zip(children.items(), ended):
+            if step.kind != "run":
+                raise StepChanged(name, step.kind, "run")
+            if step.state == "failed":
+                results.append(ChildFailed(name, step.error, step.key))
+            else:
+                results.append(child.decode_result(json.loads(step.value)))
+        return results
+
+    def _take_name(self, name: str) -> None:
+        """Raise `DuplicateStep` if the job has come to another step of this name."""
+        validate_key("the name of a step", name)
+        if name in self._names:
+            raise DuplicateStep(name)
+        self._names.add(name)
+
     def _found(self, name: str, kinds: tuple[StepKind, ...]) -> _Plan[StoredStep | None]:
         """Return the stored step of this name, or `None`.
 
@@ -286,10 +333,7 @@ class Plans:
             StepChanged: The stored step did something else.
             StepFailed: The step has failed, and an earlier run of the job went on all the same.
         """
-        validate_key("the name of a step", name)
-        if name in self._names:
-            raise DuplicateStep(name)
-        self._names.add(name)
+        self._take_name(name)
         found: StoredStep | None = yield _Blocking(partial(self._claimed.find, name))
         if found is None:
             return None
@@ -430,6 +474,31 @@ class AioSteps(AioStepper):
     ) -> Signal:
         """Suspend the job until a signal comes, as `Context.wait`."""
         return await drive_async(self._plans.wait(name, signal, key, timeout))
+
+    async def run(
+        self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Run another job and return its result, as `Context.run`."""
+        results = await drive_async(self._plans.run({name: job.bind(*args, **kwargs)}))
+        result: _R = first_error_or(results)[0]
+        return result
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
+    ) -> list[_R]: ...
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
+    ) -> list[_R | ChildFailed]: ...
+
+    async def gather(
+        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
+    ) -> list[Any]:
+        """Run other jobs at the same time and return their results, as `Context.gather`."""
+        results = await drive_async(self._plans.run(gathered(name, jobs)))
+        return results if return_errors else first_error_or(results)
 
     def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
         """Return a way to run steps with options, as `Context.using`."""

@@ -1,0 +1,95 @@
+"""The jobs that a job runs in its steps: pushed by the transaction that stores the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from fdbqueue.database.clock import uuids
+from fdbqueue.queue.batches import Members, membership_in, push_members
+from fdbqueue.types import Transaction
+from fdbqueue.worker.steps.errors import ChildFailed, ChildNotPushed
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+
+_MAX_GATHERED = 1_000
+
+
+class Child(Protocol[_R_co]):
+    """A job with its arguments; `Job.bind` returns one."""
+
+    @property
+    def members(self) -> Members:
+        """The item to push."""
+        ...
+
+    def decode_result(self, stored: Any) -> _R_co:
+        """Return its result, given the JSON form."""
+        ...
+
+
+class ChildJob(Protocol[_P, _R_co]):
+    """A job, perhaps with options of its push."""
+
+    def bind(self, *args: _P.args, **kwargs: _P.kwargs) -> Child[_R_co]:
+        """Return it with arguments."""
+        ...
+
+
+def gathered(name: str, children: Iterable[Child[_R]]) -> dict[str, Child[_R]]:
+    """Return jobs by the names of their steps."""
+    jobs = [*children]
+    if len(jobs) > _MAX_GATHERED:
+        raise ValueError(
+            f"gather runs up to {_MAX_GATHERED:,} jobs, not {len(jobs):,}; push a batch of them, "
+            "whose last one sends a signal to this job"
+        )
+    return {f"{name} {number}": job for number, job in enumerate(jobs)}
+
+
+def first_error_or(results: list[Any]) -> list[Any]:
+    """Return the results; raise the first error among them."""
+    for each in results:
+        if isinstance(each, ChildFailed):
+            raise each
+    return results
+
+
+class Pushes:
+    """The pushes of the jobs of some steps, as one batch.
+
+    Args:
+        owner: The prefix of the queue of the job that runs them.
+        children: The jobs by the names of their steps.
+    """
+
+    def __init__(self, owner: bytes, children: Mapping[str, Child[Any]]) -> None:
+        (self.batch,) = uuids(1)
+        self.names = [*children]
+        members = [child.members for child in children.values()]
+        self._queues = [each.queue for each in members]
+        headers = [
+            membership_in(queue, owner, self.batch, step=name)
+            for queue, name in zip(self._queues, self.names)
+        ]
+        self._new = [each.items(header)[0] for each, header in zip(members, headers)]
+
+    def push(self, tr: Transaction, numbers: list[int]) -> list[str]:
+        """Push the jobs of the steps with these numbers; return their ids.
+
+        Raises:
+            ChildNotPushed: An unfinished job has the unique key of one of them.
+            QueueFull: A queue has no room.
+        """
+        ids: list[str] = []
+        for queue, group in groupby(numbers, self._queues.__getitem__):
+            some = [*group]
+            new = [self._new[number] for number in some]
+            for number, item in zip(some, push_members(tr, queue, new)):
+                if not item.is_new:
+                    raise ChildNotPushed(self.names[number], item.id)
+                ids.append(item.id)
+        return ids
