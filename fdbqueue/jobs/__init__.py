@@ -26,6 +26,7 @@ from fdbqueue.jobs.errors import (
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
+from fdbqueue.queue.batches import TooManyFollowing
 from fdbqueue.queue.steps import TooManySteps, TooManyWaiting
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
@@ -58,6 +59,7 @@ __all__ = [
     "Snooze",
     "StepChanged",
     "StepFailed",
+    "TooManyFollowing",
     "TooManySteps",
     "TooManyWaiting",
     "UndecodableArguments",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.job import Call, Handle, Job, Pusher
+from fdbqueue.queue.arguments import validate_on_dead
 from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
 from fdbqueue.types import OnDead
 
@@ -84,8 +85,7 @@ class Batch(Generic[_R]):
     ) -> None:
         """Add many jobs, each of them what `Job.bind` returned; see `push`."""
         pusher = job.using() if isinstance(job, Job) else job
-        if pusher.has_transaction:
-            raise TypeError("a batch pushes in transactions of its own: leave out tr")
+        pusher.check_member()
         with self._guard:
             for call in calls:
                 self._collected.append((pusher, call))
@@ -153,8 +153,7 @@ def begin_batch(
     on_dead: OnDead,
 ) -> Batch[_R]:
     """Begin a batch; `App.batch` describes the arguments."""
-    if on_dead not in ("continue", "cancel"):
-        raise ValueError(f'on_dead is "continue" or "cancel", not {on_dead!r}')
+    validate_on_dead(on_dead)
     call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
     queue, priority = then.settings.queue, then.settings.priority
     item = Batches(app.queue(queue)).open(app.db, call.stored.value, priority, on_dead)

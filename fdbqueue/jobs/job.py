@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 from fdbqueue.errors import NoResult
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.queue.arguments import validate_scope, validate_unique
-from fdbqueue.queue.batches import Members
+from fdbqueue.queue.arguments import validate_on_dead, validate_scope, validate_unique
+from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.types import (
     Duration,
     Item,
     ItemInfo,
+    OnDead,
     State,
     StoredJob,
     Transactor,
@@ -52,6 +53,8 @@ class Settings:
         delay: The time until it is ready.
         at: The time at which it is ready.
         ttl: The time after which it expires.
+        after: The jobs that it follows.
+        on_dead: What happens if one of these is not done.
     """
 
     queue: str
@@ -64,6 +67,8 @@ class Settings:
     delay: Duration | None = None
     at: datetime | None = None
     ttl: Duration | None = None
+    after: Sequence[Handle[Any]] = ()
+    on_dead: OnDead = "cancel"
 
     def __post_init__(self) -> None:
         unique = self.unique
@@ -72,6 +77,9 @@ class Settings:
         elif not (unique is None or isinstance(unique, bool) or callable(unique)):
             raise TypeError(f"unique is a key, True, or a function of arguments, not {unique!r}")
         validate_scope(unique, self.unique_until, self.unique_for)
+        validate_on_dead(self.on_dead)
+        if self.after and (self.delay is not None or self.at is not None):
+            raise ValueError("give jobs to follow, or a delay or a time, not both")
 
 
 class Call(Generic[_Push, _Result]):
@@ -100,17 +108,18 @@ class Handle(Generic[_Result]):
 
     Attributes:
         id: The id of its item.
+        queue: The name of its queue.
         is_new: False if a push with a unique key stored nothing, because the job was there already.
     """
 
     def __init__(self, job: Job[Any, Any, Any, _Result], queue: str, item: Item[Any]) -> None:
         self._job = job
-        self._queue = queue
+        self.queue = queue
         self.id = item.id
         self.is_new = item.is_new
 
     def __repr__(self) -> str:
-        return f"<{self._job.name} {self.id} in {self._queue}>"
+        return f"<{self._job.name} {self.id} in {self.queue}>"
 
     def result(self, wait: Duration = 0) -> _Result:
         """Return what the function returned; wait for it.
@@ -123,7 +132,7 @@ class Handle(Generic[_Result]):
                 cancelled, or it is not kept any more.
         """
         app = self._job.app
-        stored = app.queue(self._queue).result(app.db, self.id, wait=wait)
+        stored = app.queue(self.queue).result(app.db, self.id, wait=wait)
         if stored is None and (info := self.info()) and info.outcome in ("discarded", "cancelled"):
             raise NoResult(self.id, info.outcome, info.error)
         result: _Result = self._job.arguments.decode_result(stored)
@@ -135,15 +144,15 @@ class Handle(Generic[_Result]):
         A job that waits is removed. One that runs is told (`Context.cancelled`), and does not run
         again, however it ends.
         """
-        return self._job.app.queue(self._queue).cancel(self._job.app.db, self.id)
+        return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
 
     def state(self) -> State | None:
         """Return the state of its item; `None` if it has left the queue."""
-        return self._job.app.queue(self._queue).state(self._job.app.db, self.id)
+        return self._job.app.queue(self.queue).state(self._job.app.db, self.id)
 
     def info(self) -> ItemInfo | None:
         """Return everything about its item; `None` if it has left the queue."""
-        return self._job.app.queue(self._queue).get(self._job.app.db, self.id)
+        return self._job.app.queue(self.queue).get(self._job.app.db, self.id)
 
 
 class Pusher(Generic[_Push, _Result]):
@@ -166,10 +175,10 @@ class Pusher(Generic[_Push, _Result]):
         """The name of the queue that it pushes to."""
         return self._settings.queue
 
-    @property
-    def has_transaction(self) -> bool:
-        """True if it pushes in a transaction of the caller."""
-        return self._tr is not None
+    def check_member(self) -> None:
+        """Raise `TypeError` if this pushes in a transaction of the caller, or after other jobs."""
+        if self._tr is not None or self._settings.after:
+            raise TypeError("a job of a batch or of a step is pushed without tr and after")
 
     def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
         """Return the job with arguments of its function; see `Job.bind`."""
@@ -200,17 +209,17 @@ class Pusher(Generic[_Push, _Result]):
         """
         app, queue = self._job.app, self._settings.queue
         tr = app.db if self._tr is None else self._tr
-        items = app.queue(queue).push_many(tr, **self.arguments(calls))
+        if self._settings.after:
+            others = [(app.queue(each.queue), each.id) for each in self._settings.after]
+            new = Members(app.queue(queue), self.arguments(calls))
+            items = push_after(tr, new, others, self._settings.on_dead)
+        else:
+            items = app.queue(queue).push_many(tr, **self.arguments(calls))
         return [Handle(self._job, queue, item) for item in items]
 
     def members(self, calls: Iterable[Call[_Push, _Result]]) -> Members:
-        """Return what to push for these calls, in a transaction of a batch or of a step.
-
-        Raises:
-            TypeError: This pushes in a transaction of the caller.
-        """
-        if self._tr is not None:
-            raise TypeError("the job is pushed in another transaction: leave out tr")
+        """Return what to push for these calls, in a transaction of a batch or of a step."""
+        self.check_member()
         return Members(self._job.app.queue(self.queue), self.arguments(calls))
 
     def arguments(self, calls: Iterable[Call[_Push, _Result]]) -> dict[str, Any]:
@@ -317,6 +326,8 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique: bool | str | None = None,
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
+        after: Iterable[Handle[Any]] | None = None,
+        on_dead: OnDead | None = None,
     ) -> Pusher[_Push, _Result]:
         """Return a way to push the job with options, or as part of a transaction.
 
@@ -331,10 +342,15 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
                 none: nothing is pushed while an unfinished job has it.
             unique_until: `"claimed"` if the key is free once a worker has the job.
             unique_for: For how long the key is not free, instead of `unique_until`.
+            after: Jobs of this app that have to end before it is ready; up to 100 may follow one.
+                Those that are not known any more have ended.
+            on_dead: `"cancel"`, the default: if one of these is not done, because it dies, is
+                cancelled or expires, the job is cancelled once all have ended. `"continue"`: it
+                runs all the same.
 
         Raises:
             InvalidUniqueKey: `unique` is not a key.
-            ValueError: `unique_until` and `unique_for` do not fit.
+            ValueError: `unique_until` and `unique_for` do not fit, or `after` and a delay.
         """
         given = {
             "queue": queue,
@@ -345,6 +361,8 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "unique": unique,
             "unique_until": unique_until,
             "unique_for": unique_for,
+            "after": None if after is None else [*after],
+            "on_dead": on_dead,
         }
         chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
         return Pusher(self, tr, replace(self.settings, **chosen))

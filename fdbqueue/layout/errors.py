@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdbqueue.errors import FdbqueueError
 
-__all__ = ["BatchClosed", "BatchNotFound", "TooManySteps", "TooManyWaiting"]
+__all__ = ["BatchClosed", "BatchNotFound", "TooManyFollowing", "TooManySteps", "TooManyWaiting"]
 
 
 class BatchClosed(FdbqueueError):
@@ -34,6 +34,23 @@ class BatchNotFound(FdbqueueError, LookupError):
         super().__init__(
             f"there is no batch {id}; its id is that of the job that it pushes at its end, and it "
             "is gone once that job is"
+        )
+
+
+class TooManyFollowing(FdbqueueError):
+    """A push after a job that as many others follow as may do so. Nothing was pushed.
+
+    Attributes:
+        id: The id of the job.
+        limit: The number of jobs and batches that may wait for one job.
+    """
+
+    def __init__(self, id: str, limit: int) -> None:
+        self.id = id
+        self.limit = limit
+        super().__init__(
+            f"{limit} jobs and batches wait for the job {id} already; push the others when it "
+            "ends, with context.at_end, or after one that follows it"
         )
 
 

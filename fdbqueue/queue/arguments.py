@@ -200,6 +200,15 @@ def validate_flag(name: str, flag: object) -> bool:
     raise ValueError(f"{name} is True or False, not {flag!r}")
 
 
+def validate_on_dead(on_dead: object) -> None:
+    """Raise `ValueError` unless a value is one of `OnDead`.
+
+    >>> validate_on_dead("cancel")
+    """
+    if on_dead not in ("continue", "cancel"):
+        raise ValueError(f'on_dead is "continue" or "cancel", not {on_dead!r}')
+
+
 def validate_client_name(name: object) -> str:
     """Return the name of a client; raise `ValueError` unless it is printable text.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
@@ -20,26 +20,33 @@ from fdbqueue.layout.batches import (
     memberships_of,
 )
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
+from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.ends.batches import (
+    begin_closed,
     close,
     count_pushed,
     get_batch,
     get_counts,
     is_cancelled,
+    join,
     put_batch,
 )
-from fdbqueue.operations.items import BATCH_BYTES, NewItem
+from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
 from fdbqueue.operations.push import ITEM_BYTES, PushRequest
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Database, Item, OnDead, ReadTransaction, Transaction
+from fdbqueue.types import Database, Item, OnDead, ReadTransaction, Transaction, Transactor
 
 _ARGUMENTS = (
     *("values", "priority", "delay", "at", "ttl"),
     *("unique", "unique_until", "unique_for"),
 )
+MAX_FOLLOWING = 100
+"""How many jobs and batches may wait for one job."""
+
+_UNFINISHED = ("ready", "delayed", "claimed")
 _MAX_VALUE = 80_000  # bytes of the item, which is stored again with the counts
 
 
@@ -225,6 +232,60 @@ class Batches:
 
     def _position(self, id: str) -> bytes:
         return self._store.codec.reference(id)
+
+
+def push_after(
+    tr: Transactor,
+    new: Members,
+    after: Iterable[tuple[BaseQueue[Any], str]],
+    on_dead: OnDead,
+) -> list[Item[Any]]:
+    """Push items that are ready once others have ended; `Job.using` describes it.
+
+    Args:
+        tr: A transaction or a database.
+        new: The items.
+        after: The queues and the ids of the others.
+        on_dead: What happens if one of them is not done.
+
+    Raises:
+        QueueFull: The queue has no room for them.
+        TooManyFollowing: Too many jobs and batches wait for one of the others.
+    """
+    store, owner = store_of(new.queue), new.queue.subspace.key()
+    items = new.items(b"")
+    others = {id: queue for queue, id in after}
+    references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
+
+    def body(tr: Transaction, now: int) -> list[Item[Any]]:
+        known = {id: store_of(others[id]).items.find(tr, references[id]) for id in others}
+        found = {id: item for id, item in known.items() if item is not None}
+        left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
+        is_cancelled = on_dead == "cancel" and any(map(_has_failed, found.values()))
+        if not (left or is_cancelled):
+            return push_members(tr, new.queue, items)
+        due = NEVER if left else None
+        waiting = [
+            item._replace(due=due, header=item.header._replace(awaits=True)) for item in items
+        ]
+        pushed = push_members(tr, new.queue, waiting)
+        ids = [store.codec.reference(item) for item in pushed if item.is_new]
+        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after")
+        for id in ids:
+            begin_closed(tr, store.layout, id, batch, len(left))
+        for other, item in left.items():
+            if len(memberships_of(item.item.header.batch)) + len(ids) > MAX_FOLLOWING:
+                raise TooManyFollowing(other, MAX_FOLLOWING)
+            queue = others[other]
+            batches = b"".join(membership_in(queue, owner, id) for id in ids)
+            join(tr, store_of(queue).layout, item, batches)
+        return pushed
+
+    return store_of(new.queue).change(tr, body, lambda _: True)
+
+
+def _has_failed(found: LocatedItem) -> bool:
+    return found.state == "dead" or (found.state == "done" and found.outcome == "cancelled")
 
 
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:

@@ -91,7 +91,7 @@ class Dead(Outcome):
 
 
 class BatchCancelled(Discard):
-    """The job ends as cancelled, because its batch is."""
+    """The job ends as cancelled, because its batch is, or because one was not done before it."""
 
     def __init__(self) -> None:
-        super().__init__("its batch was cancelled")
+        super().__init__("its batch was cancelled, or a job that it follows was not done")

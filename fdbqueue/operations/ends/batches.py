@@ -13,6 +13,7 @@ only, so that neither pushes nor ends conflict with each other.
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from fdbqueue.layout.batches import (
     BatchCounts,
@@ -32,7 +33,9 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     Header,
+    decode_claim,
     decode_metadata,
+    encode_claim,
     encode_metadata,
     header_of,
     with_header,
@@ -40,6 +43,9 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.slots import Places
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import ReadTransaction, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.operations.items import LocatedItem
 
 _COUNTED: dict[Ending, BatchCounts] = {
     "done": BatchCounts(done=1),
@@ -150,6 +156,23 @@ def end_job(
             clear_batch(tr, layout, id)
         else:
             tr.add(layout.batch_counts + id, encode_counts(ended))
+
+
+def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: bytes) -> None:
+    """Let a ready, delayed or claimed item count in more batches when it ends.
+
+    Whoever takes, ends or moves it meanwhile conflicts: they read its row.
+    """
+    header = found.item.header
+    value = with_header(header._replace(batch=header.batch + batches), found.item.content)
+    position = layout.position(found.key)
+    if found.state == "ready":
+        tr[found.key] = value
+    elif found.state == "delayed":
+        tr[layout.delayed + position] = encode_metadata((found.due,), value)
+    else:
+        claimed = decode_claim(tr[layout.claims + position].value or b"")
+        tr[layout.claims + position] = encode_claim(claimed._replace(value=value))
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:

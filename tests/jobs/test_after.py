@@ -1,0 +1,232 @@
+"""Jobs that follow others: they are ready once these have ended."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from fdbqueue.errors import error_classes
+from fdbqueue.jobs import App, Dead, Discard, Handle, Retry, TooManyFollowing
+from fdbqueue.queue import batches
+from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.types import Transaction
+
+
+class Jobs:
+    """Jobs that note that they ran; one kind fails."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self.app = app
+        self.ran: list[str] = []
+        app.queue(name).configure(app.db, keep=100)
+
+        @app.job(queue=name, name="note")
+        def note(what: str) -> str:
+            self.ran.append(what)
+            return what
+
+        @app.job(queue=name, name="end")
+        def end(*, done: int, dead: int, cancelled: int) -> None: ...
+
+        @app.job(queue=name, name="fail", retry=Retry(attempts=1))
+        def fail(outcome: str) -> None:
+            raise Dead("no") if outcome == "dead" else Discard("no need")
+
+        self.note = note
+        self.fail = fail
+        self.end = end
+
+    def work(self) -> list[str]:
+        """Run what is ready, and return which jobs have run since the beginning."""
+        self.app.work(drain=True)
+        return self.ran
+
+
+@pytest.fixture
+def jobs(app: App, name: str) -> Jobs:
+    return Jobs(app, name)
+
+
+def outcome(handle: Handle[Any]) -> str | None:
+    """Return how a job has ended, or its state."""
+    info = handle.info()
+    return None if info is None else info.outcome or info.state
+
+
+def has_conflict(tr: Transaction) -> bool:
+    """Return true if a transaction cannot be committed."""
+    try:
+        tr.commit().wait()
+    except error_classes() as error:
+        return bool(error.code == 1020)
+    return False
+
+
+def test_a_job_runs_once_all_jobs_before_it_have_ended(jobs: Jobs, name: str) -> None:
+    early = [jobs.note.using(priority=9).push(each) for each in "abc"]
+    last = jobs.note.using(priority=1, after=early).push("last")
+    after_last = jobs.note.using(queue=f"{name}-2", after=[last]).push("after last")
+    assert (last.state(), after_last.state()) == ("delayed", "delayed")
+    jobs.app.work(name, f"{name}-2", drain=True)
+    assert (sorted(jobs.ran[:3]), jobs.ran[3:]) == (["a", "b", "c"], ["last", "after last"])
+    assert outcome(last) == "done"
+
+
+def test_jobs_that_have_ended_or_are_not_known_hold_nothing_up(jobs: Jobs, name: str) -> None:
+    first, gone = jobs.note.push("first"), jobs.note.push("gone")
+    gone.cancel()
+    jobs.work()
+    follower = jobs.note.using(after=[first, gone]).push("next")
+    assert follower.state() == "ready"
+    assert jobs.note.using(after=[]).push("none").state() == "ready"
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "claimed"])
+def test_a_job_follows_one_in_any_state(jobs: Jobs, name: str, clock: Clock, state: str) -> None:
+    queue = jobs.app.queue(name)
+    first = jobs.note.using(delay="1h" if state == "delayed" else None).push("first")
+    claim = queue.claim(jobs.app.db) if state == "claimed" else None
+    assert first.state() == state
+    jobs.note.using(after=[first]).push("next")
+    assert first.state() == state
+    if claim is not None:
+        queue.ack(jobs.app.db, claim)
+    clock.advance("1h")
+    assert jobs.work() == (["next"] if claim else ["first", "next"])
+
+
+def test_a_claimed_job_that_returns_still_holds_up_the_next(jobs: Jobs, name: str) -> None:
+    queue = jobs.app.queue(name)
+    first = jobs.note.push("first")
+    claim = queue.claim(jobs.app.db)
+    follower = jobs.note.using(after=[first]).push("next")
+    queue.nack(jobs.app.db, claim)
+    assert follower.state() == "delayed"
+    assert jobs.work() == []
+    queue.retry(jobs.app.db, first.id)
+    assert jobs.work() == ["first", "next"]
+
+
+@pytest.mark.parametrize("end", ["dead", "discarded", "cancelled", "expired"])
+@pytest.mark.parametrize("on_dead", ["cancel", "continue"])
+def test_what_a_failure_means_for_the_jobs_that_follow(
+    jobs: Jobs, name: str, clock: Clock, end: str, on_dead: Any
+) -> None:
+    """A chain of three: the second and the third are cancelled, or run all the same."""
+    if end == "cancelled":
+        first: Handle[Any] = jobs.note.push("first")
+    elif end == "expired":
+        first = jobs.note.using(ttl="1h").push("first")
+    else:
+        first = jobs.fail.push(end)
+    second = jobs.note.using(after=[first], on_dead=on_dead).push("second")
+    third = jobs.note.using(after=[second], on_dead=on_dead).push("third")
+    if end == "cancelled":
+        first.cancel()
+    if end == "expired":
+        clock.advance("2h")
+    jobs.work()  # what expires makes the next one ready after this has looked for ready jobs
+    runs = on_dead == "continue" or end == "discarded"
+    assert jobs.work() == (["second", "third"] if runs else [])
+    expected = "done" if runs else "cancelled"
+    assert (outcome(second), outcome(third)) == (expected, expected)
+
+
+def test_a_job_that_follows_a_dead_letter_is_cancelled(jobs: Jobs) -> None:
+    dead, sound = jobs.fail.push("dead"), jobs.note.push("sound")
+    jobs.work()
+    follower = jobs.note.using(after=[dead, sound]).push("next")
+    all_the_same = jobs.note.using(after=[dead, sound], on_dead="continue").push("all the same")
+    assert jobs.work() == ["sound", "all the same"]
+    assert (outcome(follower), outcome(all_the_same)) == ("cancelled", "done")
+
+
+def test_a_job_waits_for_all_although_one_has_failed(jobs: Jobs, clock: Clock) -> None:
+    dead, late = jobs.fail.push("dead"), jobs.note.using(delay="1h").push("late")
+    follower = jobs.note.using(after=[dead, late]).push("next")
+    assert jobs.work() == []
+    assert follower.state() == "delayed"
+    clock.advance("1h")
+    assert jobs.work() == ["late"]
+    assert outcome(follower) == "cancelled"
+
+
+def test_many_are_pushed_after_others_in_the_callers_transaction(jobs: Jobs, name: str) -> None:
+    first = jobs.note.push("first")
+    tr = jobs.app.db.create_transaction()
+    followers = jobs.note.using(tr, after=[first]).push_many(map(jobs.note.bind, ["x", "y"]))
+    second = jobs.note.using(tr, after=[*followers, first]).push("second")
+    assert jobs.work() == ["first"]
+    tr.reset()  # not committed
+    del second
+    tr = jobs.app.db.create_transaction()
+    other = jobs.note.using(tr).push("other")
+    followers = jobs.note.using(tr, after=[other]).push_many(map(jobs.note.bind, ["x", "y"]))
+    jobs.note.using(tr, after=followers).push("second")
+    tr.commit().wait()
+    jobs.work()
+    assert jobs.ran[:2] == ["first", "other"]
+    assert (sorted(jobs.ran[2:4]), jobs.ran[4:]) == (["x", "y"], ["second"])
+
+
+def test_a_push_conflicts_with_the_end_of_a_job_before_it(jobs: Jobs, name: str) -> None:
+    """Either the push sees that it has ended, or the end sees the push: nothing waits for ever."""
+    queue = jobs.app.queue(name)
+    first = jobs.note.push("first")
+    claim = queue.claim(jobs.app.db)
+    tr = jobs.app.db.create_transaction()
+    jobs.note.using(tr, after=[first]).push("lost")
+    queue.ack(jobs.app.db, claim)
+    assert has_conflict(tr)
+
+
+@pytest.mark.parametrize("first", ["push", "claim", "pop"])
+def test_a_taker_and_a_push_after_the_item_conflict(jobs: Jobs, name: str, first: str) -> None:
+    queue = jobs.app.queue(name)
+    item = jobs.note.push("first")
+    takes, pushes = jobs.app.db.create_transaction(), jobs.app.db.create_transaction()
+    if first == "pop":
+        queue.pop(takes)
+    else:
+        queue.claim(takes)
+    jobs.note.using(pushes, after=[item]).push("next")
+    one, other = (pushes, takes) if first == "push" else (takes, pushes)
+    one.commit().wait()
+    assert has_conflict(other)
+
+
+def test_pushes_take_effect_once_although_answers_of_commits_are_lost(
+    app: App, name: str, rng: Random
+) -> None:
+    jobs = Jobs(app, name)
+    sound = app.db
+    app.bind(FaultyDatabase(sound, before=0.1, after=0.2, seed=rng.randrange(2**32)))
+    handles: list[Handle[str]] = []
+    for number in range(10):
+        before = rng.sample(handles, min(len(handles), rng.randrange(4)))
+        handles.append(jobs.note.using(after=before).push(str(number)))
+    jobs.work()
+    app.bind(sound)
+    assert sorted(jobs.work()) == [*map(str, range(10))]
+
+
+def test_mistakes(jobs: Jobs, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = jobs.note.push("first")
+    with pytest.raises(ValueError, match="jobs to follow, or a delay"):
+        jobs.note.using(after=[first], delay="1h")
+    wrong: Any = "stop"
+    with pytest.raises(ValueError, match='on_dead is "continue" or "cancel"'):
+        jobs.note.using(after=[first], on_dead=wrong)
+    with (
+        jobs.app.batch(then=jobs.end) as batch,
+        pytest.raises(TypeError, match="after"),
+    ):
+        batch.push(jobs.note.using(after=[first]), "x")
+    monkeypatch.setattr(batches, "MAX_FOLLOWING", 2)
+    for each in "xy":
+        jobs.note.using(after=[first]).push(each)
+    with pytest.raises(TooManyFollowing, match="2 jobs and batches wait for the job"):
+        jobs.note.using(after=[first]).push("z")
+    assert "z" not in jobs.work()
