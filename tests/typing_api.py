@@ -299,12 +299,20 @@ def steps_of_a_job(context: jobs.Context) -> None:
     context.step("no argument", note)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     context.commit("note", note, 3, n=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(context.wait("shipped", timeout="3d"), Signal)
+    assert_type(context.run("send", send, "ada@example.com", subject="hi"), int)
+    assert_type(context.run("fetch", fetch.using(priority=1), "https://example.com"), bytes)
+    assert_type(context.gather("send", [send.bind("a", subject="b")]), list[int])
+    some = context.gather("fetch", [fetch.bind("https://example.com")], return_errors=True)
+    assert_type(some, list[bytes | jobs.ChildFailed])
+    context.run("send", send, subject=7)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
 
 
 async def steps_of_a_coroutine(context: jobs.Context) -> None:
     assert_type(await context.aio.step("fetch", fetch_text, "https://example.com"), str)
     assert_type(await context.aio.step("count", len, "abc"), int)
     assert_type(await context.aio.commit("note", note, "target", n=3), int)
+    assert_type(await context.aio.run("fetch", fetch, "https://example.com"), bytes)
+    assert_type(await context.aio.gather("send", [send.bind("a", subject="b")]), list[int])
 
 
 @app.middleware
@@ -329,6 +337,8 @@ def declared_jobs(tr: Transaction) -> None:
     assert_type(batch.progress().done, int)
     assert_type(send.using(tr, delay="5m", priority=1).push("a", subject="b"), jobs.Handle[int])
     assert_type(send.push_many([send.bind("a", subject="b")]), list[jobs.Handle[int]])
+    after = [fetch.push("https://example.com")]
+    assert_type(send.using(after=after).push("a", subject="b"), jobs.Handle[int])
     assert_type(fetch.push("https://example.com").result(wait=10), bytes)
     assert_type(store.push(b"page").result(), list[int])
     assert_type(build.push("all").result(), str)
