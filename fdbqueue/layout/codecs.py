@@ -1,14 +1,12 @@
-"""Conversion of values to bytes and back: JSON, raw bytes, tuples, or a custom codec.
+"""Codecs of values: JSON, raw bytes, tuples, or a custom one; and what queues show of a row.
 
 Stored bytes are never unpickled or evaluated.
 """
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from concurrent import futures
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 from uuid import UUID
@@ -24,150 +22,27 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.json import (
+    MAX_NESTING,
+    TOO_DEEP,
+    JsonCodec,
+    with_new_stack,
+)
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, utc_time
-from fdbqueue.types import Codec, Item, Json
+from fdbqueue.types import Codec, Item
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
 
-MAX_NESTING = 100
-"""The maximum depth of nested lists, objects and tuples in a value.
-
-Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
-libraries of other languages, many of which stop at 128.
-"""
-
-MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
-
-_TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
-
-_WHITESPACE = " \t\n\r"  # of JSON
-_decoder = json.JSONDecoder()
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_any_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-
-
-def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
-    """Call a recursive function, in a new thread if the caller's stack has no room for it.
-
-    Raises:
-        ValueError: A new thread's stack has no room either.
-
-    Example:
-        >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
-        False
-    """
-    try:
-        return function(argument)
-    except RecursionError:
-        return _with_new_stack(function, argument)
-
-
-def _with_new_stack(function: Callable[[_V], _T], argument: _V) -> _T:
-    with futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(_unless_too_deep, function, argument).result()
-
-
-def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
-    try:
-        return function(argument)
-    except RecursionError as error:
-        raise ValueError(_TOO_DEEP) from error
-
-
-def json_bytes(value: object) -> bytes:
-    r"""Return the JSON text, in UTF-8, of any value that a queue holds.
-
-    UTF-8 cannot encode a lone surrogate. It is escaped, so that every stored value can be written.
-
-    >>> json_bytes({"half a character": chr(0xD83D)})
-    b'{"half a character":"\\ud83d"}'
-    """
-    # A lone surrogate can only be inside a string, where this is its JSON escape.
-    return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
-
-
-def encode_returned(value: Any) -> bytes:
-    """Return what a handler returned as JSON; raise `InvalidValue` or `PayloadTooLarge`.
-
-    >>> decode_json(encode_returned({"sent": 3}))
-    {'sent': 3}
-    """
-    try:
-        encoded = JsonCodec().encode(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(value, f"the result of a job cannot be stored: {error}") from error
-    if len(encoded) > MAX_RETURNED:
-        raise PayloadTooLarge(len(encoded), MAX_RETURNED)
-    return encoded
-
-
-def decode_json(stored: bytes | None) -> Any:
-    """Return the value of a JSON text; `None` for `None`."""
-    return None if stored is None else JsonCodec().decode(stored)
-
-
-class JsonCodec:
-    """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
-
-    The codec rejects values that JSON cannot represent: tuples, keys that are not text, NaN and
-    infinity. It also rejects lists and objects nested deeper than `MAX_NESTING`, which some
-    programs cannot read.
-
-    >>> JsonCodec().encode({"to": "ada@example.com"})
-    b'{"to":"ada@example.com"}'
-    """
-
-    def encode(self, value: Json, /) -> bytes:
-        """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
-        _check_json(value)
-        return _encoder.encode(value).encode()
-
-    def restore(self, value: object, /) -> bytes:
-        """Return the payload of a value that `decode` returned, even a deeply nested one."""
-        return json_bytes(value)
-
-    def decode(self, payload: bytes, /) -> Any:
-        """Return the value of a JSON text."""
-        text = str(payload, "utf-8").strip(_WHITESPACE)
-        value, end = _decoder.raw_decode(text)
-        return value if end == len(text) else _decoder.decode(text)  # which raises
-
-
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
 """An element of a tuple that the tuple layer packs."""
-
-_CONTAINERS: tuple[type[Any], ...] = (dict, list)
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
-def _check_json(value: Json) -> None:
-    """Raise for values that `json` would change, and for too many nested levels."""
-    found: list[tuple[dict[Any, Any] | list[Any], int]] = [([value], 0)]
-    while found:
-        container, level = found.pop()
-        if level > MAX_NESTING:
-            raise ValueError(_TOO_DEEP)
-        parts: Iterable[Any] = container
-        if isinstance(container, dict):
-            for key in container:
-                if not isinstance(key, str):
-                    raise TypeError(f"the keys of a JSON object must be text, not {key!r}")
-            parts = container.values()
-        for part in parts:
-            if type(part) in _SCALARS:
-                continue
-            if isinstance(part, _CONTAINERS):
-                found.append((part, level + 1))
-            elif not isinstance(part, (str, int, float)):
-                raise TypeError(f"a value of type {type(part).__name__} cannot be JSON: {part!r}")
 
 
 def _check_tuple(value: Iterable[_Element], levels: int) -> None:
     if not levels:
-        raise ValueError(_TOO_DEEP)
+        raise ValueError(TOO_DEEP)
     for part in value:
         if isinstance(part, (tuple, list)):
             _check_tuple(part, levels - 1)
@@ -293,7 +168,7 @@ class RowCodec(ABC, Generic[_T]):
             try:
                 payload = encode(value)
             except RecursionError:
-                payload = _with_new_stack(encode, value)
+                payload = with_new_stack(encode, value)
         except FdbqueueError:
             raise
         except (ValueError, TypeError) as error:
@@ -310,7 +185,7 @@ class RowCodec(ABC, Generic[_T]):
             try:
                 value = self._codec.decode(payload)
             except RecursionError:
-                value = _with_new_stack(self._codec.decode, payload)
+                value = with_new_stack(self._codec.decode, payload)
         except (ValueError, TypeError) as error:
             raise UndecodableItem(self.id_of(item), str(error)) from error
         return self.public(item.key, value, item.level.priority, item.header)

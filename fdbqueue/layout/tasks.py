@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
-from fdbqueue.layout.codecs import JsonCodec, RowCodec
+from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.json import JsonCodec
 from fdbqueue.layout.values import NO_HEADER, Header, time_of
 from fdbqueue.types import Task, TaskPriority
 

@@ -101,6 +101,14 @@ class Members(NamedTuple):
         priorities = [priority] * len(values)
         return new_items(store_of(self.queue), values, priorities, delay, at, headers)
 
+    def join(self, owner: bytes, id: bytes, *, step: str) -> list[NewItem]:
+        """Return the items as members of a batch of the queue `owner`, for a step."""
+        return self.items(membership_in(self.queue, owner, id, step=step))
+
+    def push(self, tr: Transaction, new: list[NewItem]) -> list[Item[Any]]:
+        """Push items to the queue; see `push_members`."""
+        return push_members(tr, self.queue, new)
+
 
 def membership_in(queue: BaseQueue[Any], owner: bytes, id: bytes, **fields: Any) -> bytes:
     """Return what the header of an item of a queue says of a batch of the queue `owner`."""

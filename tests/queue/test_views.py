@@ -202,7 +202,7 @@ def test_operations_on_single_items_find_the_state_that_views_show(
 
 def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
-    item = queue.push(db, "gone", ttl=60)
+    item = queue.push(db, "gone", ttl=0.001)
     delayed = queue.push(db, "gone", ttl=0.001, delay=0.001)
     while queue.state(db, item) or queue.state(db, delayed):
         pass
@@ -262,7 +262,7 @@ def test_tasks_in_a_state_are_listed_behind_a_task(db: Any, name: str) -> None:
 
 def test_expired_tasks_count_for_no_agent(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, name)
-    task = tasks.push(db, payload=1, agent_name="ada", ttl=60)
+    task = tasks.push(db, payload=1, agent_name="ada", ttl=0.001)
     while tasks.state(db, str(task)):
         pass
     stats = tasks.get_stats(db)

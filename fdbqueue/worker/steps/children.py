@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from fdbqueue.database.clock import uuids
-from fdbqueue.queue.batches import Members, membership_in, push_members
-from fdbqueue.types import Transaction
+from fdbqueue.types import Item, Transaction
 from fdbqueue.worker.steps.errors import ChildFailed, ChildNotPushed
 
 _P = ParamSpec("_P")
@@ -16,6 +15,23 @@ _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 
 _MAX_GATHERED = 1_000
+
+
+class Members(Protocol):
+    """An item to push for a step of a job."""
+
+    @property
+    def queue(self) -> Hashable:
+        """Its queue."""
+        ...
+
+    def join(self, owner: bytes, id: bytes, *, step: str) -> list[Any]:
+        """Return it as a member of a batch of the queue `owner`, whose result goes to a step."""
+        ...
+
+    def push(self, tr: Transaction, new: list[Any]) -> list[Item[Any]]:
+        """Push items to its queue; return each, or the one that has its unique key already."""
+        ...
 
 
 class Child(Protocol[_R_co]):
@@ -69,13 +85,10 @@ class Pushes:
     def __init__(self, owner: bytes, children: Mapping[str, Child[Any]]) -> None:
         (self.batch,) = uuids(1)
         self.names = [*children]
-        members = [child.members for child in children.values()]
-        self._queues = [each.queue for each in members]
-        headers = [
-            membership_in(queue, owner, self.batch, step=name)
-            for queue, name in zip(self._queues, self.names)
-        ]
-        self._new = [each.items(header)[0] for each, header in zip(members, headers)]
+        self._members = [child.members for child in children.values()]
+        self._new: list[Any] = []
+        for name, members in zip(self.names, self._members):
+            self._new += members.join(owner, self.batch, step=name)
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[str]:
         """Push the jobs of the steps with these numbers; return their ids.
@@ -85,10 +98,10 @@ class Pushes:
             QueueFull: A queue has no room.
         """
         ids: list[str] = []
-        for queue, group in groupby(numbers, self._queues.__getitem__):
+        for _, group in groupby(numbers, lambda number: self._members[number].queue):
             some = [*group]
-            new = [self._new[number] for number in some]
-            for number, item in zip(some, push_members(tr, queue, new)):
+            pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
+            for number, item in zip(some, pushed):
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
                 ids.append(item.id)
