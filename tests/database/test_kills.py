@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,9 +25,11 @@ from fdbqueue import PriorityQueue
 from fdbqueue.operations.timers import VERSIONS
 from tests.support.cluster import Server, find_programs
 from tests.support.leases import read_version
+from tests.support.skewed_clocks import INTERVAL, Simulation
 from tests.support.waiting import wait_until
 
 KINDS = ("push", "work", "pop")
+TICKS = 1_000
 BATCH = 3  # maximum number of items per pop
 PROGRAM = """
 import itertools, os, sys, fdbqueue
@@ -234,3 +237,27 @@ class TestKilledServer:
         assert fdbqueue.admin.check(db, jobs).ok
         stats = jobs.stats(db)
         assert (stats.total_pushed, stats.total_completed, stats.total_failed) == (1_000, 1_000, 0)
+
+    def test_restarts_neither_lose_nor_double_a_tick(
+        self, db: Any, name: str, server: Server, rng: random.Random
+    ) -> None:
+        """Clients sweep at any moment of five restarts, and do not know if they have committed."""
+        queue = PriorityQueue.named(db, name)
+        queue.schedules.add(db, "each minute", "tick", every=INTERVAL, missed="all")
+        simulation = Simulation(db, queue, rng)
+        simulation.deadly = frozenset({1007, 1009, 1021, 1037, 1039, 1213})
+
+        def restart() -> None:
+            server.kill()
+            server.start()
+
+        for number in range(1, 6):
+            timer = threading.Timer(rng.uniform(0, 0.5), restart)
+            timer.start()
+            try:
+                simulation.run(number * TICKS // 5, 10 * INTERVAL)
+            finally:
+                timer.join()
+        simulation.finish()
+        simulation.assert_each_tick_once(TICKS)
+        assert simulation.deaths > 0
