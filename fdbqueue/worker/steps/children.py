@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
 from itertools import groupby
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -85,10 +86,19 @@ class Pushes:
     def __init__(self, owner: bytes, children: Mapping[str, Child[Any]]) -> None:
         (self.batch,) = uuids(1)
         self.names = [*children]
-        self._members = [child.members for child in children.values()]
-        self._new: list[Any] = []
+        self._owner = owner
+        self._children = children
+
+    @cached_property
+    def _members(self) -> list[Members]:  # only the first run of the job pushes
+        return [child.members for child in self._children.values()]
+
+    @cached_property
+    def _new(self) -> list[Any]:
+        new: list[Any] = []
         for name, members in zip(self.names, self._members):
-            self._new += members.join(owner, self.batch, step=name)
+            new += members.join(self._owner, self.batch, step=name)
+        return new
 
     def push(self, tr: Transaction, numbers: list[int]) -> list[str]:
         """Push the jobs of the steps with these numbers; return their ids.
