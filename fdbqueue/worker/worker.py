@@ -557,6 +557,8 @@ class Worker:
 
     def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
+        if self._handler.is_orphan:  # which another thread may notice only later
+            self.stop()
         is_late = job.told_after is not None
         if self._stopped_at < math.inf and not is_late and not isinstance(failure, Outcome):
             _log.warning("%s %s goes back: %s", self._name, job.name, error_text(failure))
