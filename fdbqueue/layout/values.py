@@ -119,6 +119,13 @@ class Header(NamedTuple):
         """Return the header of an item that returns after its batch has counted its end."""
         return self._replace(batch=b"") if self.batch else self
 
+    def anew(self) -> Header:
+        """Return the header of an item that returns after its steps and its batch were deleted."""
+        header = self.counted()
+        if header.steps or header.awaits:
+            header = header._replace(steps=0, waits=b"", awaits=False)
+        return header
+
 
 NO_HEADER = Header()
 _WITH_KEY = 8  # elements of a header up to the end of the period of its key

@@ -482,7 +482,7 @@ class Items:
                 random = layout.unpack_item_key(key)[-1]
                 if header.unique is not None and tr[layout.unique_key(header.unique)].present():
                     header = header._replace(unique=None)  # another item has the key now
-                header = header.counted()
+                header = header.anew()
                 self.index_header(tr, layout.position(key), header)
                 self.insert(tr, now, key, write_payload(tr, layout, random, payload, header))
                 n += 1

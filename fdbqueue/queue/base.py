@@ -979,7 +979,8 @@ class BaseQueue(ABC, Generic[_T]):
         """Return popped items to their places, even beyond the maximum size.
 
         Use it when the items could not be used after all. They keep their attempts and times to
-        live, and their unique keys unless other items have these meanwhile. An item that is already
+        live, and their unique keys unless other items have these meanwhile. Jobs begin from the
+        top: a pop deletes their steps, and has ended them in their batches. An item that is already
         back is not counted twice. Given a database, the call takes effect exactly once, in one
         transaction for each 1,000,000 bytes. Cost: four reads for each item, and the writes of a
         push.

@@ -101,9 +101,11 @@ class DurableSteps:
         A job that was cancelled ends instead. `wait` is the signal that it waits for.
         """
         position, item = self._leases.claimed(tr, claim)
-        change = _unchanged
-        if header_of(item.value)[0].cancelled is None:
+        change, header = _unchanged, header_of(item.value)[0]
+        if header.cancelled is None:
             change = partial(_suspended, added=self._put(tr, position, item, steps), wait=wait)
+            if header.waits:  # it may have run before that signal, and have taken another way
+                tr.clear(self._layout.signal_waits + header.waits)
             if wait:
                 tr[self._layout.signal_waits + wait] = b""
         self._leases.release(tr, now, claim, NEVER if due is None else due, change)
@@ -281,7 +283,11 @@ class DurableSteps:
         for each in forgotten:
             tr.clear(self._layout.step_key(position, each))
         item = found.item
-        value = _with_steps(item.value, -len(forgotten))
+        header = item.header._replace(steps=item.header.steps - len(forgotten))
+        if header.waits and self._layout.unpack_signal_wait(header.waits)[0] in forgotten:
+            tr.clear(self._layout.signal_waits + header.waits)
+            header = header._replace(waits=b"")
+        value = with_header(header, item.content)
         return found._replace(item=StoredItem(item.key, value, item.level))
 
 
