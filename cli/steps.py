@@ -63,5 +63,6 @@ def step_line(step: Step) -> str:
     if step.state == "done" and step.value is not None:
         parts.append(json_line(step.value))
     if step.error is not None:
-        parts.append(f"{count_noun(step.failures, 'failure')}: {step.error}")
+        failures = f"{count_noun(step.failures, 'failure')}: " if step.failures else ""
+        parts.append(failures + step.error)
     return ", ".join(parts)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import fdbqueue
-from fdbqueue.jobs import App, Context
+from fdbqueue.jobs import App, Context, Dead
 from tests.support.shell import Shell, error_of
 
 
@@ -31,7 +30,7 @@ def app(url: str) -> App:
         context.step("charge", order.upper)
         tracking = context.wait("shipped", key=order).value
         if tracking == "lost":
-            raise fdbqueue.jobs.Dead("the parcel is lost")
+            raise Dead("the parcel is lost")
         return str(tracking)
 
     return app
@@ -67,6 +66,22 @@ def test_a_dead_letter_goes_on_from_a_step(fdbq: Shell, app: App) -> None:
     fdbq.output("signal", "orders", "shipped", '"found"', "--key", "order 7")
     app.work(drain=True)
     assert handle.result() == "found"
+
+
+def test_the_failure_of_another_job_is_no_failure_of_the_step(fdbq: Shell, app: App) -> None:
+    @app.job(queue="orders", name="broken")
+    def broken() -> None:
+        raise Dead("no disk")
+
+    @app.job(queue="orders")
+    def parent(context: Context) -> None:
+        context.run("child", broken)
+
+    handle = parent.push()
+    app.work(drain=True)
+    lines = fdbq.output("show", "orders", handle.id).splitlines()
+    (step,) = (line for line in lines if line.startswith("step 'child', run failed, 20"))
+    assert step.endswith("+00:00, Dead: no disk")
 
 
 def test_mistakes(fdbq: Shell) -> None:

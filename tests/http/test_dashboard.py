@@ -899,6 +899,49 @@ def test_a_delayed_item_runs_now(page: Page, serve: Any, db: Any, name: str) -> 
     assert queue.stats(db).ready == 1
 
 
+# Steps and batches
+
+
+def waiting(db: Any, name: str) -> fdbqueue.jobs.Handle[Any]:
+    """Return a job that waits for a signal, with no time-out."""
+    app = fdbqueue.App(db)
+
+    @app.job(queue=name, name="shop.fulfil")
+    def fulfil(context: fdbqueue.jobs.Context, order: str) -> None:
+        context.wait("shipped", key=order)
+
+    handle = fulfil.push("order 7")
+    app.work(drain=True)
+    return handle
+
+
+def test_a_job_that_waits_for_a_signal_cannot_be_run_now(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    """It is never due: only the signal makes it ready."""
+    handle = waiting(db, name)
+    queue = PriorityQueue.named(db, name)
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", handle.id))
+        expect(button(page, "Remove")).to_be_visible()
+        expect(button(page, "Run now")).to_have_count(0)
+        page.goto(address(client, name, query="?state=delayed"))
+        expect(item_rows(page)).to_contain_text("waits")
+        expect(button(page, "Remove all")).to_be_visible()
+        expect(page.get_by_role("button", name="Run now")).to_have_count(0)
+        later = queue.push(db, "later", priority=9, delay=600)
+        expect(item_rows(page)).to_have_count(2)
+        expect(page.get_by_role("button", name="Run now item")).to_have_count(1)
+        for n in (0, 1):
+            item_rows(page).nth(n).get_by_role("checkbox").check()
+        expect(button(page, "Remove 2 selected")).to_be_visible()
+        button(page, "Run now 1 selected").click()
+        confirm(page, "Run now 1")
+        expect(toast(page)).to_contain_text("1 item was made ready.")
+        expect(item_rows(page)).to_have_count(1)
+    assert (queue.state(db, later), queue.state(db, handle.id)) == ("ready", "delayed")
+
+
 # Schedules
 
 

@@ -27,6 +27,9 @@ def test_the_steps_of_a_job_are_shown_and_a_signal_lets_it_go_on(
     charge, shipped = jobs.get(f"/items/{handle.id}/steps")["steps"]
     assert (charge["name"], charge["state"], charge["value"]) == ("charge", "done", "ORDER 7")
     assert (shipped["kind"], shipped["state"], shipped["key"]) == ("wait", "waiting", "order 7")
+    refused = client.post(f"/v1/queues/{name}/items/{handle.id}/run-now")
+    assert refused.status_code == 409
+    assert "waits for a signal" in refused.json()["detail"]
     body = {"name": "shipped", "key": "order 7", "value": "1Z999"}
     for n in (1, 0):
         answer = client.post(f"/v1/queues/{name}/signals", json=body)

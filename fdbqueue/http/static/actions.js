@@ -8,8 +8,10 @@ const PARALLEL = 6; // requests at a time
 
 /**
  * @typedef {{name: string, icon: string, label: string, past: string, states: string[], danger?: boolean,
- *   no?: string, effect: [string, string], single: (queue: string, id: string) => Promise<unknown>}} Action
- *   The effect is told of one item and of several; `no` is the button that does nothing.
+ *   no?: string, suits?: (item: any) => boolean, effect: [string, string],
+ *   single: (queue: string, id: string) => Promise<unknown>}} Action
+ *   The effect is told of one item and of several; `no` is the button that does nothing; `suits` says whether an item
+ *   in one of the states can be changed.
  */
 
 /** @type {Action[]} */
@@ -21,7 +23,8 @@ const ACTIONS = [
   },
   {
     name: "run_now", icon: "play", label: "Run now", past: "made ready", states: ["delayed"],
-    effect: ["It becomes ready at once.", "They become ready at once."],
+    suits: (item) => item.due_at !== null, // the others wait for a signal or for the ends of other items
+    effect: ["It becomes ready at once.", "They become ready at once, except those that wait for a signal or for other jobs."],
     single: (queue, id) => post(`${itemPath(queue, id)}/run-now`),
   },
   {
@@ -43,8 +46,12 @@ const ACTIONS = [
   },
 ];
 
-/** Return what is possible with items in a state. */
-export const actionsFor = (state) => ACTIONS.filter((action) => action.states.includes(state));
+/** Return what is possible with items in a state; with a list, with at least one of these. */
+export const actionsFor = (state, items = null) => ACTIONS.filter((action) =>
+  action.states.includes(state) && (items === null || items.some((item) => suits(action, item))));
+
+/** Return whether an item in one of the states of an action can be changed by it. */
+export const suits = (action, item) => !action.suits || action.suits(item);
 
 /** Do something with one item; ask first if it cannot be undone. Return whether it was done. */
 export async function actOnOne(action, queue, id) {

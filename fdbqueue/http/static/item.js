@@ -100,7 +100,7 @@ function itemButtons(queue, info, refresh) {
       await refresh();
     }, { icon: "queues" }));
   }
-  for (const action of actionsFor(info.state)) {
+  for (const action of actionsFor(info.state, [info])) {
     made.push(button(action.label, async () => {
       await actOnOne(action, queue, info.id);
       await refresh();

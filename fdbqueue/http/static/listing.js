@@ -1,6 +1,6 @@
 // The items of a queue in one state: read page by page, filtered by the server, changed singly and together.
 
-import { actOnMany, actOnOne, actionsFor } from "./actions.js";
+import { actOnMany, actOnOne, actionsFor, suits } from "./actions.js";
 import { ApiError, can, get, queuePath } from "./api.js";
 import { address, fields, filterText, isFiltered, itemLink, parameters } from "./filters.js";
 import { clock, number, plural, preview, priorityText, shortId, wait } from "./format.js";
@@ -153,8 +153,10 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
 
   function showBulk(found) {
     if (selected.size) {
+      const chosen = found.filter((item) => selected.has(item.id));
       replaceIfDifferent(bulk, [
-        ...actionsFor(filters.state).map((action) => button(`${action.label} ${number(selected.size)} selected`, () => changeMany(action), look(action))),
+        ...actionsFor(filters.state, chosen).map((action) =>
+          button(`${action.label} ${number(chosen.filter((item) => suits(action, item)).length)} selected`, () => changeMany(action), look(action))),
         button("Select none", () => { selected.clear(); list.unselect(); showBulk(found); }),
       ]);
       return;
@@ -162,7 +164,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
     const isOne = isFiltered(filters);
     const label = (action) => `${action.label} ${!isOne ? "all" : can("admin") ? "matches" : "these"}`;
     const isAny = found.length > 0 || (isOne && next() !== null && can("admin"));
-    const made = !can(isOne ? "write" : "admin") || !isAny ? [] : actionsFor(filters.state).map((action) =>
+    const made = !can(isOne ? "write" : "admin") || !isAny ? [] : actionsFor(filters.state, next() === null ? found : null).map((action) =>
       button(label(action), (event) => changeMany(action, event.currentTarget), look(action)));
     replaceIfDifferent(bulk, made);
   }
@@ -171,8 +173,10 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   async function changeMany(action, node) {
     const chosen = { queue, state: filters.state, filters: fields(filters), which: "", count: 0 };
     const asked = filters;
-    if (selected.size) Object.assign(chosen, { ids: [...selected], count: selected.size, which: ", which you selected" });
-    else if (!isFiltered(asked)) chosen.count = (await get(queuePath(queue))).stats[asked.state];
+    if (selected.size) {
+      const ids = items().filter((item) => selected.has(item.id) && suits(action, item)).map((item) => item.id);
+      Object.assign(chosen, { ids, count: ids.length, which: ", which you selected" });
+    } else if (!isFiltered(asked)) chosen.count = (await get(queuePath(queue))).stats[asked.state];
     else if (can("admin")) {
       node.ariaBusy = "true";
       const isCounted = await attempt(async () => { chosen.count = await countMatches(asked); });
@@ -180,7 +184,7 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
       if (!isCounted || asked !== filters) return;
       chosen.which = `: all that ${filterText(asked)}`;
     } else {
-      chosen.ids = items().map((item) => item.id);
+      chosen.ids = items().filter((item) => suits(action, item)).map((item) => item.id);
       chosen.count = chosen.ids.length;
       chosen.which = next() === null ? `: all that ${filterText(asked)}` : `: those in the list, which ${filterText(asked)}. There may be more`;
     }
@@ -264,7 +268,7 @@ function replaceIfDifferent(node, made) {
 
 const EMPTY = {
   ready: ["No item is ready.", "Items that can be taken appear here."],
-  delayed: ["No item is delayed.", "Items that were pushed with a delay, or wait for their next attempt, appear here."],
+  delayed: ["No item is delayed.", "Items that were pushed with a delay, wait for their next attempt, sleep, or wait for a signal or for other jobs, appear here."],
   claimed: ["No item is claimed.", "Items that a client works on appear here."],
   dead: ["There are no dead letters.", "Items that have failed too often appear here."],
   done: ["No done items are kept.", "Acknowledged items are kept if the options of the queue say so."],
@@ -313,7 +317,7 @@ const attemptsOf = (item) => (item.max_attempts === null ? String(item.attempts)
 /** The columns of each state, behind id, priority and payload. */
 const COLUMNS = {
   ready: [["Pushed", (item) => time(item.pushed_at)], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
-  delayed: [["Due", (item) => time(item.due_at)], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
+  delayed: [["Due", (item) => (item.due_at ? ago(item.due_at) : "waits")], ["Attempts", attemptsOf], ["Last error", errorOf, "wide"]],
   claimed: [["Held by", holderOf], ["Running for", (item) => [item.claimed_at ? age(item.claimed_at) : "–", progressBar(item)]], ["Lease ends", (item) => time(item.lease_ends)]],
   dead: [["Error", errorOf, "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Died", (item) => time(item.died_at)]],
   done: [["Result", resultOf, "wide"], ["Attempts", attemptsOf], ["Ran", ran], ["Finished", (item) => time(item.finished_at)]],
@@ -369,7 +373,7 @@ function selectBox(id, selected, chose) {
 }
 
 function rowButtons(queue, item, acted) {
-  return h("span.actions", {}, actionsFor(item.state).map((action) =>
+  return h("span.actions", {}, actionsFor(item.state, [item]).map((action) =>
     button(action.label, async () => { if (await actOnOne(action, queue, item.id)) await acted(item.id); },
       { kind: action.danger ? "small danger-quiet" : "small", key: `${action.name} ${item.id}`, "aria-label": `${action.label} item ${item.id}` })));
 }

@@ -193,7 +193,10 @@ async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     """Make a delayed item ready at once."""
     handle = await served.queue(name)
     changed = await handle.retry(served.db, item_id, state="delayed")
-    return await _changed(served, handle, item_id, changed, "it is not delayed")
+    return await _changed(
+        *(served, handle, item_id, changed),
+        "it is not delayed, or waits for a signal or for the ends of other items",
+    )
 
 
 @router.post("/queues/{name}/items/{item_id}/release", status_code=204, responses=_CHANGED_ITEM)
