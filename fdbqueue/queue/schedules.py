@@ -250,7 +250,8 @@ class Schedules(Generic[V]):
     def resume(self, tr: Transactor, name: str) -> bool:
         """Let a paused schedule go on with the first tick from now on; return false if unknown.
 
-        The ticks in between do not count as missed.
+        The ticks in between do not count as missed. No tick is pushed again, even if the clock of
+        this client is behind that of the one that has pushed the last one.
 
         Args:
             tr: A transaction or a database.

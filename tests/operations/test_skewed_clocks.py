@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.database import clock
 from fdbqueue.types import Database, Missed
 from tests.support.skewed_clocks import INTERVAL, Simulation
 
@@ -25,3 +26,37 @@ def test_each_tick_is_pushed_once_whatever_the_clocks_say(
     simulation.finish()
     simulation.assert_each_tick_once(n)
     assert simulation.conflicts > 0
+
+
+@pytest.mark.parametrize("way", ["resume", "run and resume", "new timing"])
+def test_a_schedule_that_a_slower_client_lets_go_on_does_not_repeat_its_last_tick(
+    db: Database, name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def client(seconds: float) -> fdbqueue.PriorityQueue[Any]:
+        """Return a queue as a client sees it some time after the tick, by its clock."""
+        monkeypatch.setattr(clock, "time_ns", lambda: round((tick + seconds) * 10**9))
+        return fdbqueue.PriorityQueue[Any].named(db, name)
+
+    queue = fdbqueue.PriorityQueue[Any].named(db, name)
+    queue.schedules.add(db, "each minute", "tick", every=INTERVAL)
+    due = queue.schedules.all(db)[0].next_tick
+    assert due is not None
+    tick = due.timestamp()
+    item = client(10).pop(db)
+    assert item is not None
+    assert item.tick == due
+    slow = client(-20).schedules
+    if way == "new timing":
+        slow.add(db, "each minute", "tick", every=INTERVAL / 2)
+    else:
+        slow.pause(db, "each minute")
+        if way == "run and resume":
+            slow.run_now(db, "each minute")
+            assert client(-20).pop(db) is not None
+        slow.resume(db, "each minute")
+    after = INTERVAL / 2 if way == "new timing" else INTERVAL
+    assert client(after - 1).pop(db) is None
+    item = client(after).pop(db)
+    assert item is not None
+    assert item.tick is not None
+    assert item.tick.timestamp() == tick + after

@@ -43,6 +43,14 @@ def has_stopped(schedule: StoredSchedule, now: int) -> bool:
     return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
 
 
+def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
+    """Return the tick with which a schedule begins or goes on.
+
+    The clock of this client may be behind that of the one that has pushed the last tick.
+    """
+    return next_tick(schedule.definition.timing, max(now, schedule.last or now))
+
+
 class Schedules:
     """The schedules of one queue. Each method is part of a transaction."""
 
@@ -87,7 +95,7 @@ class Schedules:
         )
         keeps_tick = before is not None and before.definition.timing == definition.timing
         if not after.paused and not (keeps_tick and after.next is not None):
-            after = after._replace(next=next_tick(definition.timing, now))
+            after = after._replace(next=_first_tick(after, now))
         if before is None or after.definition != before.definition or after.next != before.next:
             self._items.waiters.wake(tr, 1)  # a client may sleep until a later time
         self._store(tr, name, before, after)
@@ -108,7 +116,7 @@ class Schedules:
         if before is None:
             return False
         if before.paused != paused:
-            next = None if paused else next_tick(before.definition.timing, now)
+            next = None if paused else _first_tick(before, now)
             self._store(tr, name, before, before._replace(paused=paused, next=next))
             self._items.waiters.wake(tr, 1)
         return True
@@ -205,7 +213,9 @@ class Schedules:
         (key,) = self._items.append(tr, now, [item], tails)
         self._items.waiters.wake(tr, 1)
         after = schedule._replace(
-            last=tick, position=layout.position(key), pushed=schedule.pushed + 1
+            last=max(tick, schedule.last or tick),
+            position=layout.position(key),
+            pushed=schedule.pushed + 1,
         )
         return key, after
 
