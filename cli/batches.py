@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import sys
 
 import click
 
-from fdbqueue.queue.batches import Batches
-from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue import existing_queue
+from fdbqueue.queue.batches import BatchKind, ItemBatch, batch_as_json, batches_of
 from fdbqueue.types import Database
 
-from .common import command_options, echo, item_queue, json_line, queue_argument, unsupported
+from .common import command_options, count_noun, json_line, queue_argument
+
+_WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for"}
 
 
 @click.command()
@@ -18,24 +20,34 @@ from .common import command_options, echo, item_queue, json_line, queue_argument
 @click.argument("id", metavar="ID")
 @command_options()
 def batch(db: Database, queue: str, id: str, as_json: bool) -> None:
-    """Show how far the batch ID of QUEUE is: its jobs that were pushed, and how they have ended.
+    """Show how far the batches of the job ID of QUEUE are: their jobs, and how they have ended.
 
-    QUEUE and ID are those of the job that runs at its end.
+    ID is that of the job at the end of a batch, or of one of its jobs that is still stored. A job
+    may be one of several batches; each has a line.
+
+    Exits with code 1 if it has none, or is unknown.
 
     \b
     Example:
       fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA
     """
-    opened = item_queue(db, queue, must_exist=True)
-    if not isinstance(opened, PriorityQueue):
-        raise unsupported(opened, queue, "batches")
-    progress = Batches(opened).progress(db, id)
-    if as_json:
-        echo(json_line({"id": id, **asdict(progress), "left": progress.left}))
-        return
-    state = "open" if progress.is_open else "ended" if progress.has_ended else "closed"
-    cancelled = ", cancelled" if progress.is_cancelled else ""
-    echo(
-        f"{state}{cancelled}: {progress.pushed} jobs, {progress.done} done, {progress.dead} dead, "
-        f"{progress.cancelled} cancelled, {progress.left} left"
+    found = batches_of(db, existing_queue(db, queue), id)
+    for each in found:
+        click.echo(json_line(batch_as_json(each)) if as_json else _line(each))
+    if not found:
+        click.echo(f"fdbq batch: {queue} has no item {id} with a batch", err=True)
+        sys.exit(1)
+
+
+def _line(batch: ItemBatch) -> str:
+    state = "open" if batch.is_open else "ended" if batch.has_ended else "closed"
+    cancelled = ", cancelled" if batch.is_cancelled else ""
+    line = (
+        f"{state}{cancelled}: {count_noun(batch.pushed, 'job')}, {batch.done} done, "
+        f"{batch.dead} dead, {batch.cancelled} cancelled, {batch.left} left"
     )
+    if not batch.is_member:
+        return line
+    step = f"step {batch.step!r} of " if batch.step else ""
+    queue = batch.queue or "a queue without a name"
+    return f"{line}; {_WAITING[batch.kind]} {step}{batch.id} in {queue}"

@@ -421,6 +421,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
         click.echo(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
+    fields["in_batch"] = info.in_batch or None
+    del fields["stored_steps"]  # which follow
     if info.job is not None:
         fields["job"] = str(info.job)
     if info.progress is not None:

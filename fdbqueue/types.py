@@ -228,8 +228,7 @@ class Claim(Generic[Claimed_co]):
         return len(self.items)
 
     def __iter__(self) -> Iterator[Claim[Claimed_co]]:
-        for parts in zip(self.items, self.attempts, self.keys):
-            item, attempt, key = parts
+        for item, attempt, key in zip(self.items, self.attempts, self.keys):
             yield Claim((item,), (attempt,), (key,), self.token, self.client)
 
 
@@ -380,6 +379,9 @@ class ItemInfo:
         progress: How far the work on a claimed item is, as its client has reported; `None` in any
             other state, or if it has not.
         log: The lines that the handler of a claimed or done item has logged, as text.
+        stored_steps: How many steps of the job are stored.
+        in_batch: Whether it counts, or has counted, in a batch when it ends, or waits, or has
+            waited, for one.
         failed_attempts: Its last failed attempts, the oldest first, as many as the queue keeps.
     """
 
@@ -403,6 +405,8 @@ class ItemInfo:
     unique: str | None
     progress: Progress | None
     log: str
+    stored_steps: int
+    in_batch: bool
     failed_attempts: tuple[FailedAttempt, ...]
 
     @property

@@ -206,6 +206,8 @@ class Reads(Generic[_T]):
                 unique=header.unique_key,
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
+                stored_steps=header.steps,
+                in_batch=bool(header.batch) or header.awaits,
                 failed_attempts=tuple(failed),
             )
 

@@ -60,6 +60,24 @@ def default_subspace(name: str, number: int) -> Subspace:
     return ROOT[1][name][number] if number else ROOT[name]
 
 
+def first_name(prefix: bytes) -> str | None:
+    """Return the name with which the queue with this prefix was created.
+
+    `None` for a queue that was restored or copied, and for one that never had a name.
+
+    >>> first_name(default_subspace("mail", 0).key()), first_name(default_subspace("mail", 3).key())
+    ('mail', 'mail')
+    >>> first_name(restored_subspace(b"uuid").key()) is None, first_name(b"other") is None
+    (True, True)
+    """
+    if not ROOT.contains(prefix):
+        return None
+    match ROOT.unpack(prefix):
+        case (str(name),) | (1, str(name), _):
+            return name
+    return None
+
+
 def restored_subspace(uuid: bytes) -> Subspace:
     """Return the subspace of a restored queue; the UUID is of its own."""
     return ROOT[4][uuid]

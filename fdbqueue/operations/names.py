@@ -15,12 +15,13 @@ from fdbqueue.layout.names import (
     decode_subspace,
     decode_unfinished,
     default_subspace,
+    first_name,
     name_key,
     renames_key,
     unfinished_key,
 )
 from fdbqueue.layout.values import UNDECODABLE, decode_count, encode_count
-from fdbqueue.types import Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 _NAMES = NAMES.range().start, NAMES.range().stop
 _NEAR = 50  # names on either side of one that no queue has, which are compared with it
@@ -59,6 +60,18 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
     few = _MAX_OTHERS // 2
     others = [] if similar else [*reversed(before[:few]), *after[:few]]
     raise QueueNotFound(name, similar, others)
+
+
+def name_of(tr: ReadTransaction, prefix: bytes) -> str | None:
+    """Return the name of the queue with this prefix; `None` if it has none.
+
+    Cost: a read; a range read of all names if the queue was renamed, restored or copied.
+    """
+    first = first_name(prefix)
+    if first is not None and tr[name_key(first)].value == prefix:
+        return first
+    rows = getattr(tr, "snapshot", tr).get_range(*_NAMES)
+    return next((decode_name(row.key) for row in rows if row.value == prefix), None)
 
 
 def location(tr: Transaction, name: str) -> Subspace:

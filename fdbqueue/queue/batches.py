@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby, repeat
 from operator import itemgetter
@@ -13,6 +13,7 @@ from fdbqueue.coordination.steps import drive
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull
+from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.batches import (
     Membership,
     StoredBatch,
@@ -21,6 +22,7 @@ from fdbqueue.layout.batches import (
 )
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, Header
 from fdbqueue.operations.ends.batches import (
     begin_closed,
@@ -33,11 +35,20 @@ from fdbqueue.operations.ends.batches import (
     put_batch,
 )
 from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
+from fdbqueue.operations.names import name_of
 from fdbqueue.operations.push import ITEM_BYTES, PushRequest
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Database, Item, OnDead, ReadTransaction, Transaction, Transactor
+from fdbqueue.types import (
+    Database,
+    Item,
+    OnDead,
+    ReadTransaction,
+    ReadTransactor,
+    Transaction,
+    Transactor,
+)
 
 _ARGUMENTS = (
     *("values", "priority", "delay", "at", "ttl"),
@@ -79,6 +90,28 @@ class BatchProgress:
     def has_ended(self) -> bool:
         """True once all jobs have ended, and no more can be added."""
         return not self.is_open and not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class ItemBatch(BatchProgress):
+    """A batch, seen from one of its jobs, or from the job that waits for it.
+
+    Attributes:
+        kind: What waits for it: a job that runs at its end (`"then"`), a job that follows its jobs
+            (`"after"`), or a step of a job that runs them (`"run"`).
+        queue: The name of the queue of the job that waits; `None` if the queue has none.
+        id: The id of that job.
+        step: The step of that job that gets the result; `None` for the other kinds.
+        is_member: Whether it is seen from one of its jobs.
+        on_dead: What happens to its other jobs when one becomes a dead letter.
+    """
+
+    kind: BatchKind
+    queue: str | None
+    id: str
+    step: str | None
+    is_member: bool
+    on_dead: OnDead
 
 
 class Members(NamedTuple):
@@ -223,9 +256,7 @@ class Batches:
             stored = self.stored(tr, id)
             if stored is None:
                 raise BatchNotFound(id)
-            counts = get_counts(tr, self._layout, self._position(id))
-            is_open = stored.stage != "closed"
-            return BatchProgress(*counts, is_open=is_open, is_cancelled=stored.cancelled)
+            return BatchProgress(*_progress(tr, self._layout, self._position(id), stored))
 
         return read(db, body)
 
@@ -240,6 +271,66 @@ class Batches:
 
     def _position(self, id: str) -> bytes:
         return self._store.codec.reference(id)
+
+
+def _progress(
+    tr: ReadTransaction, layout: Layout, id: bytes, batch: StoredBatch
+) -> tuple[int, int, int, int, bool, bool]:
+    """Return the fields of `BatchProgress` of a batch, given its id and its definition."""
+    pushed, done, dead, cancelled = get_counts(tr, layout, id)
+    return pushed, done, dead, cancelled, batch.stage != "closed", batch.cancelled
+
+
+def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str) -> list[ItemBatch]:
+    """Return the batch that a job waits for, and those in which it counts when it ends.
+
+    None for an unknown item. Those are left out whose waiting job has ended, and with it the batch.
+
+    Cost: two reads of the item, three of each batch, and a range read of the names of all queues if
+    a batch is in a queue that was renamed, restored or copied.
+
+    Args:
+        tr: A transaction or a database.
+        queue: The queue of the job.
+        item: Its item, or the id.
+
+    Raises:
+        InvalidItemId: The text is not an item id.
+    """
+    store = store_of(queue)
+    own, reference = store.layout, store.codec.reference(item)
+
+    def body(tr: ReadTransaction) -> list[ItemBatch]:
+        found = store.items.find(tr, reference)
+        if found is None:
+            return []
+        header = found.item.header
+        places = [Membership(b"", header.origin or own.position(found.key))] * header.awaits
+        shown: list[ItemBatch] = []
+        for place in places + memberships_of(header.batch):
+            layout = place.layout(own)
+            batch = get_batch(tr, layout, place.id)
+            if batch is not None:
+                waiting = layout.items + (batch.job or place.id)
+                shown.append(
+                    ItemBatch(
+                        *_progress(tr, layout, place.id, batch),
+                        kind=batch.kind,
+                        queue=name_of(tr, layout.subspace.key()),
+                        id=layout.item_id(waiting),
+                        step=place.step or None,
+                        is_member=place not in places,
+                        on_dead=batch.on_dead,
+                    )
+                )
+        return shown
+
+    return read(tr, body)
+
+
+def batch_as_json(batch: ItemBatch) -> dict[str, Any]:
+    """Return a batch of an item as a JSON object."""
+    return {**asdict(batch), "left": batch.left, "has_ended": batch.has_ended}
 
 
 def push_after(

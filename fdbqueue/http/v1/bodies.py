@@ -21,9 +21,10 @@ from pydantic import (
 
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
+from fdbqueue.queue.batches import BatchKind
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.queue.steps import StepKind, StepState
-from fdbqueue.types import Missed, Overlap, State, UniqueUntil
+from fdbqueue.types import Missed, OnDead, Overlap, State, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -340,6 +341,8 @@ class Info(BaseModel):
     unique: str | None
     progress: Progress | None = Field(description="What its client reported; null if not claimed.")
     log: str
+    stored_steps: int = Field(description="How many steps of the job are stored.")
+    in_batch: bool = Field(description="Whether it counts in a batch, or waits for one.")
     run_time: float | None = Field(description="Seconds that its last attempt ran, once it ended.")
     failed_attempts: list[dict[str, Any]]
 
@@ -625,6 +628,42 @@ class StepList(BaseModel):
     """The steps of a job."""
 
     steps: list[Step]
+
+
+class ItemBatch(BaseModel):
+    """A batch, seen from one of its jobs, or from the job that waits for it."""
+
+    kind: BatchKind = Field(
+        description="What waits for it: a job at its end (`then`), a job that follows its jobs"
+        " (`after`), or a step of a job that runs them (`run`)."
+    )
+    queue: str | None = Field(description="The queue of the job that waits, if that has a name.")
+    id: str = Field(description="The id of the job that waits.")
+    step: str | None = Field(description="The step of that job that gets the result.")
+    is_member: bool = Field(description="Whether the item is one of its jobs.")
+    on_dead: OnDead
+    is_open: bool = Field(description="Whether jobs can be added.")
+    is_cancelled: bool = Field(description="Whether jobs that have not begun are not to begin.")
+    has_ended: bool
+    pushed: int
+    done: int
+    dead: int
+    cancelled: int
+    left: int
+
+
+class BatchList(BaseModel):
+    """The batches of a job."""
+
+    batches: list[ItemBatch]
+
+
+class RetryFrom(_Request):
+    """The retry of a dead letter, as a job that goes on with a step."""
+
+    step: Text | None = Field(
+        None, description="This step, and all that were stored later, are forgotten."
+    )
 
 
 class NewSignal(_Request):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.exceptions import HTTPException
 
+from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Handle, ServedQueues, call_waiting
@@ -24,7 +25,7 @@ from fdbqueue.http.v1.parameters import (
     WriteOf,
     known_parameters,
 )
-from fdbqueue.http.v1.values import exact_priority, found_info, invalid_values, options_of
+from fdbqueue.http.v1.values import exact_priority, found_info, invalid_values, options_of, steps_of
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.queue.overview import decode_json
 from fdbqueue.types import State
@@ -180,11 +181,21 @@ async def _changed(
 
 
 @router.post("/queues/{name}/items/{item_id}/retry", status_code=204, responses=_CHANGED_ITEM)
-async def retry(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Return a dead letter to its place in the queue, with all its attempts again."""
+async def retry(
+    served: ServedQueues, name: WriteOf, item_id: str, body: bodies.RetryFrom | None = None
+) -> Response:
+    """Return a dead letter to its place in the queue, with all its attempts again.
+
+    With `step`, its job forgets this step and all that were stored later, and goes on there.
+    """
     handle = await served.queue(name)
-    changed = await handle.retry(served.db, item_id, state="dead")
-    why = "it is not a dead letter, or another item has its unique key"
+    if body is None or body.step is None:
+        changed = await handle.retry(served.db, item_id, state="dead")
+        why = "it is not a dead letter, or another item has its unique key"
+    else:
+        steps = steps_of(handle.queue)
+        changed = await aio.run(steps.retry_from, served.db, item_id, body.step)
+        why = "it is not a dead letter, has no such step, or another item has its unique key"
     return await _changed(served, handle, item_id, changed, why)
 
 

@@ -14,6 +14,7 @@ from fdbqueue.errors import FdbqueueError, QueueFull
 from fdbqueue.http.v1.bodies import Push
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
+from fdbqueue.queue.steps import JobSteps
 from fdbqueue.queue.task import push_task
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor
 
@@ -61,6 +62,15 @@ def json_queue(queue: AnyQueue) -> AnyQueue:
             409, f"the items of this queue are not JSON, but have the codec {codec!r}; use Python"
         )
     return queue
+
+
+def steps_of(queue: AnyQueue) -> JobSteps[Any]:
+    """Return the steps of the jobs of a queue; refuse a queue of tasks."""
+    known: Any = json_queue(queue)
+    if options_of(known).kind == "task":
+        raise HTTPException(422, "the jobs of a task queue have no steps")
+    steps: JobSteps[Any] = known.steps
+    return steps
 
 
 def require_agents(queue: AnyQueue, field: str, value: object) -> None:

@@ -1,0 +1,158 @@
+"""The batches of an item: those in which it counts, and the one that it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue
+from fdbqueue.admin import rename
+from fdbqueue.errors import InvalidItemId
+from fdbqueue.jobs import App, Context
+from fdbqueue.queue.batches import Batches, ItemBatch, Members, batches_of
+
+CALL: Any = {"job": "report", "args": [], "kwargs": {}}
+
+Queue = PriorityQueue[Any]
+
+
+@pytest.fixture
+def queue(db: Any, name: str) -> Queue:
+    """Return the queue of the jobs, which keeps them."""
+    queue = PriorityQueue.named(db, name)
+    queue.configure(db, keep=100)
+    return queue
+
+
+def begin(db: Any, reports: Queue, queue: Queue, n: int) -> tuple[str, list[str]]:
+    """Begin and close a batch of `n` jobs; return its id, and those of the jobs."""
+    batches = Batches(reports)
+    id = batches.open(db, CALL, 0, "continue").id
+    batches.add(db, id, "continue", [Members(queue, {"values": range(n), "priority": 0})])
+    batches.close(db, id)
+    return id, [item.id for item in queue.items(db)]
+
+
+def one(db: Any, queue: Queue, id: str) -> ItemBatch:
+    (found,) = batches_of(db, queue, id)
+    return found
+
+
+def ack(db: Any, queue: Queue) -> str:
+    """Acknowledge an item; return its id."""
+    claim = queue.claim(db)
+    assert claim is not None
+    queue.ack(db, claim)
+    return claim.item.id
+
+
+def test_a_batch_is_found_from_each_of_its_jobs_and_from_the_one_at_its_end(
+    db: Any, name: str, queue: Queue
+) -> None:
+    reports = PriorityQueue.named(db, f"{name}-reports")
+    id, jobs = begin(db, reports, queue, 3)
+    ack(db, queue)
+    found = one(db, reports, id)
+    assert (found.kind, found.queue, found.id) == ("then", f"{name}-reports", id)
+    assert (found.pushed, found.done, found.left, found.is_member) == (3, 1, 2, False)
+    assert (found.is_open, found.has_ended, found.on_dead) == (False, False, "continue")
+    for job in jobs:
+        seen = one(db, queue, job)
+        assert (seen.id, seen.queue, seen.left, seen.is_member) == (id, f"{name}-reports", 2, True)
+    infos = [queue.get(db, job) for job in jobs] + [reports.get(db, id)]
+    assert all(info is not None and info.in_batch for info in infos)
+
+
+def test_a_batch_is_gone_once_its_last_job_has_ended(db: Any, name: str, queue: Queue) -> None:
+    reports = PriorityQueue.named(db, f"{name}-reports")
+    id, (job,) = begin(db, reports, queue, 1)
+    ack(db, queue)
+    assert one(db, queue, job).has_ended
+    ack(db, reports)
+    assert (batches_of(db, queue, job), batches_of(db, reports, id)) == ([], [])
+
+
+def test_the_queue_at_the_end_of_a_batch_is_named_after_it_was_renamed(
+    db: Any, name: str, queue: Queue
+) -> None:
+    begin(db, PriorityQueue.named(db, f"{name}-reports"), queue, 1)
+    (item,) = queue.items(db)
+    rename(db, f"{name}-reports", f"{name}-new")
+    assert one(db, queue, item.id).queue == f"{name}-new"
+    PriorityQueue.named(db, f"{name}-reports").push(db, CALL)
+    assert one(db, queue, item.id).queue == f"{name}-new"
+
+
+def test_a_queue_without_a_name_has_none(db: Any, space: Subspace, queue: Queue) -> None:
+    id, (job,) = begin(db, PriorityQueue(space), queue, 1)
+    found = one(db, queue, job)
+    assert (found.id, found.queue) == (id, None)
+
+
+def test_a_job_that_follows_others_waits_for_a_batch_of_them(
+    db: Any, name: str, queue: Queue
+) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def note(what: str) -> None: ...
+
+    before = [note.push("first"), note.push("second")]
+    after = note.using(after=before).push("third")
+    found = one(db, queue, after.id)
+    assert (found.kind, found.id, found.is_member) == ("after", after.id, False)
+    assert (found.pushed, found.left, found.on_dead) == (2, 2, "cancel")
+    ack(db, queue)
+    for handle in before:
+        seen = one(db, queue, handle.id)
+        assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
+
+
+def test_a_job_that_a_step_runs_leads_to_that_step(db: Any, name: str, queue: Queue) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def resize(width: int) -> int:
+        return width
+
+    @app.job(queue=f"{name}-pages")
+    def publish(context: Context) -> list[int]:
+        return context.gather("small", [resize.bind(200), resize.bind(400)])
+
+    handle = publish.push()
+    app.work(f"{name}-pages", drain=True)
+    for number, item in enumerate(queue.items(db)):
+        found = one(db, queue, item.id)
+        assert (found.kind, found.queue, found.id) == ("run", f"{name}-pages", handle.id)
+        assert (found.step, found.pushed, found.is_member) == (f"small {number}", 2, True)
+
+
+def test_the_number_of_steps_is_known_without_a_further_read(
+    db: Any, name: str, queue: Queue
+) -> None:
+    app = App(db)
+
+    @app.job(queue=name)
+    def fulfil(context: Context) -> None:
+        context.step("charge", str)
+        context.wait("shipped")
+
+    handle = fulfil.push()
+    app.work(drain=True)
+    (info,) = queue.items(db, state="delayed")
+    assert (info.id, info.stored_steps, info.in_batch) == (handle.id, 2, False)
+    other = queue.get(db, queue.push(db, "no job"))
+    assert other is not None
+    assert (other.stored_steps, other.in_batch) == (0, False)
+
+
+def test_other_items_have_no_batch(db: Any, queue: Queue) -> None:
+    item = queue.push(db, 1)
+    assert batches_of(db, queue, item) == []
+    ack(db, queue)
+    queue.remove(db, item)
+    assert batches_of(db, queue, item.id) == []
+    with pytest.raises(InvalidItemId):
+        batches_of(db, queue, "nothing")
