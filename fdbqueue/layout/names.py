@@ -70,12 +70,11 @@ def first_name(prefix: bytes) -> str | None:
     >>> first_name(restored_subspace(b"uuid").key()) is None, first_name(b"other") is None
     (True, True)
     """
-    if not ROOT.contains(prefix):
-        return None
-    match ROOT.unpack(prefix):
+    match ROOT.unpack(prefix) if ROOT.contains(prefix) else ():
         case (str(name),) | (1, str(name), _):
             return name
-    return None
+        case _:
+            return None
 
 
 def restored_subspace(uuid: bytes) -> Subspace:
