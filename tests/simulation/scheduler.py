@@ -161,6 +161,8 @@ class SimulatedDatabase(FaultyDatabase):
         super().__init__(db)
         self._scheduler = scheduler
         self.faults = faults
+        self.read_faults = faults / 10
+        """The probability that a read fails. Long transactions need a lower one."""
         self._recoveries = recoveries
         self._epochs = [0]
         """The first version after each recovery."""
@@ -195,7 +197,7 @@ class SimulatedDatabase(FaultyDatabase):
             self._scheduler.note("(a recovery)")
             self._epochs.append(self.new_version() + MAX_VERSIONS_IN_FLIGHT)
         is_read = name.startswith("get") and name != "get_committed_version"
-        if is_read and self._scheduler.random.random() < self.faults / 10:
+        if is_read and self._scheduler.random.random() < self.read_faults:
             self._scheduler.note("1007")
             raise FDBError(1007)
 
