@@ -15,11 +15,15 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from tests.simulation.cluster.mutations import MUTATIONS, planted
 from tests.simulation.durable.clients import Client, Storm
 from tests.simulation.durable.ledger import Ledger
 from tests.simulation.simulated import SKEWS, Simulated
 
 SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "20"))
+
+_TRIED = 100
+"""How many seeds may be needed to find a planted bug."""
 
 _MET = {
     *("done", "failed", "dead", "cancelled", "lost", "tick", "batch", "timed out"),
@@ -116,6 +120,20 @@ def test_each_rule_of_schedules_steps_signals_and_batches_holds(
         events += simulate(steady, space, seed).ledger.events
     if given is None and SEEDS >= 20:
         assert events.keys() >= _MET, events
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in MUTATIONS.items() if each.workload == "durable"]
+)
+def test_each_planted_bug_is_found(memory: Any, space: Subspace, name: str) -> None:
+    mutation = MUTATIONS[name]
+    for seed in range(_TRIED):
+        simulation = DurableSimulation(memory, space, seed)
+        with planted(name):
+            problems = problems_of(memory, simulation)
+        if any(map(mutation.has_found, problems)):
+            return
+    pytest.fail(f"{name} is not found by {_TRIED} seeds")
 
 
 def test_a_seed_repeats_exactly(steady: Any, space: Subspace) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,24 @@ def _found_by(workload: str, *finds: str) -> Callable[[Callable[[], None]], Call
     return add
 
 
+_changed: list[tuple[Any, str, Any]] = []
+
+
 def _change(owner: Any, name: str, change: Callable[[Any], Any]) -> None:
-    setattr(owner, name, change(getattr(owner, name)))
+    before = getattr(owner, name)
+    _changed.append((owner, name, before))
+    setattr(owner, name, change(before))
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug in this process for the time of a block."""
+    MUTATIONS[name].plant()
+    try:
+        yield
+    finally:
+        while _changed:
+            setattr(*_changed.pop())
 
 
 class _Snapshot:
@@ -422,3 +439,243 @@ def _shared_receipt_unread() -> None:
     from fdbqueue.coordination.contention.following import Follower
 
     _change(Follower, "_settle", lambda _: lambda *args: None)
+
+
+# Schedules, steps and batches
+
+
+_TWICE = ("ticks were pushed twice", "were pushed, and should be")
+
+
+@_found_by("durable", *_TWICE)
+def _tick_by_snapshot() -> None:
+    """Two clients push the same tick."""
+    from fdbqueue.operations.schedules.schedules import Schedules
+
+    def tick(tick: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda self, tr, *args: tick(self, _Snapshot(tr), *args)
+
+    _change(Schedules, "_tick", tick)
+
+
+@_found_by("durable", *_TWICE, "the next tick is not")
+def _tick_apart() -> None:
+    """The transaction that pushes a tick leaves it to the next one to go on."""
+    from fdbqueue.operations.schedules.schedules import Schedules
+
+    def store(store: Callable[..., None]) -> Callable[..., None]:
+        def half(self: Any, tr: Any, name: str, before: Any, after: Any) -> None:
+            is_pushed = before is not None and after is not None and after.pushed > before.pushed
+            if is_pushed and before.pushed % 2 and after.next is not None:
+                after = after._replace(next=before.next)
+            store(self, tr, name, before, after)
+
+        return half
+
+    _change(Schedules, "_store", store)
+
+
+@_found_by("durable", *_TWICE, "the next tick is not")
+def _resumed_by_clock() -> None:
+    """A client with a slow clock resumes a schedule, which pushes a tick again."""
+    from fdbqueue.operations.schedules import schedules
+    from fdbqueue.operations.schedules.ticks import next_tick
+
+    def first_tick(_: object) -> Callable[..., int | None]:
+        return lambda schedule, now: next_tick(schedule.definition.timing, now)
+
+    _change(schedules, "_first_tick", first_tick)
+
+
+@_found_by("durable", "its claim is over", "it is ")
+def _step_without_token() -> None:
+    """A client stores a step of a job that another one has claimed since."""
+    from fdbqueue.errors import LeaseLost
+    from fdbqueue.layout.values import decode_claim
+    from fdbqueue.operations.steps.steps import DurableSteps
+
+    def store(store: Callable[..., None]) -> Callable[..., None]:
+        def without_token(
+            self: Any, tr: Any, now: int, extension: Any, steps: Any, *, lease: float
+        ) -> None:
+            claim, _ = extension
+            position = self._layout.position(claim.keys[0])
+            stored = tr[self._layout.claims + position].value
+            if stored is None:
+                raise LeaseLost(claim.item.id)
+            item = decode_claim(stored)
+            if item.token == claim.token:
+                store(self, tr, now, extension, steps, lease=lease)
+            else:
+                self._put(tr, position, item, steps)
+
+        return without_token
+
+    _change(DurableSteps, "store", store)
+
+
+@_found_by("durable", "runs again, and is")
+def _step_unseen() -> None:
+    """A job does not find the steps that an earlier run of it has stored."""
+    from fdbqueue.queue.steps import ClaimedSteps
+
+    def find(find: Callable[..., Any]) -> Callable[..., Any]:
+        def unless_done(self: Any, name: str) -> Any:
+            found = find(self, name)
+            return None if found is not None and found.kind == "step" else found
+
+        return unless_done
+
+    _change(ClaimedSteps, "find", find)
+
+
+@_found_by("durable", "takes effect again", "and the effects")
+def _commit_apart() -> None:
+    """A commit takes effect in one transaction, and is stored as a step in the next one."""
+    from fdbqueue.database.retrying import run
+    from fdbqueue.queue.steps import ClaimedSteps
+
+    def commit(_: object) -> Callable[..., Any]:
+        def apart(self: Any, name: str, body: Callable[..., bytes], begun: Any) -> Any:
+            step = begun._replace(state="done", due=None, value=run(self._db, body))
+            self.store(name, step)
+            return step
+
+        return apart
+
+    _change(ClaimedSteps, "commit", commit)
+
+
+@_found_by("durable", "nothing has woken it", "fdbqueue.admin.check")
+def _timer_left_by_signal() -> None:
+    """A signal wakes a job, and leaves the timer of its wait."""
+    from fdbqueue.operations.changes import Changes
+
+    def run_now(run_now: Callable[..., bool]) -> Callable[..., bool]:
+        def and_later(self: Any, tr: Any, now: int, found: Any) -> bool:
+            is_changed = run_now(self, tr, now, found)
+            layout = self._items.layout
+            tr[layout.timer_key(layout.dues, found.due, layout.position(found.key))] = b""
+            return is_changed
+
+        return and_later
+
+    _change(Changes, "run_now", run_now)
+
+
+@_found_by("durable", " was done with ")
+def _signal_ignored() -> None:
+    """A wait times out once its time is over, although a signal has ended it."""
+    from fdbqueue.database.clock import milliseconds
+    from fdbqueue.layout.steps import NamedStep
+    from fdbqueue.operations.steps.steps import DurableSteps
+    from fdbqueue.queue.steps import ClaimedSteps
+
+    def is_late(step: Any, now: int) -> bool:
+        return step is not None and step.due is not None and step.due <= now
+
+    def find(find: Callable[..., Any]) -> Callable[..., Any]:
+        def still_waiting(self: Any, name: str) -> Any:
+            found = find(self, name)
+            is_wait = found is not None and (found.kind, found.state) == ("wait", "done")
+            is_lost = is_wait and is_late(found, milliseconds())
+            return found._replace(state="waiting") if is_lost else found
+
+        return still_waiting
+
+    def wait(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def by_time(
+            self: Any, tr: Any, now: int, extension: Any, steps: Any, signal: str, *, lease: float
+        ) -> Any:
+            ended = wait(self, tr, now, extension, steps, signal, lease=lease)
+            if not is_late(ended, now):
+                return ended
+            late = ended._replace(state="timed out")
+            self.store(tr, now, extension, [NamedStep(steps[-1].name, late)], lease=lease)
+            return late
+
+        return by_time
+
+    _change(ClaimedSteps, "find", find)
+    _change(DurableSteps, "wait", wait)
+
+
+@_found_by("durable", "jobs wait for")
+def _wait_left_by_timeout() -> None:
+    """A signal ends a wait that has timed out."""
+    from fdbqueue.operations.steps.steps import DurableSteps
+
+    def wait(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def and_again(
+            self: Any, tr: Any, now: int, extension: Any, steps: Any, signal: str, *, lease: float
+        ) -> Any:
+            ended = wait(self, tr, now, extension, steps, signal, lease=lease)
+            if ended is not None and ended.state == "timed out":
+                layout, position = self._layout, self._layout.position(extension[0].keys[0])
+                key = layout.signal_wait(signal, ended.key, steps[-1].name, position)
+                tr[layout.signal_waits + key] = b""
+            return ended
+
+        return and_again
+
+    _change(DurableSteps, "wait", wait)
+
+
+_EARLY_OR_NEVER = (
+    "before all jobs of its batch have ended",
+    "after the job that follows its batch",
+    "jobs of its batch have ended",
+    "does not end",
+    "has not ended",
+)
+
+
+@_found_by("durable", *_EARLY_OR_NEVER)
+def _end_counted_twice() -> None:
+    """The end of a job counts twice in its batch."""
+    from fdbqueue.operations.ends import batches
+
+    def counted(counted: dict[Any, Any]) -> dict[Any, Any]:
+        return {how: counts.plus(counts) for how, counts in counted.items()}
+
+    _change(batches, "_COUNTED", counted)
+
+
+@_found_by("durable", *_EARLY_OR_NEVER)
+def _follows_an_open_batch() -> None:
+    """The job that follows a batch begins as soon as its present jobs have ended."""
+    from fdbqueue.layout.batches import BatchCounts, encode_counts
+    from fdbqueue.queue import batches
+
+    def put_batch(put_batch: Callable[..., None]) -> Callable[..., None]:
+        return lambda tr, layout, id, batch: put_batch(
+            tr, layout, id, batch._replace(stage="closed")
+        )
+
+    def count_pushed(_: object) -> Callable[..., None]:
+        return lambda tr, layout, position, id, n: tr.add(
+            layout.batch_counts + position, encode_counts(BatchCounts(pushed=n))
+        )
+
+    _change(batches, "put_batch", put_batch)
+    _change(batches, "count_pushed", count_pushed)
+
+
+@_found_by("durable", *_EARLY_OR_NEVER)
+def _closed_at_once() -> None:
+    """A batch is closed in one step: its last end and its closing may miss each other."""
+    from fdbqueue.layout.batches import BatchCounts
+    from fdbqueue.operations.ends import batches as within
+    from fdbqueue.queue import batches
+
+    def close(_: object) -> Callable[..., bool]:
+        def at_once(tr: Any, layout: Any, now: int, position: bytes) -> bool:
+            batch = within.get_batch(tr, layout, position)
+            if batch is not None and batch.stage != "closed":
+                within._end_one(tr, layout, now, position, batch, BatchCounts())
+                within.put_batch(tr, layout, position, batch._replace(stage="closed"))
+            return False
+
+        return at_once
+
+    _change(batches, "close", close)
