@@ -1,7 +1,6 @@
 """A thumbnail service, declared as a user declares it, whose jobs misbehave as they are told.
 
-Each attempt writes a line to a ledger when it begins, and one for what it meets. A line is one
-`write`, so it outlives the process.
+Each attempt writes a line to a ledger when it begins, and one for what it meets.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
 import os
 import signal
 import threading
@@ -22,13 +20,9 @@ from pathlib import Path
 
 from PIL import Image
 
-import fdbqueue
 from fdbqueue import Subspace, Transaction
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
-from fdbqueue.testing import FaultyDatabase
-
-DATABASE, LEDGER = "THUMBNAILS_DATABASE", "THUMBNAILS_LEDGER"
-"""Environment variables of a worker: the URL of its database, and the path of its ledger."""
+from tests.hostile.app_workers import bind_worker, write_line
 
 TIMEOUT, GRACE = 1.0, 0.5  # seconds
 ATTEMPTS = 8
@@ -81,28 +75,13 @@ class Picture:
 
 
 app = App()
-if DATABASE in os.environ:
-    app.bind(
-        FaultyDatabase(
-            fdbqueue.open(os.environ[DATABASE]),
-            before=0.02,
-            after=0.02,
-            conflict=0.02,
-            lost_as=(1021, 1039),
-            seed=os.getpid(),
-        )
-    )
-_ledger = (
-    os.open(os.environ[LEDGER], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    if LEDGER in os.environ
-    else -1
-)
+bind_worker(app)
 POLICY = Retry(ATTEMPTS, first="50ms", longest="500ms", never_on=(TypeError,))
 
 
 def note(number: int, attempt: int, event: str) -> None:
     """Write a line to the ledger."""
-    os.write(_ledger, json.dumps([number, attempt, event, time.time()]).encode() + b"\n")
+    write_line(number, attempt, event, time.time())
 
 
 @contextmanager

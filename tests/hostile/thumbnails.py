@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import os
 import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -39,12 +36,12 @@ from fdbqueue.jobs import Discard
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.types import FailedAttempt, ItemInfo
 from tests.hostile import thumbnail_jobs
-from tests.hostile.thumbnail_jobs import ATTEMPTS, DATABASE, LEDGER, Act, Picture, app, records
+from tests.hostile.app_workers import Command, Process, Processes
+from tests.hostile.thumbnail_jobs import ATTEMPTS, Act, Picture, app, records
 from tests.support.cluster import start_or_find_cluster
 from tests.support.scan import assert_adds_up
 from tests.support.waiting import MAX_WAIT, wait_until
 
-ROOT = Path(__file__).parents[2]
 PROCESSES = 4
 CONCURRENCY = 4  # jobs at a time of each queue in a process
 LIMIT = 12  # jobs at a time of each queue in all processes
@@ -53,7 +50,6 @@ PRIORITIES = (0, 1, 2)
 BACKLOG = 150
 """The number of unfinished jobs above which no others are pushed."""
 _PUSH = 20  # jobs of one step
-_END = 60.0  # seconds that a process may take to end
 _CLOCK = 0.01  # seconds by which two looks at the clock may disagree
 _LEASE_OVER = "its lease ran out"
 
@@ -116,71 +112,6 @@ class Line(NamedTuple):
     client: str
 
 
-class Process:
-    """A process of `fdbq work`, with its ledger and its output."""
-
-    def __init__(self, name: str, url: str, queues: Iterable[str], directory: Path) -> None:
-        self.name = name
-        self.ledger = directory / f"{name}.ledger"
-        self.output = directory / f"{name}.stderr"
-        self.ended_at = float("inf")
-        command = [
-            sys.executable,
-            "-X",
-            "faulthandler",
-            "-m",
-            "fdbq",
-            "work",
-            "--app",
-            "tests.hostile.thumbnail_jobs:app",
-        ]
-        command += [*queues, "--name", name, "--concurrency", str(CONCURRENCY)]
-        command += ["--lease", f"{LEASE}s", "--grace", f"{thumbnail_jobs.GRACE}s"]
-        environment = os.environ | {DATABASE: url, LEDGER: str(self.ledger)}
-        with self.output.open("wb") as output:
-            self._process = subprocess.Popen(command, cwd=ROOT, stderr=output, env=environment)
-        self._read = 0
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether it runs; raise its output if it ended by itself, unless it was killed."""
-        code = self._process.poll()
-        if code is not None:
-            self.ended_at = min(self.ended_at, time.time())
-            assert code == -signal.SIGKILL, f"{self.name}: {code}\n{self.output.read_text()}"
-        return code is None
-
-    def lines(self) -> Iterator[tuple[int, Line]]:
-        """Yield the new lines of the ledger, each with the number of its picture."""
-        if not self.ledger.exists():
-            return
-        with self.ledger.open("rb") as file:
-            file.seek(self._read)
-            whole = file.read().rpartition(b"\n")
-        self._read += len(whole[0]) + len(whole[1])
-        for line in whole[0].splitlines():
-            number, attempt, event, at = json.loads(line)
-            yield number, Line(attempt, event, at, self.name)
-
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self.ended_at = min(self.ended_at, time.time())
-
-    def stop(self) -> None:
-        """Let it end as SIGTERM does, whatever hangs in it."""
-        self._process.terminate()
-        try:
-            code = self._process.wait(_END)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # prints the stacks of all threads
-            code = self._process.wait()
-        assert code == 0, f"{self.name}: {code}\n{self.output.read_text()}"
-
-
 @dataclass
 class Pushed:
     """A job that was pushed, and what is known of it."""
@@ -228,50 +159,41 @@ class Service:
         self._queues = [f"{self.prefix}-small", f"{self.prefix}-large"]
         self._plans = self._each_plan()
         self._pushed: list[Pushed] = []
-        self._processes: list[Process] = []
         self._seen = (0, 0)
         self._stops: list[tuple[float, float]] = []
         self._met: dict[int, Counter[str]] = defaultdict(Counter)
         for name in self._queues:
             app.queue(name).configure(self._db, concurrency=LIMIT)
+        options = ["--concurrency", f"{CONCURRENCY}", "--lease", f"{LEASE}s"]
+        options += ["--grace", f"{thumbnail_jobs.GRACE}s"]
+        command = Command(
+            "tests.hostile.thumbnail_jobs:app", self.url, self._queues, self.directory, options
+        )
+        self._processes = Processes(PROCESSES, command)
         try:
-            for _ in range(PROCESSES):
-                self._start()
             self._storm(jobs, kills, stops)
             for number, name in enumerate(self._queues, -len(self._queues)):
                 self._meet(number, name)
-            for process in self._running():
-                process.stop()
+            self._processes.stop()
             self._read_ledgers()
             self._fill_limits()
             return [*self._problems()]
         finally:
-            for process in self._processes:
-                process.kill()
+            self.counts["processes started again"] = self._processes.restarts
+            self._processes.kill()
             self._remove()
 
     # The storm
-
-    def _start(self) -> None:
-        name = f"worker-{len(self._processes)}"
-        self._processes.append(Process(name, self.url, self._queues, self.directory))
-
-    def _running(self) -> list[Process]:
-        """Return the processes that run; start others instead of those that have ended."""
-        for _ in range(PROCESSES - sum(each.is_running for each in self._processes)):
-            self.counts["processes started again"] += 1
-            self._start()
-        return [each for each in self._processes if each.is_running]
 
     def _storm(self, jobs: int, kills: int, stops: int) -> None:
         while len(self._pushed) < jobs:
             self._push(min(_PUSH, jobs - len(self._pushed)))
             share = len(self._pushed) / jobs
             if self.counts["kills"] < kills * share:
-                self._rng.choice(self._running()).kill()
+                self._rng.choice(self._processes.running()).kill()
                 self.counts["kills"] += 1
             if self.counts["stops"] < stops * share:
-                self._stop_for_a_while(self._rng.choice(self._running()))
+                self._stop_for_a_while(self._rng.choice(self._processes.running()))
             while self._unfinished() > BACKLOG:
                 self._look()
         while self._unfinished():
@@ -334,7 +256,7 @@ class Service:
 
     def _look(self) -> None:
         """Cancel jobs that wait for it, and others; start processes instead of those that died."""
-        self._running()
+        self._processes.running()
         self._read_ledgers()
         for each in self._pushed:
             act = each.picture.act(each.lines[-1].attempt) if each.lines else None
@@ -351,8 +273,9 @@ class Service:
         pushed.cancels.append((now, pushed.handle.cancel()))
 
     def _read_ledgers(self) -> None:
-        for process in self._processes:
-            for number, line in process.lines():
+        for process in self._processes.all:
+            for number, attempt, event, at in process.lines():
+                line = Line(attempt, event, at, process.name)
                 if number >= 0:
                     self._pushed[number].lines.append(line)
                 else:
@@ -470,14 +393,11 @@ class Service:
 
     def _could_end(self, each: Pushed, told: Line) -> bool:
         """Return whether nothing kept an attempt that was told to stop from ending its job."""
-        process = self._process(told.client)
+        process = self._processes.named(told.client)
         begin, end = told.time - LEASE, told.time + LEASE
         is_cancelled = each.picture.act(told.attempt) in (Act.WAIT, Act.FINISH)
         is_killed = process.ended_at < end or each.handle.id in self._lost(process)
         return is_cancelled and not is_killed and not self._was_stopped(begin, end)
-
-    def _process(self, name: str) -> Process:
-        return next(process for process in self._processes if process.name == name)
 
     def _was_stopped(self, began: float, ended: float) -> bool:
         """Return whether a process was stopped meanwhile, which may hold up all others."""
@@ -487,7 +407,7 @@ class Service:
         assert attempt.started_at is not None
         began, ended = attempt.started_at.timestamp(), attempt.ended_at.timestamp()
         if attempt.error == _LEASE_OVER:
-            process = self._process(attempt.client)
+            process = self._processes.named(attempt.client)
             killed = began - _CLOCK <= process.ended_at <= ended + _CLOCK
             is_lost = killed or each.handle.id in self._lost(process)
             if not is_lost and not self._was_stopped(began, ended):
