@@ -97,7 +97,7 @@ class Process:
 
     def lines(self) -> Iterator[Any]:
         """Yield the new lines of the ledger."""
-        if not self.ledger.exists():
+        if not self.ledger.exists() or self.ledger.stat().st_size == self._read:
             return
         with self.ledger.open("rb") as file:
             file.seek(self._read)
