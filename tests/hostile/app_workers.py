@@ -85,6 +85,7 @@ class Process:
         with self.output.open("wb") as output:
             self._process = subprocess.Popen(arguments, cwd=ROOT, stderr=output, env=environment)
         self._read = 0
+        self._stopped: threading.Timer | None = None
 
     @property
     def is_running(self) -> bool:
@@ -108,12 +109,16 @@ class Process:
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def stop_for(self, seconds: float) -> threading.Timer:
+    def stop_for(self, seconds: float) -> None:
         """Stop it for a time, and return at once: it may hold the lock of an embedded database."""
         self.send(signal.SIGSTOP)
-        timer = threading.Timer(seconds, self.send, [signal.SIGCONT])
-        timer.start()
-        return timer
+        self._stopped = threading.Timer(seconds, self.send, [signal.SIGCONT])
+        self._stopped.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether it will be continued."""
+        return self._stopped is not None and self._stopped.is_alive()
 
     def kill(self) -> None:
         self._process.kill()
@@ -121,7 +126,9 @@ class Process:
         self.ended_at = min(self.ended_at, time.time())
 
     def stop(self) -> None:
-        """Let it end as SIGTERM does, whatever hangs in it."""
+        """Let it end as SIGTERM does, whatever hangs in it, once it is continued."""
+        if self._stopped is not None:
+            self._stopped.join()
         self._process.terminate()
         try:
             code = self._process.wait(_END)

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from fdbqueue import Subspace, Transaction
+from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Retry, WaitTimedOut
 from tests.hostile.app_workers import bind_worker, write_line
 
@@ -44,7 +45,7 @@ class Parcel:
     Attributes:
         number: Its number.
         post: The beginning of the names of the queues.
-        work: How long a step takes.
+        work: How long the first step and the other job take.
         rest: How long it rests.
         shipping: When its signal comes.
         delay: The delay of the job that sends the signal.
@@ -102,10 +103,15 @@ class _Run:
         done = [step.name for step in steps if step.state == "done"]
         write_line(parcel.number, self.id, "began", done, time.time())
 
+    def weigh(self) -> str:
+        """Be the function of a step that takes its time."""
+        called = self.call("weigh")
+        time.sleep(self._parcel.work)
+        return called
+
     def call(self, step: str) -> str:
         """Note that the function of a step is called; return what no other run returns."""
         write_line(self._parcel.number, self.id, "called", step, time.time())
-        time.sleep(self._parcel.work)
         return f"{step} of {self.id}"
 
     def got(self, step: str, value: Any) -> None:
@@ -115,9 +121,18 @@ class _Run:
 
 @app.job(retry=POLICY)
 def carry(context: Context, parcel: Parcel) -> str:
-    """Deliver a parcel in six steps."""
+    """Deliver a parcel in six steps; note if another worker has got it meanwhile."""
     run = _Run(context, parcel)
-    run.got("weigh", context.step("weigh", run.call, "weigh"))
+    try:
+        return take_steps(context, parcel, run)
+    except LeaseLost:
+        run.got("lost", None)
+        raise
+
+
+def take_steps(context: Context, parcel: Parcel, run: _Run) -> str:
+    """Take the steps of a parcel, and note their results."""
+    run.got("weigh", context.step("weigh", run.weigh))
     run.got("book", context.commit("book", book, parcel, context.item.id, run.call))
     context.sleep("rest", parcel.rest)
     run.got("rest", None)
@@ -141,8 +156,8 @@ def book(tr: Transaction, parcel: Parcel, id: str, call: Callable[[str], str]) -
     if parcel.shipping is Shipping.EARLY:
         ship_now(tr, parcel, id)
     elif parcel.shipping is Shipping.LATER:
-        shipping = ship.using(tr, queue=parcels(parcel.post), delay=parcel.delay)
-        shipping.push(parcel, id)
+        queue = parcels(parcel.post)
+        ship.using(tr, queue=queue, delay=parcel.delay, priority=-1).push(parcel, id)
     return called
 
 
