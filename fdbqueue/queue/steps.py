@@ -168,7 +168,7 @@ class JobSteps(Generic[V]):
         signals with the same name and key, such a job gets the last one. Conflicts with jobs that
         begin or cease to wait for the same name and key, and with other signals of both.
 
-        Cost: two reads and two writes; for each job that waits some three reads and ten writes.
+        Cost: three reads and two or three writes; for each job that waits eight of each.
 
         Args:
             tr: A transaction or a database.

@@ -7,6 +7,7 @@ from typing import Any
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
 _MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "compare_and_clear"})
+_WATCHES = frozenset({"watch", "watch_ahead"})
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith"})
 
 
@@ -17,6 +18,7 @@ class CountingDatabase(FaultyDatabase):
         transactions: The number of transactions begun, retries among them.
         reads: The number of keys, key selectors and ranges that transactions asked for.
         commits: The number of commits that wrote something.
+        watches: The number of watches that transactions began.
         mutations: The key of each mutation; the first one of a range.
     """
 
@@ -26,7 +28,7 @@ class CountingDatabase(FaultyDatabase):
 
     def clear(self) -> None:
         """Start to count from zero."""
-        self.transactions = self.reads = self.commits = 0
+        self.transactions = self.reads = self.commits = self.watches = 0
         self.mutations = list[bytes]()
 
     def create_transaction(self) -> FaultyTransaction:
@@ -36,6 +38,7 @@ class CountingDatabase(FaultyDatabase):
     def before_call(self, name: str) -> None:
         self.transactions += name == "on_error"
         self.reads += name in _READS
+        self.watches += name in _WATCHES
 
     def commit(self, transaction: FaultyTransaction) -> None:
         super().commit(transaction)

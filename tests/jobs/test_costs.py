@@ -1,0 +1,291 @@
+"""What steps, signals, ticks and batches cost: the tables of the guides, and idle workers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fdbqueue import PriorityQueue, Worker
+from fdbqueue.coordination import steps
+from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.jobs import App, Context, RetryIn
+from fdbqueue.testing import Clock, drain
+from fdbqueue.types import Transaction
+from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
+from tests.support.waiting import MAX_WAIT
+
+GUIDES = Path(__file__).parents[2] / "docs" / "howto"
+WAITING = int(os.environ.get("FDBQ_WAITING", "1000"))
+"""How many jobs sleep or wait while a worker is idle."""
+
+
+class Cost(NamedTuple):
+    """How much a call asks of the database."""
+
+    transactions: int
+    reads: int
+    writes: int
+
+    def minus(self, other: Cost) -> Cost:
+        return Cost(*(mine - others for mine, others in zip(self, other)))
+
+
+def table(guide: str) -> dict[str, Cost]:
+    """Return the table of costs of a guide."""
+    rows = (GUIDES / guide).read_text().partition("## Costs")[2].splitlines()
+    cells = [row.strip("|").split("|") for row in rows if row.startswith("| ")]
+    return {name.strip(): Cost(*map(int, cost)) for name, *cost in cells[2:]}
+
+
+class OwnThread(CountingDatabase):
+    """A database that counts what one thread asks of it: a worker claims jobs meanwhile."""
+
+    thread = 0
+
+    def create_transaction(self) -> Any:
+        if threading.get_ident() == self.thread:
+            return super().create_transaction()
+        return self.db.create_transaction()
+
+
+class Meter:
+    """Measures the costs of calls by name, for jobs of one queue.
+
+    History notes times once a second, and receipts are those of clusters: neither counts.
+    """
+
+    def __init__(self, app: App, name: str) -> None:
+        self.db: Any = app.db
+        self.costs: dict[str, Cost] = {}
+        self.watches = 0
+        self._layout = layout_of(app.queue(name))
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        self.db.clear()
+        self.db.thread = threading.get_ident()
+        try:
+            yield
+        finally:  # also of a call that suspends the job
+            layout = self._layout
+            writes = [
+                key
+                for key in self.db.mutations
+                if not key.startswith(layout.history) and not layout.receipts.contains(key)
+            ]
+            self.costs[name] = Cost(self.db.transactions, self.db.reads, len(writes))
+            self.watches += self.db.watches
+
+    def assert_as_in(self, guide: str) -> None:
+        """Compare the costs with the table of a guide."""
+        expected = table(guide)
+        assert {name: self.costs[name] for name in expected} == expected
+
+
+@pytest.fixture
+def app(db: Any) -> App:
+    """Return an app on a database that counts."""
+    return App(OwnThread(db))
+
+
+@pytest.fixture
+def meter(app: App, name: str) -> Meter:
+    """Return a meter for the queue of the test."""
+    return Meter(app, name)
+
+
+def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> None:
+    queue, others = app.queue(name), app.queue(f"{name}-others")
+
+    @app.job(queue=f"{name}-others")
+    def other() -> None: ...
+
+    def nothing(tr: Transaction) -> None: ...
+
+    calls: dict[str, Callable[[Context, str], object]] = {
+        "a step": lambda context, _: context.step("second", str),
+        "a commit": lambda context, _: context.commit("second", nothing),
+        "a sleep": lambda context, _: context.sleep("second", "1h"),
+        "a wait": lambda context, key: context.wait("second", key=key, timeout="1h"),
+        "a wait whose signal was there before": lambda context, key: context.wait(
+            "second", key=f"{key} sent", timeout="1h"
+        ),
+        "another job, with its push": lambda context, _: context.run("second", other),
+    }
+
+    @app.job(queue=name)
+    def job(context: Context, kind: str, key: str) -> None:
+        is_new = not queue.steps.all(app.db, context.item.id)
+        context.step("first", str)
+        with meter.of(kind if is_new else "going on"):
+            calls[kind](context, key)
+
+    @app.job(queue=name)
+    def again(context: Context) -> None:
+        with meter.of("a step that is done already"):
+            context.step("first", str)
+        if context.attempt == 1:
+            raise RetryIn(0)
+
+    def signal(key: str) -> int:
+        return app.signal(app.db, "second", key=key, queue=name)
+
+    def end_other(kind: str) -> None:
+        claim = others.claim(app.db)
+        assert claim is not None
+        with meter.of(kind):
+            others.ack(app.db, claim)
+
+    for key in ("warm up", "measure"):  # the first calls also mark the queue as one with timers
+        with meter.of("a signal for which no job waits"):
+            signal(f"{key} sent")
+        for kind in calls:
+            job.push(kind, key)
+        again.push()
+        drain(app, name)
+        with meter.of("a signal for which a job waits"):
+            assert signal(key) == 1
+        end_other("the end of another job")
+        other.push()
+        end_other("an end")
+        drain(app, name)
+    ends = meter.costs["the end of another job"].minus(meter.costs["an end"])
+    meter.costs["the end of another job, beside its acknowledgement"] = ends
+    meter.assert_as_in("steps.md")
+    assert meter.watches == 0
+
+
+def test_a_tick_costs_what_the_guide_says(app: App, name: str, meter: Meter, clock: Clock) -> None:
+    queue = app.queue(name)
+
+    @app.job(queue=name)
+    def job() -> None: ...
+
+    def claim(kind: str) -> None:
+        with meter.of(kind):
+            claim = queue.claim(app.db)
+        assert claim is not None
+        queue.ack(app.db, claim)
+
+    app.schedules.add("each hour", job.bind(), every="1h")
+    for _ in range(2):
+        job.push()
+        claim("a claim")
+        clock.advance("1h")
+        claim("a claim at a tick")
+    tick = meter.costs["a claim at a tick"].minus(meter.costs["a claim"])
+    meter.costs["a tick, with the push of its job"] = tick
+    meter.assert_as_in("schedules.md")
+
+
+def test_a_batch_costs_what_the_guide_says(app: App, name: str, meter: Meter) -> None:
+    queue = app.queue(name)
+
+    @app.job(queue=name)
+    def job() -> None: ...
+
+    @app.job(queue=name)
+    def report(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    def end(kind: str) -> Cost:
+        claim = queue.claim(app.db)
+        assert claim is not None
+        with meter.of(kind):
+            queue.ack(app.db, claim)
+        return meter.costs[kind]
+
+    for _ in range(2):
+        calls = [job.bind() for _ in range(3)]
+        with meter.of("a push"):
+            job.push_many(calls)
+        plain = [end("an end") for _ in calls][-1]
+        batch = app.batch(then=report)
+        batch.push_many(job, calls)
+        with meter.of("a push of a batch"):
+            batch.flush()
+        is_open = end("an end while it is open")
+        with meter.of("closing it"):
+            batch.close()
+        is_closed = end("an end after it was closed")
+        end("the last end")
+        drain(app, name)
+    pushes = meter.costs["a push of a batch"].minus(meter.costs["a push"])
+    meter.costs["a transaction that pushes jobs of a batch"] = pushes
+    meter.costs["the end of a job while the batch is open"] = is_open.minus(plain)
+    meter.costs["the end of a job after it was closed"] = is_closed.minus(plain)
+    meter.assert_as_in("batches.md")
+
+
+def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(db)
+    queue = app.queue(name)
+
+    @app.job(queue=name)
+    def job(context: Context, kind: str) -> None:
+        if kind == "sleep":
+            context.sleep("nap", "1d")
+        elif kind == "wait":
+            context.wait("never sent", timeout="1d")
+        elif kind == "wait for ever":
+            context.wait("never sent")
+
+    kinds = ["sleep", "wait", "wait for ever"]
+    job.push_many([job.bind("end"), *map(job.bind, kinds)])
+    app.work(name, drain=True)
+    idle_costs(db, queue, monkeypatch)  # the first worker also begins a history
+    few = idle_costs(db, queue, monkeypatch)
+    for begin in range(0, WAITING, 1000):
+        job.push_many([job.bind(kinds[n % 3]) for n in range(begin, min(begin + 1000, WAITING))])
+    app.work(name, drain=True, concurrency=8)
+    assert queue.stats(app.db).delayed == WAITING + 3
+    many = idle_costs(db, queue, monkeypatch)
+    print(f"{WAITING:,} jobs: {many}")
+    assert many == few
+
+
+def idle_costs(
+    db: Any, queue: PriorityQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, int, int, int]:
+    """Return what a worker costs while it falls asleep 20 times, in vain."""
+    counting = CountingDatabase(db)
+    worker = Worker(counting, queue, print, lease=600)
+    left = 20
+
+    def sleep(watches: list[Any], seconds: float, *others: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left:
+            worker.stop()
+        return sleep_on(watches, 0, *others)  # as if the time were over
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "sleep_on", sleep)
+        worker.run()
+    return counting.transactions, counting.reads, counting.commits, counting.watches
+
+
+def test_a_signal_wakes_a_worker_that_sleeps(app: App, name: str, asleep: threading.Event) -> None:
+    """As a push does: the worker would sleep for ten minutes otherwise."""
+
+    @app.job(queue=name)
+    def job(context: Context) -> Any:
+        return context.wait("go on").value
+
+    handle = job.push()
+    app.work(name, drain=True)
+    worker = threading.Thread(target=app.work, args=[name], kwargs={"max_jobs": 1})
+    worker.start()
+    assert asleep.wait(MAX_WAIT)
+    app.signal(app.db, "go on", key=handle.id, value=7)
+    worker.join(MAX_WAIT)
+    assert not worker.is_alive()
+    assert handle.result() == 7
