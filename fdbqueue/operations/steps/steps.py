@@ -104,7 +104,7 @@ class DurableSteps:
         change, header = _unchanged, header_of(item.value)[0]
         if header.cancelled is None:
             change = partial(_suspended, added=self._put(tr, position, item, steps), wait=wait)
-            if header.waits:  # it may have run before that signal, and have taken another way
+            if header.waits:  # a wait that has ended, or that is none of this version of the job
                 tr.clear(self._layout.signal_waits + header.waits)
             if wait:
                 tr[self._layout.signal_waits + wait] = b""
