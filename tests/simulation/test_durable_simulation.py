@@ -20,7 +20,7 @@ from tests.simulation.durable.clients import Client, Storm
 from tests.simulation.durable.ledger import Ledger
 from tests.simulation.simulated import SKEWS, Simulated
 
-SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "20"))
+SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "12"))
 
 _TRIED = 100
 """How many seeds may be needed to find a planted bug."""
@@ -118,7 +118,7 @@ def test_each_rule_of_schedules_steps_signals_and_batches_holds(
     events: Counter[str] = Counter()
     for seed in range(SEEDS) if given is None else [given]:
         events += simulate(steady, space, seed).ledger.events
-    if given is None and SEEDS >= 20:
+    if given is None and SEEDS >= 12:
         assert events.keys() >= _MET, events
 
 

@@ -631,14 +631,14 @@ _EARLY_OR_NEVER = (
 
 
 @_found_by("durable", *_EARLY_OR_NEVER)
-def _end_counted_twice() -> None:
-    """The end of a job counts twice in its batch."""
+def _counted_twice() -> None:
+    """Whatever changes the counts of a batch does so twice."""
     from fdbqueue.operations.ends import batches
 
-    def counted(counted: dict[Any, Any]) -> dict[Any, Any]:
-        return {how: counts.plus(counts) for how, counts in counted.items()}
+    def encode_counts(encode_counts: Callable[..., bytes]) -> Callable[..., bytes]:
+        return lambda counts: encode_counts(counts.plus(counts))
 
-    _change(batches, "_COUNTED", counted)
+    _change(batches, "encode_counts", encode_counts)
 
 
 @_found_by("durable", *_EARLY_OR_NEVER)

@@ -38,7 +38,7 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 """The names of all schedules, and their options."""
 
-ACTS = {"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8, "cancel": 1}
+ACTS = {"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8, "cancel": 2}
 _RECEIPTS, _LOG, _QUEUE = "receipts", "log", "queue"
 _KEPT = 100_000
 _KEPT_OUT = {"batch_of", "schedule"}

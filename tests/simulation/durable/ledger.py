@@ -181,6 +181,7 @@ class Ledger:
         job = self._jobs.setdefault(item, Job(payload))
         if job.end is not None:
             self._say(f"it was cancelled, and is {job.end}")
+        self.events["cancelled"] += 1
         if state == "claimed":
             job.is_cancelled = True
         else:
