@@ -26,6 +26,7 @@ from playwright.sync_api import Browser, Page, Route, sync_playwright
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue, Worker
 from fdbqueue.database import clock
+from fdbqueue.jobs import Context, Dead
 from tests.support.server import served
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,42 @@ def fill(db: Any) -> None:
         )
 
 
+def run_steps(url: str) -> str:
+    """Run jobs with steps, and a batch of them; return the id of one that has died."""
+    app = fdbqueue.App(url)
+
+    @app.job(queue="orders", name="shop.label")
+    def label(parcel: str) -> str:
+        time.sleep(0.4)
+        if parcel == "7-b":
+            raise Dead("the printer is out of paper")
+        return f"labels/{parcel}.pdf"
+
+    @app.job(queue="orders", name="shop.fulfil")
+    def fulfil(context: Context, order: str) -> None:
+        context.step("charge", lambda: time.sleep(0.3) or {"charge": "ch_3Oq8", "cents": 4990})
+        context.commit("book", lambda tr: None)
+        context.gather("label", [label.bind(f"7-{part}") for part in "ab"], return_errors=True)
+        context.sleep("cool off", "1s")
+        context.wait("shipped", key=order, timeout="3d")
+        raise Dead("the carrier answered 404 Not Found")
+
+    @app.job(queue="reports", name="reports.orders")
+    def report(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    with app.batch(then=report) as batch:
+        for n in range(7, 20):
+            batch.push(fulfil, f"order {n}")
+    orders = app.queue("orders")
+    first = next(iter(orders.items(app.db))).id
+    app.work("orders", drain=True)
+    time.sleep(1.5)
+    app.work("orders", drain=True)
+    orders.steps.signal(app.db, "shipped", key="order 7", value={"tracking": "1Z999"})
+    app.work("orders", drain=True)
+    return first
+
+
 @contextmanager
 def traffic(db: Any) -> Iterator[None]:
     """Push to the busy queues, and run their workers."""
@@ -212,13 +249,14 @@ def hasten(db: Any) -> None:
         time.sleep(0.5)
 
 
-def pages_of(db: Any) -> dict[str, str]:
+def pages_of(db: Any, dead_job: str) -> dict[str, str]:
     """Return the address of each page by its name."""
     dead = next(iter(PriorityQueue.named(db, "mails").items(db, state="dead", limit=1)))
     return {
         "overview": "#/",
         "queue": "#/queues/mails?state=dead",
         "item": f"#/queues/mails/items/{dead.id}",
+        "steps": f"#/queues/orders/items/{dead_job}",
         "schedules": "#/queues/reports/schedules",
         "jobs": "#/jobs",
         "workers": "#/workers",
@@ -251,7 +289,8 @@ def open_pages(browser: Browser, address: str, pages: dict[str, str], seconds: f
     for scheme in ("light", "dark"):
         for width, height in ((1280, 860), (360, 900)):
             for name, hash in pages.items():
-                size: Any = {"width": width, "height": height + (420 if name == "item" else 0)}
+                more = 420 if name in ("item", "steps") else 0
+                size: Any = {"width": width, "height": height + more}
                 page = browser.new_page(viewport=size, color_scheme=scheme)
                 page.route("**/v1/workers", neutral)
                 page.route("**/v1/queues/*/items/*", neutral)
@@ -282,10 +321,11 @@ def main() -> None:
         url = f"embedded:{directory}/shop"
         db = fdbqueue.open(url)
         fill(db)
+        dead_job = run_steps(url)
         with served(url) as (_, client), traffic(db), sync_playwright() as playwright:
             hasten(db)
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            open_pages(browser, str(client.base_url).rstrip("/"), pages_of(db), seconds)
+            open_pages(browser, str(client.base_url).rstrip("/"), pages_of(db, dead_job), seconds)
             browser.close()
 
 

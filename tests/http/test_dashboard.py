@@ -20,6 +20,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
+from fdbqueue.jobs import Context, Dead, Handle
 from fdbqueue.types import Progress
 from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.earlier_layouts import restore_named
@@ -902,12 +903,12 @@ def test_a_delayed_item_runs_now(page: Page, serve: Any, db: Any, name: str) -> 
 # Steps and batches
 
 
-def waiting(db: Any, name: str) -> fdbqueue.jobs.Handle[Any]:
+def waiting(db: Any, name: str) -> Handle[Any]:
     """Return a job that waits for a signal, with no time-out."""
     app = fdbqueue.App(db)
 
     @app.job(queue=name, name="shop.fulfil")
-    def fulfil(context: fdbqueue.jobs.Context, order: str) -> None:
+    def fulfil(context: Context, order: str) -> None:
         context.wait("shipped", key=order)
 
     handle = fulfil.push("order 7")
@@ -940,6 +941,100 @@ def test_a_job_that_waits_for_a_signal_cannot_be_run_now(
         expect(toast(page)).to_contain_text("1 item was made ready.")
         expect(item_rows(page)).to_have_count(1)
     assert (queue.state(db, later), queue.state(db, handle.id)) == ("ready", "delayed")
+
+
+def test_the_steps_of_a_job_are_a_timeline(page: Page, serve: Any, db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+
+    @app.job(queue=name, name="shop.crop")
+    def crop(picture: str) -> str:
+        raise Dead(f"no {picture}")
+
+    @app.job(queue=name, name="shop.fulfil")
+    def fulfil(context: Context, order: str) -> str:
+        context.step("charge", order.upper)
+        context.gather("crop", [crop.bind("cover")], return_errors=True)
+        parcel = context.wait("shipped", key=order, timeout="3d").value
+        context.sleep("cool off", "1h")
+        return str(parcel)
+
+    app.queue(name).configure(db, keep=10)
+    handle = fulfil.push("order 7")
+    app.work(drain=True)
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", handle.id))
+        steps = page.get_by_role("region", name="Steps").get_by_role("listitem")
+        expect(steps).to_have_count(3)
+        said = (
+            "chargeDone 20.*ORDER 7",
+            "crop 0runFailed 20.*Job.*Dead: no cover",
+            "shippedwaitWaits until 20.* in 2 d 23 hKey order 7",
+        )
+        for n, text in enumerate(said):
+            expect(steps.nth(n)).to_have_text(re.compile(f"^{text}$"))
+        expect(page.get_by_role("region", name="Steps")).not_to_contain_text("failure")
+        expect(page.get_by_role("button", name="Retry from")).to_have_count(0)
+        app.signal(db, "shipped", key="order 7", value="1Z999")
+        app.work(drain=True)
+        expect(steps).to_have_count(4)
+        expect(steps.nth(2)).to_have_text(re.compile("^shippedwaitDone 20.*1Z999$"))
+        expect(steps.nth(3)).to_have_text(re.compile("^cool offsleepSleeps until 20.* in 59 min$"))
+
+
+def test_a_dead_letter_is_retried_from_a_step(page: Page, serve: Any, db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+
+    @app.job(queue=name)
+    def build(context: Context) -> None:
+        for step in ("fetch", "compile", "link"):
+            context.step(step, str)
+        raise Dead("no disk")
+
+    handle = build.push()
+    app.work(drain=True)
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", handle.id))
+        page.get_by_role("button", name="Retry from here: compile").click()
+        expect(page.get_by_role("dialog")).to_contain_text("this step and 1 step after it")
+        confirm(page, "Retry")
+        expect(toast(page)).to_contain_text("The item was retried.")
+        expect(page.get_by_role("region", name="Steps").get_by_role("listitem")).to_have_count(1)
+        expect(page.get_by_role("button", name="Retry from")).to_have_count(0)
+    assert handle.state() == "ready"
+
+
+def test_the_progress_of_a_batch_is_shown_from_each_of_its_jobs(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    app = fdbqueue.App(db)
+
+    @app.job(queue=name)
+    def send(address: str) -> None:
+        if address == "nobody":
+            raise Dead("no such address")
+
+    @app.job(queue=f"{name}-reports")
+    def report(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    with app.batch(then=report) as batch:
+        for each in ("nobody", "ada", "bob"):
+            batch.push(send, each)
+    queue = app.queue(name)
+    last = [*queue.items(db)][-1]
+    app.work(name, drain=True, concurrency=1, max_jobs=1)
+    with serve() as (_, client):
+        page.goto(address(client, name, "items", last.id))
+        card = page.get_by_role("region", name="Batch", exact=True)
+        expect(card).to_contain_text("1 of 3 jobs ended: 1 dead")
+        expect(card).to_contain_text("closed")
+        expect(card.get_by_role("progressbar")).to_have_attribute("value", "1")
+        card.get_by_role("link").click()
+        expect(page.get_by_role("heading", name=batch.id)).to_be_focused()
+        expect(card).to_contain_text("This job runs once these have ended.")
+        expect(button(page, "Run now")).to_have_count(0)
+        app.work(name, drain=True)
+        expect(card).to_contain_text("3 of 3 jobs ended: 2 done, 1 deadended")
+        expect(page.locator(".title")).to_contain_text("ready")
 
 
 # Schedules
@@ -1293,6 +1388,30 @@ def test_the_keyboard_suffices(page: Page, serve: Any, db: Any, name: str) -> No
     assert queue.stats(db).ready == 1
 
 
+def stepping(db: Any, name: str) -> str:
+    """Return the id of a dead letter of a batch, with steps of all kinds and long names."""
+    app = fdbqueue.App(db)
+
+    @app.job(queue=f"{name}-steps", name="child")
+    def child() -> str:
+        raise Dead("q" * 300)
+
+    @app.job(queue=f"{name}-steps", name="parent")
+    def parent(context: Context) -> None:
+        context.step("p" * 200, lambda: "o" * 300)
+        context.gather("run", [child.bind()], return_errors=True)
+        raise Dead("no disk")
+
+    @app.job(queue=f"{name}-{'r' * 100}")
+    def report(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    with app.batch(then=report) as batch:
+        batch.push(parent)
+    app.work(f"{name}-steps", drain=True)
+    dead = app.queue(f"{name}-steps").items(db, state="dead")
+    return next(info.id for info in dead if info.stored_steps)
+
+
 def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
     """Return the address of each page, and a text that is shown when it has loaded."""
     queue = dead_letters(db, name, "x" * 300)
@@ -1306,6 +1425,7 @@ def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
         "overview": (address(client), "1 dead"),
         "queue": (address(client, name, query="?state=dead"), "cannot reach"),
         "item": (address(client, name, "items", info.id), "Traceback"),
+        "steps": (address(client, f"{name}-steps", "items", stepping(db, name)), "Retry from here"),
         "jobs": (address(client).removesuffix("/") + "/jobs", "From a sample"),
         "schedules": (address(client, name, "schedules"), "Europe/Lisbon"),
         "workers": (address(client).removesuffix("/") + "/workers", "Other clients"),
@@ -1350,7 +1470,7 @@ def violations_everywhere(page: Page) -> list[str]:
 
 
 @with_axe
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_the_pages_have_no_violation_of_accessibility(
     page: Page, serve: Any, db: Any, name: str, number: int
 ) -> None:
@@ -1362,8 +1482,8 @@ def test_the_pages_have_no_violation_of_accessibility(
         if table.count():
             table.click()
         assert violations_everywhere(page) == []
-        remove = "Remove " + "s" * 80
-        for label in ("Retry all", "Options", "Push an item", "Rename", "Clear", remove):
+        long = ("Remove " + "s" * 80, "Retry from here: " + "p" * 200)
+        for label in ("Retry all", "Options", "Push an item", "Rename", "Clear", *long):
             if button(page, label).count():
                 button(page, label).click()
                 expect(page.get_by_role("dialog")).to_be_visible()

@@ -1,14 +1,16 @@
-// One item: its payload, its history, its failed attempts, and what can be done with it.
+// One item: its payload, its history, its steps and batches, its failed attempts, and what can be done with it.
 
 import { actOnOne, actionsFor } from "./actions.js";
 import { can, get, itemPath, patch } from "./api.js";
 import { callText, clock, duration, plural, priorityText, wait } from "./format.js";
 import { poll } from "./live.js";
+import { batchList, stepList } from "./steps.js";
 import { tree } from "./tree.js";
 import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, progressBar, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
 
 const QUICK = 100; // milliseconds
-const SLOW = 5; // requests of the item for one of its position
+const SLOW = 5; // requests of the item for one of its position, or of many steps
+const MANY = 20; // steps
 
 /** Make the page of an item. */
 export function itemPage(queue, id) {
@@ -18,8 +20,9 @@ export function itemPage(queue, id) {
   const badges = h("span.badges");
   const buttons = h("div.actions");
   const content = h("div", {}, skeleton(8));
-  let shown = ""; // the item, as JSON
+  let shown = ""; // the item with its steps and batches, as JSON
   let round = 0, lastPosition = null, positionTime = 0;
+  let steps = [], stepsOf = "", stepRound = 0; // the steps as they were last read, and the item at that time, as JSON
 
   async function readPosition() {
     const begin = performance.now();
@@ -32,9 +35,19 @@ export function itemPage(queue, id) {
     }
   }
 
+  /** Read the steps; many of them less often while the item does not change. */
+  async function readSteps(info) {
+    const version = JSON.stringify(info);
+    if (info.stored_steps > MANY && version === stepsOf && stepRound++ % SLOW) return;
+    steps = info.stored_steps > 0 ? (await get(`${itemPath(queue, id)}/steps`)).steps : [];
+    stepsOf = version;
+  }
+
   async function load() {
     const info = await get(itemPath(queue, id));
-    const text = JSON.stringify(info);
+    await readSteps(info);
+    const batches = info.in_batch ? (await get(`${itemPath(queue, id)}/batches`)).batches : [];
+    const text = JSON.stringify([info, steps, batches]);
     const isSame = text === shown;
     // The position costs a scan of the items ahead: it is read again only while that is quick.
     if (isSame && (info.state !== "ready" || positionTime > QUICK || round++ % SLOW)) return;
@@ -46,7 +59,9 @@ export function itemPage(queue, id) {
     badges.replaceChildren(stateBadge(info.state), ...(info.attempts > 1 ? [badge(`attempt ${info.attempts}`)] : []));
     keepingFocus(() => heading, () => {
       replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
-      show(content, info, position);
+      show(content, info, position,
+        steps.length > 0 && card("Steps", ...stepList(queue, info, steps, refresh)),
+        batches.length > 0 && card(batches.length === 1 ? "Batch" : "Batches", ...batchList(id, batches)));
     });
   }
 
@@ -117,7 +132,7 @@ function parsed(text) {
   }
 }
 
-function show(content, info, position) {
+function show(content, info, position, stepCard, batchCard) {
   const isOpen = new Map([...content.querySelectorAll("details[data-attempt]")].map((node) => [node.dataset.attempt, node.open]));
   content.replaceChildren(
     info.state === "claimed" ? holder(info) : "",
@@ -126,10 +141,12 @@ function show(content, info, position) {
       h("div.column-main", {},
         card("Payload", callText(info.item) && h("pre.raw", { tabindex: 0, role: "region", "aria-label": "Call" }, callText(info.item)), payload(info.item)),
         info.result !== null && card("Result", payload(info.result)),
+        stepCard,
         info.log && card("Log", logText(info.log)),
         info.failed_attempts.length > 0 && card(attemptsTitle(info), attempts(info, isOpen))),
       h("div.column-side", {},
         card("Facts", facts(info, position)),
+        batchCard,
         card("Timeline", timeline(info)))));
 }
 
