@@ -157,8 +157,8 @@ class Claims:
             there are none at all, the transaction conflicts with pushes.
         """
         begin, end = self.layout.all_items
-        selector = first_greater_or_equal(begin, skipped) if skipped else begin
-        begun = self.items.begin_read(tr.snapshot, selector, end, n)
+        start = first_greater_or_equal(begin, skipped) if skipped else None
+        begun = self.items.begin_read(tr.snapshot, begin, end, n, start, skipped)
 
         def finish(tr: Transaction, n: int) -> Sequence[StoredItem]:
             found = begun()[:n]

@@ -456,7 +456,8 @@ class Reads(Generic[_T]):
         if state == "done":
             begin, end = self.layout.range_of(self.layout.done_times)
         elif priority is not None and self.given_options.kind == "priority":
-            _, begin, end, *_ = self._items.levels.level(priority)
+            level = self._items.levels.level(priority)
+            begin, end = self.layout.range_of(level.of_priority)
         if after is None:
             return _Range(state, begin, end, reverse)
         if state == "done":

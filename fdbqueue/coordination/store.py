@@ -49,7 +49,7 @@ from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
 from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import Waiters, has_items
 from fdbqueue.types import (
     Claim,
     Database,
@@ -343,8 +343,8 @@ class Store(Generic[_T]):
         return not self.sweeper.sweep(db) or read(db, self._has_none)
 
     def _has_none(self, tr: ReadTransaction) -> bool:
-        """Return whether no item is stored as ready, as it is after a sweep."""
-        return not [*tr.get_range(*self.layout.all_items, limit=1)]
+        """Return whether no item can be popped, as it is after a sweep."""
+        return not self.items.first(tr, 1)
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be popped, or none if one already can.
@@ -352,7 +352,7 @@ class Store(Generic[_T]):
         With `first`, only consider the items that `first(tr, 1)` reads.
         """
         if self._has_none(tr) if first is None else not first(tr, 1):
-            return [self.layout.total_in]
+            return self._keys_of_change(tr)
         return [self.layout.wake_counter] if self.options.is_paused(tr) else []
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
@@ -365,9 +365,12 @@ class Store(Generic[_T]):
         options = self.options.read(tr)
         if self._slots.admit(tr, 1, options, look, may_skip=first is None):
             return []
+        return self._keys_of_change(tr)
+
+    def _keys_of_change(self, tr: Transaction) -> list[bytes]:
+        # Ready items may need a free slot, or their groups may be held back.
         keys = [self.layout.total_in]
-        # Ready items may need a free slot.
-        return [*keys, self.layout.wake_counter] if look(tr, 1) else keys
+        return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
     # Claim
 

@@ -18,7 +18,7 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
-from fdbqueue.jobs.job import Job, Settings, Unique
+from fdbqueue.jobs.job import Group, Job, Settings, Unique
 from fdbqueue.jobs.processes import command_of, importable
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules
@@ -210,6 +210,7 @@ class App:
         unique: Unique | None = None,
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
+        group: Group | None = None,
         version: int = 1,
     ) -> _Decorator:
         """Return a decorator that makes a job of a function or a coroutine function.
@@ -239,6 +240,8 @@ class App:
                 while another one runs. By default `"ended"`.
             unique_for: For how long the key is not free from the push on, whether the job has ended
                 or not, instead of `unique_until`.
+            group: The name of its group, or a function of the arguments that returns one, or `None`
+                for none. Groups share the workers by their weights, whatever one of them pushes.
             version: The version of the job, from 1. Workers with an older one leave it to others.
 
         Raises:
@@ -255,7 +258,8 @@ class App:
         if not callable(policy) and not isinstance(policy, Retry):
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {policy!r}")
         seconds = None if timeout is None else validate_timeout(timeout)
-        settings = Settings(queue, priority, policy, seconds, unique, unique_until, unique_for)
+        scope = unique, unique_until, unique_for
+        settings = Settings(queue, priority, policy, seconds, *scope, group)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             module = importable(function.__module__).removesuffix(".__main__")

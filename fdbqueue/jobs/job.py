@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 from fdbqueue.errors import NoResult
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.queue.arguments import validate_on_dead, validate_scope, validate_unique
+from fdbqueue.queue.arguments import (
+    validate_key,
+    validate_on_dead,
+    validate_scope,
+    validate_unique,
+)
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.types import (
     Duration,
@@ -37,6 +42,9 @@ _Result = TypeVar("_Result")
 Unique: TypeAlias = bool | str | Callable[..., str | None]
 """A unique key, a function of the arguments that returns one, or `True` for all arguments."""
 
+Group: TypeAlias = str | Callable[..., str | None]
+"""The name of a group, or a function of the arguments that returns one, or `None` for no group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -50,6 +58,7 @@ class Settings:
         unique: Its unique key, or how the key follows from its arguments.
         unique_until: When the key is free again.
         unique_for: For how long the key is not free, instead of `unique_until`.
+        group: Its group, or how the group follows from its arguments.
         delay: The time until it is ready.
         at: The time at which it is ready.
         ttl: The time after which it expires.
@@ -64,6 +73,7 @@ class Settings:
     unique: Unique | None = None
     unique_until: UniqueUntil | None = None
     unique_for: Duration | None = None
+    group: Group | None = None
     delay: Duration | None = None
     at: datetime | None = None
     ttl: Duration | None = None
@@ -76,6 +86,8 @@ class Settings:
             validate_unique(unique)
         elif not (unique is None or isinstance(unique, bool) or callable(unique)):
             raise TypeError(f"unique is a key, True, or a function of arguments, not {unique!r}")
+        if self.group is not None and not callable(self.group):
+            validate_key("a group", self.group)
         validate_scope(unique, self.unique_until, self.unique_for)
         validate_on_dead(self.on_dead)
         if self.after and (self.delay is not None or self.at is not None):
@@ -86,11 +98,16 @@ class Call(Generic[_Push, _Result]):
     """A job with its arguments, for `push_many` and `Context.gather`."""
 
     def __init__(
-        self, pusher: Pusher[_Push, _Result], stored: StoredJob, unique: str | None
+        self,
+        pusher: Pusher[_Push, _Result],
+        stored: StoredJob,
+        unique: str | None,
+        group: str | None,
     ) -> None:
         self._pusher = pusher
         self.stored = stored
         self.unique = unique
+        self.group = group
 
     @property
     def members(self) -> Members:
@@ -184,9 +201,12 @@ class Pusher(Generic[_Push, _Result]):
         """Return the job with arguments of its function; see `Job.bind`."""
         unique = self._job.settings.unique
         key = unique(*args, **kwargs) if callable(unique) else None
+        group = self._settings.group
+        if callable(group):
+            group = group(*args, **kwargs)
         stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
         stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
-        return Call(self, stored, key)
+        return Call(self, stored, key, group)
 
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function.
@@ -229,6 +249,8 @@ class Pusher(Generic[_Push, _Result]):
         if settings.unique not in (None, False):
             scope["unique"] = map(self._key_of, calls)
             scope["unique_until"], scope["unique_for"] = settings.unique_until, settings.unique_for
+        if any(call.group is not None for call in calls):
+            scope["groups"] = [call.group for call in calls]
         values = [call.stored.value for call in calls]
         for value in values:
             inject(value)
@@ -326,6 +348,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique: bool | str | None = None,
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
+        group: str | None = None,
         after: Iterable[Handle[Any]] | None = None,
         on_dead: OnDead | None = None,
     ) -> Pusher[_Push, _Result]:
@@ -342,6 +365,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
                 none: nothing is pushed while an unfinished job has it.
             unique_until: `"claimed"` if the key is free once a worker has the job.
             unique_for: For how long the key is not free, instead of `unique_until`.
+            group: Another group.
             after: Jobs of this app that have to end before it is ready; up to 100 may follow one.
                 Those that are not known any more have ended.
             on_dead: `"cancel"`, the default: if one of these is not done, because it dies, is
@@ -361,6 +385,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "unique": unique,
             "unique_until": unique_until,
             "unique_for": unique_for,
+            "group": group,
             "after": None if after is None else [*after],
             "on_dead": on_dead,
         }

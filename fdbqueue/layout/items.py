@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
@@ -25,7 +25,9 @@ from fdbqueue.types import KeyValue, Priority
 
 
 class Level(NamedTuple):
-    """The items of one priority. A FIFO queue has one level.
+    """The items of one priority that have the same group, or none.
+
+    A FIFO queue has one level for each group, and one for the items without a group.
 
     Attributes:
         prefix: The prefix of the keys of its items.
@@ -34,6 +36,8 @@ class Level(NamedTuple):
         counter: The key of its counter, or `None`.
         counts_taken: Whether its counter also counts the items popped and claimed.
         priority: The priority; `None` in a FIFO queue.
+        of_priority: The prefix of the keys of all items of the priority.
+        group: The group; `None` for the items without one.
     """
 
     prefix: bytes
@@ -42,6 +46,53 @@ class Level(NamedTuple):
     counter: bytes | None
     counts_taken: bool
     priority: Priority | None
+    of_priority: bytes
+    group: str | None = None
+
+
+class GroupSettings(NamedTuple):
+    """What was set for a group, or for all of a queue. `None` is what was set for all, or nothing.
+
+    Attributes:
+        weight: Its share of what is taken, in proportion to those of other groups.
+        concurrency: The most of its items that may be claimed at a time.
+        paused: Whether none of its items are handed out.
+    """
+
+    weight: float | None = None
+    concurrency: int | None = None
+    paused: bool = False
+
+    def over(self, default: GroupSettings) -> GroupSettings:
+        """Return these settings of a group, given those for all groups."""
+        return GroupSettings(
+            default.weight if self.weight is None else self.weight,
+            default.concurrency if self.concurrency is None else self.concurrency,
+            self.paused,
+        )
+
+    @property
+    def step(self) -> int:
+        """What an item adds to the pass of its group."""
+        return max(1, round(_PASS_OF_ONE / (self.weight or 1)))
+
+
+_PASS_OF_ONE = 1 << 20  # what an item adds to the pass of a group with the weight 1
+
+
+def encode_group_settings(settings: GroupSettings) -> bytes:
+    """Return the stored form of the settings of a group.
+
+    >>> decode_group_settings(encode_group_settings(GroupSettings(2.5, 3))).concurrency
+    3
+    """
+    packed: bytes = fdb_tuple.pack(settings)
+    return packed
+
+
+def decode_group_settings(value: bytes | None) -> GroupSettings:
+    """Return stored settings of a group; the defaults for `None`."""
+    return GroupSettings() if value is None else GroupSettings(*fdb_tuple.unpack(value))
 
 
 class StoredItem:
@@ -53,16 +104,18 @@ class StoredItem:
         level: Its level.
         header: The header of its value.
         content: The rest of its value: the payload, or a reference to the payload's pieces.
+        turn: The turn of its group in which it was found; `None` for any other item.
     """
 
-    __slots__ = ("content", "header", "key", "level", "value")
+    __slots__ = ("content", "header", "key", "level", "turn", "value")
 
     header: Header
 
-    def __init__(self, key: bytes, value: bytes, level: Level) -> None:
+    def __init__(self, key: bytes, value: bytes, level: Level, turn: Any = None) -> None:
         self.key = key
         self.value = value
         self.level = level
+        self.turn = turn
         if value.startswith(HEADER_MARK):
             self.header, self.content = header_of(value)
         else:

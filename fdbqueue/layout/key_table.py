@@ -60,6 +60,11 @@ class Space(IntEnum):
             "push, and every operation that returns an item",
         ),
         ("(0, index, random)", "the same, in a FIFO queue", "enqueue"),
+        (
+            "(0, priority, group, count, random)",
+            "the same, for an item of a group; in a FIFO queue without a priority",
+            "push, and every operation that returns an item",
+        ),
     )
     COUNTS = (
         1,
@@ -205,6 +210,7 @@ class Space(IntEnum):
         ("(23, 1, agent)", "the same, for the slots of an agent", "claim, ack"),
         ("(23, 2, 0, 0 or 1, number)", "never written, only conflicted on", "claim"),
         ("(23, 2, 1, agent, 0 or 1, number)", "the same, for the slots of an agent", "claim"),
+        ("(23, 3, group)", "number of claimed items of the group; no key at zero", "claim, ack"),
     )
     ATTEMPTS = (
         24,
@@ -281,6 +287,30 @@ class Space(IntEnum):
             "push, and every end of a job of a batch",
         ),
         ("(36, 2, id, 0 or 1, number)", "never written, only conflicted on", "ack, nack, sweep"),
+    )
+    GROUPS = (
+        37,
+        (
+            "(37, 0, priority, pass, group)",
+            "empty: the group has a turn among the items of the priority, which is null in a FIFO "
+            "queue, here and below",
+            "push, pop, claim",
+        ),
+        (
+            "(37, 1, group, priority)",
+            "empty: the group has ready items of the priority",
+            "push, and pop or claim of its last one",
+        ),
+        ("(37, 2, group, priority)", "pass of its next item, in 8 bytes", "push, pop, claim"),
+        (
+            "(37, 3, priority, pass, group)",
+            "empty: the group has had ready items of the priority, and has this pass",
+            "pop or claim of its last one",
+        ),
+        ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),
+        ("(37, 5, group or null)", "(weight, concurrency, paused) of one or all", "set_group"),
+        ("(37, 6, group)", "empty: the group is held back, and has no turns", "claim, set_group"),
+        ("(37, 7, group)", "number of its ready items; no key at zero", "push, pop, claim"),
     )
 
 

@@ -30,14 +30,26 @@ _SIZES_OF_INTEGERS = range(1, 9)  # bytes
 _POSITIVE = b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in _SIZES_OF_INTEGERS)
 _NEGATIVE = b"|".join(b"%c.{%d}" % (0x14 - size, size) for size in _SIZES_OF_INTEGERS)
 _COUNT_AND_RANDOM = rb"(?:\x14|" + _POSITIVE + rb")\x01[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
+_GROUP = rb"(\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00)?"
 _ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
+GROUPED_ITEM_KEY = re.compile(_GROUP + _COUNT_AND_RANDOM, re.DOTALL)
+"""The key of an item behind its priority; match 1 is its group as packed, or `None`."""
 INTEGER_ITEM_KEY = re.compile(
-    rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _COUNT_AND_RANDOM, re.DOTALL
+    rb"(\x14|" + _POSITIVE + b"|" + _NEGATIVE + b")" + _GROUP + _COUNT_AND_RANDOM, re.DOTALL
 )
-"""The key of an item without the prefix of all items, if its priority is an integer: group 1."""
+"""The key of an item without the prefix of all items, if its priority is an integer: match 1.
+
+Match 2 is its group as packed, or `None`.
+"""
+FIRST_COUNT = b"\x14"
+"""The first byte of a packed count. Groups, which are text, come before."""
 
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+_OF_GROUP = 3  # the kind of a slot
+GROUPED_KEY = re.compile(rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00", re.DOTALL)
 
 
 @functools.lru_cache(4096)
@@ -160,6 +172,15 @@ class Layout:
     batches = _Prefix(Space.BATCHES, 0)
     batch_counts = _Prefix(Space.BATCHES, 1)
     batch_places = _Prefix(Space.BATCHES, 2)
+    group_slots = _Prefix(Space.SLOTS, 3)
+    turns = _Prefix(Space.GROUPS, 0)
+    group_members = _Prefix(Space.GROUPS, 1)
+    group_passes = _Prefix(Space.GROUPS, 2)
+    idle_groups = _Prefix(Space.GROUPS, 3)
+    taken_passes = _Prefix(Space.GROUPS, 4)
+    group_settings = _Prefix(Space.GROUPS, 5)
+    held_groups = _Prefix(Space.GROUPS, 6)
+    group_counts = _Prefix(Space.GROUPS, 7)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -191,7 +212,7 @@ class Layout:
     @property
     def counters(self) -> tuple[bytes, ...]:
         """The prefixes of the counters that have no key at zero, and of the levels."""
-        return self.counts, self.level_counts, self.agent_counts, self.slots
+        return self.counts, self.level_counts, self.agent_counts, self.slots, self.group_counts
 
     @property
     def indexes(self) -> tuple[bytes, ...]:
@@ -199,7 +220,7 @@ class Layout:
         return (
             *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
-            *(self.moved, self.unique_ends),
+            *(self.moved, self.unique_ends, self.turns, self.group_members),
         )
 
     @property
@@ -212,12 +233,14 @@ class Layout:
             *(self.done, self.returned, self.history, self.steps),
             *(self.signals, self.signal_ends, self.signal_waits),
             *(self.batches, self.batch_counts),
+            *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
+            self.group_counts,
         )
 
     # Items
 
     def level_prefix(self, priority: Priority) -> bytes:
-        """Return the prefix of the keys of a priority's items."""
+        """Return the prefix of the keys of a priority's items, of all groups."""
         if type(priority) is int:
             return self.items + _packed_integer(priority)
         return self.items + fdb_tuple.pack((priority,))
@@ -248,7 +271,10 @@ class Layout:
         return None if prefix == self.items else unpack_priority(prefix[len(self.items) :])
 
     def unpack_item_key(self, key: bytes) -> tuple[Any, ...]:
-        """Return (priority, count, random), or (index, random), from the key of an item."""
+        """Return (priority, count, random), or (index, random), from the key of an item.
+
+        An item of a group has the group before the count.
+        """
         return fdb_tuple.unpack(key[len(self.items) :])
 
     @staticmethod
@@ -270,7 +296,9 @@ class Layout:
             # Errors of base64, of the character set, or of the tuple layer, which has no class.
             raise InvalidItemId(item_id) from None
         key = self.items + packed
-        if len(position) != parts or not position[-1] or self.item_id(key) != item_id:
+        is_grouped = len(position) == parts + 1 and isinstance(position[-3], str)
+        has_parts = len(position) == parts or is_grouped
+        if not has_parts or not position[-1] or self.item_id(key) != item_id:
             raise InvalidItemId(item_id)
         return key
 
@@ -465,7 +493,57 @@ class Layout:
         Claims of layout 4 have stored the number of the slot behind its name.
         """
         kind, *agent = _unpacked_slot(slot)
-        return self.slots + self.slot_of(agent[0] if kind else None)
+        return self.slots + (slot if kind == _OF_GROUP else self.slot_of(*agent[:kind] or (None,)))
+
+    @staticmethod
+    def slot_of_group(group: str) -> bytes:
+        """Return the slot of a group, as a claim stores it."""
+        return fdb_tuple.pack((_OF_GROUP, group))
+
+    @staticmethod
+    def group_of_slot(slot: bytes) -> str | None:
+        """Return the group of a slot; `None` for the slot of a queue or an agent.
+
+        >>> slots = Layout.slot_of_group("ada"), Layout.slot_of(None)
+        >>> [*map(Layout.group_of_slot, slots)]
+        ['ada', None]
+        """
+        kind, *name = _unpacked_slot(slot)
+        return name[0] if kind == _OF_GROUP else None
+
+    # Groups. The rest of a level is the prefix of its priority without that of all items.
+
+    @staticmethod
+    def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
+        """Return the key of a group, in a priority, in a space that begins with the group."""
+        return index + fdb_tuple.pack((group,)) + rest
+
+    @staticmethod
+    def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:
+        """Return the group, and the rest of the level, from a key of `group_key`.
+
+        >>> Layout.unpack_group_key(b"p", Layout.group_key(b"p", "ada", b"rest"))
+        ('ada', b'rest')
+        """
+        packed = GROUPED_KEY.match(key, len(index))
+        assert packed is not None
+        return fdb_tuple.unpack(packed[0])[0], key[packed.end() :]
+
+    @staticmethod
+    def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
+        """Return the key of a group that has this pass in a priority."""
+        return index + rest + fdb_tuple.pack((number, group))
+
+    @staticmethod
+    def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
+        """Return the range of the keys of groups that have a lower pass in a priority."""
+        return index + rest + b"\x00", index + rest + fdb_tuple.pack((number,))
+
+    @staticmethod
+    def unpack_turn_key(index: bytes, rest: bytes, key: bytes) -> tuple[int, str]:
+        """Return the pass and the group from a key of `turn_key`."""
+        number, group = fdb_tuple.unpack(key[len(index) + len(rest) :])
+        return number, group
 
     # Items staged for the pops of other processes
 
@@ -493,6 +571,7 @@ class Layout:
         prefixes = (
             *self.of_items,
             self.schedules,
+            self.group_settings,
             self.totals,
             self.receipts.key(),
             self.imports,

@@ -12,7 +12,13 @@ from typing import Any, cast
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
 from fdbqueue.layout.items import Level, StoredItem
-from fdbqueue.layout.keys import INTEGER_ITEM_KEY, Layout, unpack_priority
+from fdbqueue.layout.keys import (
+    FIRST_COUNT,
+    GROUPED_ITEM_KEY,
+    INTEGER_ITEM_KEY,
+    Layout,
+    unpack_priority,
+)
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -26,20 +32,21 @@ _ELEMENTS = (int, float, str, bytes)
 
 
 class Levels:
-    """The levels of a FIFO queue, which has one. Within a level, items are in order of arrival.
+    """The levels of a FIFO queue: one per group. Within a level, items are in order of arrival.
 
-    The subclass `Priorities` has one level per priority.
+    The subclass `Priorities` has levels for each priority.
     """
 
     position_parts = 2
-    """The number of elements in the position of an item."""
+    """The number of elements in the position of an item without a group."""
 
     level_of_valid: Callable[[Any], Level]
     """Returns the level of a priority that is known to be valid."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        only = self._only = Level(layout.items, *layout.range_of(layout.items), None, False, None)
+        self._in_group = lru_cache(_CACHED)(self._new_level_in)
+        only = self._only = _level(layout.items, None, False, None)
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
@@ -54,17 +61,43 @@ class Levels:
 
     def level_of(self, key: bytes) -> Level:
         """Return the level of an item's key; raise `ForeignKey` for another key."""
-        if not self._layout.is_item_key(key, self._layout.items):
+        return self._level_in(self._only, key)
+
+    def in_group(self, level: Level, group: str | None) -> Level:
+        """Return the level of the items of a group that have the priority of a level."""
+        return level if group == level.group else self._in_group(level, group)
+
+    def _new_level_in(self, level: Level, group: str | None) -> Level:
+        prefix = Layout.group_key(level.of_priority, group) if group else level.of_priority
+        return _level(prefix, *level[3:6], of_priority=level.of_priority, group=group)
+
+    def _level_in(self, level: Level, key: bytes) -> Level:
+        """Return the level of a key of this priority; raise `ForeignKey` for a foreign one."""
+        match = GROUPED_ITEM_KEY.fullmatch(key, len(level.of_priority))
+        if match is None:
             raise ForeignKey(key)
-        return self._only
+        return level if match[1] is None else self._in_group(level, unpack_priority(match[1]))
 
     def item(self, key: bytes, value: bytes) -> StoredItem:
         """Return the item with this key and value; raise `ForeignKey` for another key."""
         return StoredItem(key, value, self.level_of(key))
 
 
+def _level(
+    prefix: bytes,
+    counter: bytes | None,
+    counts_taken: bool,
+    priority: Priority | None,
+    of_priority: bytes | None = None,
+    group: str | None = None,
+) -> Level:
+    begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
+    whole = of_priority or prefix
+    return Level(prefix, begin, end, counter, counts_taken, priority, whole, group)
+
+
 class Priorities(Levels):
-    """The priorities of one type. Each priority is a level of the queue.
+    """The priorities of one type. Each has a level for each group.
 
     Args:
         layout: The keys of the queue.
@@ -94,15 +127,16 @@ class Priorities(Levels):
         self.level_of_valid = lru_cache(_CACHED)(self._new_level)
         self._level_of_packed = lru_cache(_CACHED)(self._unpack_level)
 
-    def _unpack_level(self, packed: bytes) -> Level:
-        return self.level_of_valid(unpack_priority(packed))
+    def _unpack_level(self, packed: bytes, group: bytes | None) -> Level:
+        level = self.level_of_valid(unpack_priority(packed))
+        return level if group is None else self._in_group(level, unpack_priority(group))
 
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
         counts_taken = self._are_counted and type(priority) is int and priority in SMALL_PRIORITIES
         counter = layout.counter_key(prefix, counts_taken) if self._are_counted else None
-        return Level(prefix, *layout.range_of(prefix), counter, counts_taken, priority)
+        return _level(prefix, counter, counts_taken, priority)
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` if it has another type."""
@@ -135,12 +169,10 @@ class Priorities(Levels):
         if self._kinds is None:
             match = INTEGER_ITEM_KEY.fullmatch(key, len(self._layout.items))
             if match is not None:
-                return self._level_of_packed(match[1])
+                return self._level_of_packed(match[1], match[2])
         else:
             with suppress(Exception):  # the tuple layer raises various classes
-                level = self.level(self._layout.unpack_item_key(key)[0])
-                if self._layout.is_item_key(key, level.prefix):
-                    return level
+                return self._level_in(self.level(self._layout.unpack_item_key(key)[0]), key)
         raise ForeignKey(key)
 
     def from_json(self, value: PriorityJson) -> Priority:

@@ -33,6 +33,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.ends.batches import clear_batch
 from fdbqueue.operations.ends.ends import note_end
+from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
@@ -137,6 +138,7 @@ class Items:
         self.options = StoredOptions(layout)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
+        self.groups = Groups(layout, levels)
 
     # Totals and counters
 
@@ -156,12 +158,19 @@ class Items:
         """Count items that the transaction stores in a level."""
         if level.counter is not None:
             tr.add(level.counter, encode_level(n) if level.counts_taken else encode_count(n))
+        if level.group is not None:
+            tr.add(self.layout.group_key(self.layout.group_counts, level.group), encode_count(n))
+            self.groups.activate(tr, level)
 
     def _count_taken(
         self, tr: Transaction, now: int, level: Level, n: int, taken: Taken | None
     ) -> None:
         """Count items that the transaction takes out of a level; `None` if it counts the end."""
         self.history.note_change(tr, now)
+        if level.group is not None:
+            ready = self.layout.group_key(self.layout.group_counts, level.group)
+            tr.add(ready, encode_count(-n))
+            tr.compare_and_clear(ready, ZERO)
         counter = level.counter
         if counter is not None and level.counts_taken:
             tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
@@ -359,27 +368,65 @@ class Items:
             last = list(tr.get_range(begin, end, limit=1, reverse=True))
             if not last:
                 break
-            level = self.levels.level_of(last[0].key)
-            items += self.begin_read(tr, level.begin, level.end, n - len(items))()
-            end = level.begin
+            whole = self.layout.range_of(self.levels.level_of(last[0].key).of_priority)
+            items += self.begin_read(tr, *whole, n - len(items))()
+            end = whole[0]
         return items
 
     def begin_read(
-        self, tr: ReadTransaction, begin: bytes | KeySelector, end: bytes, n: int
+        self,
+        tr: ReadTransaction,
+        begin: bytes,
+        end: bytes,
+        n: int,
+        start: KeySelector | None = None,
+        skipped: int = 0,
     ) -> Callable[[], list[StoredItem]]:
-        """Start to read up to `n` items of a range; return a function that waits for them."""
+        """Start to read up to `n` items that clients may take; return a function that waits.
+
+        Args:
+            tr: A transaction, or its snapshot.
+            begin: The first key that a priority may have.
+            end: The key behind the last priority.
+            n: The most items.
+            start: Where to start within that range, `skipped` items behind its begin.
+            skipped: In a priority with groups, how many of these to skip.
+        """
         if n == 0:  # which means no limit in FoundationDB
             return list
         level_of = self.levels.level_of
-        rows = tr.get_range(begin, end, limit=n, streaming_mode=WANT_ALL)
+        rows = tr.get_range(start or begin, end, limit=n, streaming_mode=WANT_ALL)
 
         def finish() -> list[StoredItem]:
             # A selector skips any keys, so the result may begin with keys behind the end.
-            return [
+            found = [
                 StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end
             ]
+            for item in found:
+                if item.level.group is not None:
+                    return self._in_turns(tr, begin, end, n, skipped)
+            return found
 
         return finish
+
+    def _in_turns(
+        self, tr: ReadTransaction, begin: bytes, end: bytes, n: int, skipped: int
+    ) -> list[StoredItem]:
+        """Return up to `n` items in the order in which the groups have their turns."""
+        items: list[StoredItem] = []
+        while len(items) < n and begin < end:
+            level: Level | None = None
+            for row in tr.get_range(begin, end, limit=n - len(items), streaming_mode=WANT_ALL):
+                level = self.levels.level_of(row.key)
+                if level.group is not None:
+                    break
+                items.append(StoredItem(row.key, row.value, level))
+            if level is None or level.group is None:
+                break
+            # The items of groups come before the others of their priority.
+            items += self.groups.first(tr, level, n - len(items), items, skipped)
+            begin, skipped = self.layout.range_of(level.of_priority)[1], 0
+        return items
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""
@@ -505,6 +552,10 @@ class Items:
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
             self._count_taken(tr, now, level, len(in_level), "popped")
+        for item in items:
+            if item.turn is not None or item.level.group is not None:
+                self.groups.note_gone(tr, items, are_claimed=False)
+                break
         self.history.note_taken(tr, now, items)
 
     def delete(
@@ -523,6 +574,10 @@ class Items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self._count_taken(tr, now, level, len(list(group)), taken)
+        for item in items:
+            if item.turn is not None or item.level.group is not None:
+                self.groups.note_gone(tr, items, taken == "claimed")
+                break
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
@@ -553,6 +608,7 @@ class Items:
         is_paused = self.options.is_paused(tr)
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
+        self.groups.begin_again(tr)
         self.history.begin_again(tr, now)
         if is_paused:
             self.tally(tr, now, paused=1)

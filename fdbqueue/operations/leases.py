@@ -224,8 +224,12 @@ class Leases:
                 due = now + int(1000 * self._retry_delay(delivery_count))
                 claimed = ClaimedItem(request.token, end, delivery_count, (), stored.value)
                 self._fail(tr, now, FailedItem(position, claimed, due, client, ""), error)
+                if stored.level.group is not None:
+                    self._slots.free(tr, (layout.slot_of_group(stored.level.group),))
                 continue
             slots = tuple(map(_slot_of, limits))
+            if stored.level.group is not None:
+                slots += (layout.slot_of_group(stored.level.group),)
             held += limits
             value = claimed_value(tr, layout, stored)
             claimed = ClaimedItem(request.token, end, delivery_count, slots, value)

@@ -205,6 +205,7 @@ class Slots:
         layout = self._layout = items.layout
         self._places = places
         self._options = items.options
+        self._groups = items.groups
         self._waiting = Waiters(layout, layout.waiting_claims)
         self._agents = agents
 
@@ -294,6 +295,9 @@ class Slots:
             counter = self._layout.slot_counter(slot)
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
+            group = self._layout.group_of_slot(slot)
+            if group is not None:
+                self._groups.note_freed(tr, group)
         if slots:
             tr.add(self._layout.wake_counter, ONE)
             self._waiting.wake(tr, len(slots))

@@ -193,6 +193,19 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
 
 
+def validate_weight(weight: object) -> float:
+    """Return the weight of a group; raise `ValueError` unless it is from 0.001 to 1,000.
+
+    >>> validate_weight(2)
+    2.0
+    """
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        pass
+    elif 0.001 <= weight <= 1000:
+        return float(weight)
+    raise ValueError(f"weight is a number from 0.001 to 1,000, not {weight!r}")
+
+
 def validate_flag(name: str, flag: object) -> bool:
     """Return true or false; raise `ValueError` for anything else."""
     if isinstance(flag, bool):

@@ -34,6 +34,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import traceback_text
+from fdbqueue.operations.groups.listing import GroupInfo, list_groups
 from fdbqueue.operations.items import Filter, Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
@@ -45,6 +46,7 @@ from fdbqueue.queue.arguments import (
     validate_delay,
     validate_filter,
     validate_flag,
+    validate_key,
     validate_lease,
     validate_log,
     validate_number,
@@ -53,7 +55,12 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.settings import Settings, settings_to_store
+from fdbqueue.queue.settings import (
+    GroupSettings,
+    Settings,
+    group_settings,
+    settings_to_store,
+)
 from fdbqueue.types import (
     Change,
     Claim,
@@ -89,6 +96,7 @@ __all__ = [
     "claim_from_text",
     "claim_text",
     "claim_until",
+    "each_group",
     "end_cancelled",
     "find_stored",
     "new_items",
@@ -1000,6 +1008,76 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.putting_back(tr, list(items))
 
+    # Groups
+
+    def set_group(
+        self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
+    ) -> None:
+        """Set the weight of a group, and limits of what it may have claimed; others stay.
+
+        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
+        the next item on that is taken. Clients that wait are woken if the group may go on.
+
+        Args:
+            tr: A transaction or a database.
+            group: The name of the group; `None` sets the defaults of all groups of the queue.
+            settings: `weight`, a number over 0: of what is taken from a priority, each group that
+                has items there gets a share in proportion to its weight; by default 1.
+                `concurrency`, the most of its items that may be claimed at a time, from 1.
+                `paused`, whether none of its items are handed out. `None` is the default of all
+                groups.
+
+        Raises:
+            ValueError: A setting is out of its range.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_group(db, "ada", weight=2)
+            >>> for group in ("ada", "bob"):
+            ...     _ = jobs.push_many(db, [group] * 4, group=group)
+            >>> [jobs.pop(db).value for _ in range(6)]
+            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
+        """
+        name = None if group is None else validate_key("a group", group)
+        changes = group_settings(settings, is_default=group is None)
+        store = self._store
+
+        def body(tr: Transaction, now: int) -> bool:
+            store.items.groups.set(tr, name, changes)
+            store.options.note_limit(tr)
+            return True
+
+        store.change(tr, body)
+
+    def groups(
+        self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
+    ) -> list[GroupInfo]:
+        """Return the groups that have ready or claimed items or settings, in order of their names.
+
+        In a transaction, it conflicts with every change of these groups. Cost: reads of up to five
+        small rows for each group.
+
+        Args:
+            tr: A transaction or a database.
+            after: Begin behind the group of this name.
+            limit: The most groups to return, from 1.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, [1, 2], group="ada")
+            >>> jobs.set_group(db, "ada", concurrency=1)
+            >>> claim = jobs.claim(db)
+            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
+            [('ada', 1, 1, 'concurrency')]
+        """
+        limit = validate_number(limit, "limit", 1)
+        layout = self._store.layout
+        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+
     # All items
 
     @driven
@@ -1158,17 +1236,42 @@ class BaseQueue(ABC, Generic[_T]):
 def new_items(
     store: Store[Item],
     values: Sequence[Any],
-    priorities: Sequence[Priority | None],
+    priorities: Iterable[Priority | None],
+    groups: Iterable[str | None],
     delay: Duration | None,
     at: datetime | None,
     headers: list[Header],
 ) -> list[NewItem]:
     """Return what a push of these arguments stores."""
     due = None if delay is None and at is None else due_time(delay, at)
-    levels = list(map(store.levels.level, priorities))
+    of_priority, in_group = store.levels.level, store.levels.in_group
+    levels = [
+        of_priority(priority) if group is None else in_group(of_priority(priority), _group(group))
+        for priority, group in zip(priorities, groups)
+    ]
     payloads = map(store.codec.encode, values)
     randoms = uuids(len(values))
     return [*map(NewItem, levels, payloads, randoms, repeat(due), headers, values)]
+
+
+def _group(name: object) -> str:
+    return validate_key("a group", name)
+
+
+def each_group(
+    n: int, group: str | None, groups: Iterable[str | None] | None
+) -> Iterable[str | None]:
+    """Return the group of each of `n` values; raise `ValueError` if there are not as many."""
+    if groups is None:
+        return repeat(group)
+    if group is not None:
+        raise ValueError("give one group for all values or one for each, not both")
+    if isinstance(groups, str):
+        raise TypeError(f"groups is a group for each value, not one for all, {groups!r}")
+    given = list(groups)
+    if len(given) != n:
+        raise ValueError(f"there are {n} values and {len(given)} groups")
+    return given
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:

@@ -38,7 +38,7 @@ from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
 from fdbqueue.operations.names import name_of
 from fdbqueue.operations.push import ITEM_BYTES, PushRequest
 from fdbqueue.queue.arguments import new_headers
-from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
+from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import (
     Database,
@@ -51,7 +51,7 @@ from fdbqueue.types import (
 )
 
 _ARGUMENTS = (
-    *("values", "priority", "delay", "at", "ttl"),
+    *("values", "priority", "groups", "delay", "at", "ttl"),
     *("unique", "unique_until", "unique_for"),
 )
 MAX_FOLLOWING = 100
@@ -128,11 +128,11 @@ class Members(NamedTuple):
     def items(self, batch: bytes) -> list[NewItem]:
         """Return the items, with this in their headers."""
         arguments: Any = map(self.arguments.get, _ARGUMENTS)
-        values, priority, delay, at, ttl, *unique = arguments
+        values, priority, groups, delay, at, ttl, *unique = arguments
         plain = new_headers(len(values), ttl, *unique)
         headers = [header._replace(batch=batch) for header in plain]
-        priorities = [priority] * len(values)
-        return new_items(store_of(self.queue), values, priorities, delay, at, headers)
+        priorities, of = [priority] * len(values), each_group(len(values), None, groups)
+        return new_items(store_of(self.queue), values, priorities, of, delay, at, headers)
 
     def join(self, owner: bytes, id: bytes, *, step: str) -> list[NewItem]:
         """Return the items as members of a batch of the queue `owner`, for a step."""
@@ -196,7 +196,7 @@ class Batches:
             QueueFull: The queue is full.
         """
         header = Header(awaits=True)
-        (new,) = new_items(self._store, [value], [priority], None, None, [header])
+        (new,) = new_items(self._store, [value], [priority], [None], None, None, [header])
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
         push = PushRequest([new._replace(due=NEVER)])

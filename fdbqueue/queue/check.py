@@ -14,6 +14,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
+from fdbqueue.layout.items import Level
 from fdbqueue.layout.schedules import decode_schedule
 from fdbqueue.layout.values import (
     PIECES,
@@ -67,7 +68,8 @@ class CheckReport:
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
-    - Each counter of a priority or an agent equals the number of its items.
+    - Each counter of a priority, a group or an agent equals the number of its items.
+    - Each group with ready items has one turn in each priority, unless it is held back.
     - The stored number of items in each state equals the actual number, and the totals add up to
       these numbers (see `QueueStats`).
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
@@ -156,6 +158,7 @@ class _Check:
         self._owners: set[bytes] = set()
         self._positions: set[bytes] = set()
         self._expiring = 0
+        self._in_groups: set[Level] = set()
 
     @property
     def scanned(self) -> int:
@@ -188,6 +191,7 @@ class _Check:
         self._scan_elsewhere()
         self._scan_unique_keys()
         self._scan_schedules()
+        self._scan_groups()
         self._compare_counts()
         self._compare_indexes()
         self._compare_total()
@@ -222,6 +226,9 @@ class _Check:
             self._counters.update(counters)
             if item.level.counter is not None:
                 self._counters[item.level.counter] += 1
+            if item.level.group is not None:
+                self._counters[layout.group_key(layout.group_counts, item.level.group)] += 1
+                self._in_groups.add(item.level)
             self._expiring += item.header.expires is not None
             self._note_item("ready", layout.position(row.key), row.value)
 
@@ -275,6 +282,11 @@ class _Check:
             if not may_lack or self._reads[timer].present():
                 self._indexed[timer] = b""
 
+    def _scan_groups(self) -> None:
+        for level in self._in_groups:
+            entries = self._items.groups.index_entries(self._reads, level)
+            self._indexed |= dict.fromkeys(entries, b"")
+
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""
         layout = self._layout
@@ -326,6 +338,9 @@ class _Check:
             if counter.startswith(layout.agent_slots):
                 agent = layout.unpack_entry_key(layout.agent_slots, counter)
                 return f"claims of agent {agent!r}"
+            for groups, what in ((layout.group_slots, "claims"), (layout.group_counts, "items")):
+                if counter.startswith(groups):
+                    return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"

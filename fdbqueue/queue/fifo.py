@@ -23,7 +23,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
+from fdbqueue.queue.base import BaseQueue, each_group, find_stored, new_items, read_stored
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -193,6 +193,7 @@ class Queue(BaseQueue[Item[V]]):
         tr: Transactor,
         value: V,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -208,6 +209,7 @@ class Queue(BaseQueue[Item[V]]):
         tr: Transactor,
         value: V,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -223,6 +225,7 @@ class Queue(BaseQueue[Item[V]]):
         tr: Transactor,
         value: V,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -240,6 +243,7 @@ class Queue(BaseQueue[Item[V]]):
         Args:
             tr: A transaction or a database.
             value: A value that the codec accepts, up to 8,000,000 bytes encoded.
+            group: As for `PriorityQueue.push`.
             delay: As for `PriorityQueue.push`. After its delay, the item is ahead of the items that
                 were pushed after it.
             at: As for `PriorityQueue.push`.
@@ -265,7 +269,7 @@ class Queue(BaseQueue[Item[V]]):
         raises = validate_if_full(if_full)
         keys = None if unique is None else (unique,)
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
-        new = new_items(self._store, (value,), (None,), delay, at, headers)
+        new = new_items(self._store, (value,), (None,), (group,), delay, at, headers)
         return next(iter((yield from self._store.push(tr, new, False, raises))), None)
 
     enqueue = push
@@ -276,6 +280,8 @@ class Queue(BaseQueue[Item[V]]):
         tr: Transactor,
         values: Iterable[V],
         *,
+        group: str | None = None,
+        groups: Iterable[str | None] | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -290,6 +296,8 @@ class Queue(BaseQueue[Item[V]]):
         Args:
             tr: A transaction or a database.
             values: Values that the codec accepts.
+            group: As for `push`, for all values.
+            groups: As for `PriorityQueue.push_many`.
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
@@ -309,7 +317,8 @@ class Queue(BaseQueue[Item[V]]):
         values = list(values)
         raises = validate_if_full(if_full) and not as_many_as_fit
         headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
-        new = new_items(self._store, values, [None] * len(values), delay, at, headers)
+        in_groups = each_group(len(values), group, groups)
+        new = new_items(self._store, values, [None] * len(values), in_groups, delay, at, headers)
         return (yield from self._store.push(tr, new, as_many_as_fit, raises))
 
     enqueue_many = push_many

@@ -23,7 +23,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, new_items, read_stored
+from fdbqueue.queue.base import BaseQueue, each_group, find_stored, new_items, read_stored
 from fdbqueue.queue.item_log import log_items
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
@@ -241,6 +241,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         value: V,
         priority: Priority = 0,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -257,6 +258,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         value: V,
         priority: Priority = 0,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -273,6 +275,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         value: V,
         priority: Priority = 0,
         *,
+        group: str | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -297,6 +300,9 @@ class PriorityQueue(BaseQueue[Item[V]]):
             value: A value that the codec accepts, up to 8,000,000 bytes encoded, with lists and
                 objects nested up to 100 levels.
             priority: A priority of the queue's type. The lowest is popped first.
+            group: A text of 1 to 255 bytes, such as the name of a customer. Within a priority, the
+                groups that have items share what is taken by their weights (`set_group`), whatever
+                one of them pushes. Items without a group are one more group.
             delay: Seconds during which the item is not handed out, by the clocks of clients. Then
                 it is ahead of the items of its priority that were pushed after it.
             at: A `datetime` with a time zone, instead of `delay`. The last one is
@@ -332,7 +338,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         raises = if_full == "raise" or validate_if_full(if_full)
         keys = None if unique is None else (unique,)
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
-        new = new_items(self._store, (value,), (priority,), delay, at, headers)
+        new = new_items(self._store, (value,), (priority,), (group,), delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
         yield from log_items(self._store, tr, items)
         return items[0] if items else None
@@ -345,6 +351,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
         priority: Priority = 0,
         *,
         priorities: Iterable[Priority] | None = None,
+        group: str | None = None,
+        groups: Iterable[str | None] | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -365,6 +373,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
             values: Values that the codec accepts.
             priority: The priority of all values.
             priorities: One priority for each value, instead of `priority`.
+            group: As for `push`, for all values.
+            groups: One group, or `None`, for each value, instead of `group`.
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
@@ -396,7 +406,8 @@ class PriorityQueue(BaseQueue[Item[V]]):
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
         headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
-        new = new_items(self._store, values, given, delay, at, headers)
+        in_groups = each_group(len(values), group, groups)
+        new = new_items(self._store, values, given, in_groups, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit
         items: list[Item[V]] = yield from self._store.push(tr, new, as_many_as_fit, raises)
         yield from log_items(self._store, tr, items)
@@ -670,9 +681,12 @@ class PriorityQueue(BaseQueue[Item[V]]):
         return Item(before.value, level.priority, before.id, key)
 
     def _move_to(self, to: Any) -> Callable[[Item[V]], Moved | None]:
-        level = self._store.levels.level(to)
+        levels = self._store.levels
+        level = levels.level(to)
 
         def moved(item: Item[V]) -> Moved | None:
-            return None if item.priority == level.priority else (level, None)
+            if item.priority == level.priority:
+                return None
+            return levels.in_group(level, levels.level_of(item.key).group), None
 
         return moved

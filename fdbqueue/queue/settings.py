@@ -13,6 +13,7 @@ from fdbqueue.queue.arguments import (
     validate_bound,
     validate_flag,
     validate_range,
+    validate_weight,
 )
 from fdbqueue.types import Keep
 
@@ -30,6 +31,14 @@ class Settings(TypedDict, total=False):
     keep_number: int | None
     kept_attempts: int
     traceback_bytes: int
+
+
+class GroupSettings(TypedDict, total=False):
+    """The settings of a group that `set_group` changes, which describes them."""
+
+    weight: float | None
+    concurrency: int | None
+    paused: bool
 
 
 class Limit(NamedTuple):
@@ -122,4 +131,34 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
                 continue
             raise ValueError("agent_concurrency: only a task queue has agents")
         stored[name] = _validated(name, value)
+    return stored
+
+
+def group_settings(settings: Mapping[str, Any], *, is_default: bool) -> dict[str, Any]:
+    """Return the stored settings that the arguments of `set_group` change.
+
+    Args:
+        settings: The arguments.
+        is_default: Whether they are those of all groups, which cannot be paused.
+
+    Raises:
+        TypeError: There is no such setting.
+        ValueError: A value is out of its range.
+
+    Example:
+        >>> group_settings({"weight": 2, "paused": True}, is_default=False)
+        {'weight': 2.0, 'paused': True}
+    """
+    stored: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "weight":
+            stored[name] = None if value is None else validate_weight(value)
+        elif name == "concurrency":
+            stored[name] = validate_bound(name, value, MAX_SLOTS)
+        elif name == "paused":
+            if is_default and value:
+                raise ValueError("paused: give the name of a group; configure pauses the queue")
+            stored[name] = validate_flag(name, value)
+        else:
+            raise TypeError(f"there is no setting {name!r}: weight, concurrency, paused")
     return stored

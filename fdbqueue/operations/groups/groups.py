@@ -1,0 +1,393 @@
+"""Groups within a transaction: whose turn it is, who is held back, and when that ends.
+
+Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+from fdbqueue.layout.items import (
+    GroupSettings,
+    Level,
+    StoredItem,
+    decode_group_settings,
+    encode_group_settings,
+)
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction
+
+_FIRST_ROWS = 2  # of a group that are read at first: its next item, and whether another follows
+_FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
+_NULL = b"\x00"  # as the tuple layer packs it
+_IDLE = b"idle"  # follows the pass of the items without a group while there are none
+
+
+class Turn:
+    """The next items of a group in one priority, which its turn lets clients find.
+
+    Attributes:
+        level: The level of the items.
+        key: The key that every change of the turn changes.
+        pass_: The pass of the first item: the turn with the lowest one is the next.
+        settings: Those of the group.
+        found: How many items were found.
+        stale: The turns that were met in vain on the way to this one.
+    """
+
+    def __init__(self, level: Level, key: bytes, pass_: int, reads: ReadTransaction) -> None:
+        self.level = level
+        self.key = key
+        self.pass_ = pass_
+        self.settings = GroupSettings()
+        self.found = 0
+        self.stale: list[Turn] = []
+        self._reads = reads
+        self._rows: list[KeyValue] = []
+        self._is_complete = False
+        self._begin_read(level.begin, _FIRST_ROWS)
+
+    def _begin_read(self, begin: bytes, n: int) -> None:
+        self._wanted = n
+        self._pending: RangeResult = self._reads.get_range(
+            begin, self.level.end, limit=n, streaming_mode=WANT_ALL
+        )
+
+    def row(self, index: int) -> KeyValue | None:
+        """Return the row of one of the items, counted from 0; `None` if there are not so many."""
+        while index >= len(self._rows) and not self._is_complete:
+            rows = [*self._pending]
+            self._rows += rows
+            if len(rows) < self._wanted:
+                self._is_complete = True
+            elif index >= len(self._rows):
+                self._begin_read(rows[-1].key + b"\x00", 2 * len(self._rows))
+            else:
+                self._begin_read(rows[-1].key + b"\x00", len(self._rows))
+        return self._rows[index] if index < len(self._rows) else None
+
+    def find(self) -> StoredItem:
+        """Return the next item, which there must be."""
+        row = self.row(self.found)
+        assert row is not None
+        self.found += 1
+        return StoredItem(row.key, row.value, self.level, self)
+
+
+class Groups:
+    """The groups of one queue, which share what is taken. Each method is part of a transaction.
+
+    Within a priority, the items of a group are in the order of their arrival, and groups take
+    turns: a group with ready items has one turn, and the turns are in the order of their passes.
+    An item that is taken moves the turn of its group behind by the inverse of the weight of the
+    group. A group that had no items starts at the highest pass that was taken, or at its own if
+    that is higher, so it neither catches up nor gains by being away. The items without a group are
+    one more group. It has no turn of its own, so that queues without groups pay nothing: its pass
+    is compared with the turns once an item of a group is ready.
+
+    A group that has claimed as many items as it may, or that is paused, is *held*: it has no turns,
+    so that nobody meets it. The transaction that frees one of its slots gives them back.
+
+    A push to a group that has ready items reads one key, which only the first and the last of them
+    change. So it conflicts with a push of the first one and with a pop or claim of the last one.
+    """
+
+    def __init__(self, layout: Layout, levels: Levels) -> None:
+        self._layout = layout
+        self._levels = levels
+
+    def _rest(self, level: Level) -> bytes:
+        """Return the priority in the keys of groups; null in a FIFO queue."""
+        return level.of_priority[len(self._layout.items) :] or _NULL
+
+    # Finding
+
+    def first(
+        self,
+        tr: ReadTransaction,
+        level: Level,
+        n: int,
+        before: list[StoredItem],
+        skipped: int = 0,
+    ) -> list[StoredItem]:
+        """Return up to `n` next items of a priority, in the order of the turns.
+
+        The transaction conflicts with every change of the turns up to theirs; with a snapshot, with
+        none.
+
+        Args:
+            tr: A transaction, or its snapshot.
+            level: A level of the priority.
+            n: The most items, from 1.
+            before: The items that the transaction will take before these.
+            skipped: How many turns to pass over, unless there are not more.
+        """
+        layout, rest = self._layout, self._rest(level)
+        begin, end = layout.range_of(layout.turns + rest)
+        taken = Counter(item.level.group for item in before)
+        stale: list[Turn] = []
+        limit = n + skipped
+        # Start all reads before waiting for the first.
+        read = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+        turns = self._turn_of_others(tr, level, rest)
+        while True:
+            rows = [*read]
+            for row in rows[skipped:] or rows:
+                pass_, group = layout.unpack_turn_key(layout.turns, rest, row.key)
+                of_group = self._levels.in_group(level, group)
+                turns.append(Turn(of_group, row.key, pass_, _snapshot(tr)))
+            found = self._merged(tr, turns, n, taken, stale)
+            if found or len(rows) < limit:
+                return found
+            turns = []
+            read = tr.get_range(rows[-1].key + b"\x00", end, limit=limit, streaming_mode=WANT_ALL)
+
+    def _turn_of_others(self, tr: ReadTransaction, level: Level, rest: bytes) -> list[Turn]:
+        """Return the turn of the items without a group."""
+        layout, reads = self._layout, _snapshot(tr)
+        key = layout.group_key(layout.group_passes, None, rest)
+        stored, taken = reads[key], reads[layout.taken_passes + rest]
+        turn = Turn(self._levels.in_group(level, None), key, 0, reads)
+        value = stored.value or _IDLE
+        turn.pass_ = decode_count(value.removesuffix(_IDLE) or None)
+        if value.endswith(_IDLE):
+            turn.pass_ = max(turn.pass_, decode_count(taken.value))
+        return [turn]
+
+    def _merged(
+        self,
+        tr: ReadTransaction,
+        turns: list[Turn],
+        n: int,
+        taken: Counter[str | None],
+        stale: list[Turn],
+    ) -> list[StoredItem]:
+        """Return the first items of some turns, and add the turns that had none to `stale`."""
+        room = self._rooms(tr, turns)
+        heap: list[tuple[int, str, Turn]] = []
+        for turn in turns:
+            group = turn.level.group
+            turn.stale = stale
+            if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
+                heap.append((turn.pass_, group or "", turn))
+            elif group is not None:
+                stale.append(turn)
+        heapify(heap)
+        found: list[StoredItem] = []
+        while heap and len(found) < n:
+            pass_, name, turn = heap[0]
+            found.append(turn.find())
+            may_go_on = room.get(turn, math.inf) > taken[turn.level.group] + turn.found
+            if may_go_on and turn.row(turn.found) is not None:
+                heapreplace(heap, (pass_ + turn.settings.step, name, turn))
+            else:
+                heappop(heap)
+        return found
+
+    def _rooms(self, tr: ReadTransaction, turns: list[Turn]) -> dict[Turn, int]:
+        """Read the settings of groups; return how many more items those with a limit may have."""
+        reads = _snapshot(tr)
+        for turn, settings in zip(
+            turns, self._begin_settings(reads, [t.level.group for t in turns])
+        ):
+            turn.settings = settings
+        # Start all reads before waiting for the first.
+        running = {
+            turn: reads[self._slot(turn.level.group)]
+            for turn in turns
+            if turn.settings.concurrency is not None and turn.level.group is not None
+        }
+        return {
+            turn: (turn.settings.concurrency or 0) - decode_count(read.value)
+            for turn, read in running.items()
+        }
+
+    # Taking
+
+    def note_gone(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> None:
+        """Note that ready items were deleted: those found in turns were taken, others removed."""
+        turns = Counter(item.turn for item in items if item.turn is not None)
+        for turn, n in turns.items():
+            self._take(tr, turn, n, are_claimed)
+        for stale in {each for turn in turns for each in turn.stale}:
+            self._settle(tr, stale.level.group or "")
+        removed = {item.level for item in items if item.turn is None and item.level.group}
+        for level in sorted(removed):
+            self._note_removed(tr, level)
+
+    def _take(self, tr: Transaction, turn: Turn, n: int, is_claim: bool) -> None:
+        """Move the turn of a group from which `n` items were taken."""
+        layout, level, group, rest = (
+            self._layout,
+            turn.level,
+            turn.level.group,
+            self._rest(turn.level),
+        )
+        following = turn.row(n)
+        tr.add_read_conflict_key(turn.key)
+        end = level.end if following is None else following.key + b"\x00"
+        tr.add_read_conflict_range(level.begin, end)
+        step = turn.settings.step
+        tr.max(layout.taken_passes + rest, encode_count(turn.pass_ + (n - 1) * step))
+        pass_ = turn.pass_ + n * step
+        if group is None:
+            tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
+            return
+        tr.clear(turn.key)
+        tr[layout.group_key(layout.group_passes, group, rest)] = encode_count(pass_)
+        if following is None:
+            self._become_idle(tr, level, pass_)
+        is_full, limit = False, turn.settings.concurrency
+        if is_claim:
+            slot = self._slot(group)
+            is_full = limit is not None and decode_count(tr[slot].value) + n >= limit
+            tr.add(slot, encode_count(n))
+        if is_full:
+            self._hold(tr, group)
+        elif following is not None:
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+
+    def _note_removed(self, tr: Transaction, level: Level) -> None:
+        """End the turn of a group without ready items; the present ones are those that are left."""
+        layout, group, rest = self._layout, level.group or "", self._rest(level)
+        if [*tr.get_range(level.begin, level.end, limit=1)]:
+            return
+        pass_ = decode_count(tr[layout.group_key(layout.group_passes, group, rest)].value)
+        tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
+        self._become_idle(tr, level, pass_)
+
+    def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
+        """Note that a group has no ready items of a priority, and forget some that had none."""
+        layout, group, rest = self._layout, level.group or "", self._rest(level)
+        tr.clear(layout.group_key(layout.group_members, group, rest))
+        tr[layout.turn_key(layout.idle_groups, rest, pass_, group)] = b""
+        # A lower pass than the highest one that was taken is no disadvantage any more.
+        taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
+        begin, end = layout.turns_before(layout.idle_groups, rest, taken)
+        for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
+            _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
+            key = layout.group_key(layout.group_passes, idle, rest)
+            tr.add_read_conflict_key(key)  # it may just have items again
+            tr.clear(key)
+            tr.clear(row.key)
+
+    # Returning
+
+    def activate(self, tr: Transaction, level: Level) -> None:
+        """Give a turn to the group of a level in which an item was just stored, if it has none."""
+        layout, group, rest = self._layout, level.group or "", self._rest(level)
+        member = layout.group_key(layout.group_members, group, rest)
+        if tr[member].present():
+            return
+        tr[member] = b""
+        key = layout.group_key(layout.group_passes, group, rest)
+        # Start all reads before waiting for the first.
+        stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
+        held = tr[self._held(group)]
+        before = decode_count(stored.value)
+        pass_ = max(before, decode_count(taken.value))
+        if stored.present():
+            tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
+        tr[key] = encode_count(pass_)
+        if not held.present():
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+
+    # Holding back
+
+    def note_freed(self, tr: Transaction, group: str) -> None:
+        """Note that a slot of a group is free; if the group was held, give it its turns again."""
+        if tr[self._held(group)].present():
+            self._settle(tr, group)
+
+    def _settle(self, tr: Transaction, group: str) -> None:
+        """Hold a group that may have no more items claimed; release any other one."""
+        (settings,) = self._begin_settings(tr, [group])
+        limit, running = settings.concurrency, tr[self._slot(group)]
+        is_full = settings.paused or (limit is not None and decode_count(running.value) >= limit)
+        if is_full != tr[self._held(group)].present():
+            if is_full:
+                self._hold(tr, group)
+            else:
+                self._release(tr, group)
+
+    def _hold(self, tr: Transaction, group: str) -> None:
+        layout = self._layout
+        for rest, pass_ in self._passes(tr, group):
+            tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
+        tr[self._held(group)] = b""
+
+    def _release(self, tr: Transaction, group: str) -> None:
+        layout = self._layout
+        for rest, before in self._passes(tr, group):
+            if tr[layout.group_key(layout.group_members, group, rest)].present():
+                taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
+                pass_ = max(before, taken)
+                tr[layout.group_key(layout.group_passes, group, rest)] = encode_count(pass_)
+                tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+        tr.clear(self._held(group))
+
+    def _passes(self, tr: Transaction, group: str) -> list[tuple[bytes, int]]:
+        """Return the priorities in which a group has, or had, items, and its passes."""
+        prefix = self._layout.group_key(self._layout.group_passes, group)
+        rows = tr.get_range(prefix, prefix + b"\xff")
+        return [(row.key[len(prefix) :], decode_count(row.value)) for row in rows]
+
+    def _held(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.held_groups, group)
+
+    def _slot(self, group: str | None) -> bytes:
+        return self._layout.slots + self._layout.slot_of_group(group or "")
+
+    def index_entries(self, reads: ReadTransaction, level: Level) -> list[bytes]:
+        """Return the keys that a group with ready items in a level has."""
+        layout, group, rest = self._layout, level.group or "", self._rest(level)
+        member = layout.group_key(layout.group_members, group, rest)
+        if reads[self._held(group)].present():
+            return [member]
+        pass_ = decode_count(reads[layout.group_key(layout.group_passes, group, rest)].value)
+        return [member, layout.turn_key(layout.turns, rest, pass_, group)]
+
+    # Settings
+
+    def _begin_settings(
+        self, reads: ReadTransaction, groups: Iterable[str | None]
+    ) -> Iterable[GroupSettings]:
+        """Start to read the settings of groups; yield those that hold for each."""
+        key, settings = self._layout.group_key, self._layout.group_settings
+        # Start all reads before waiting for the first.
+        for_all = reads[key(settings, None)]
+        own = [reads[key(settings, group or "")] for group in groups]
+        return (
+            decode_group_settings(read.value).over(decode_group_settings(for_all.value))
+            for read in own
+        )
+
+    def set(self, tr: Transaction, group: str | None, changes: dict[str, Any]) -> None:
+        """Change the settings of a group, or with `None` those of all that have no own ones."""
+        key = self._layout.group_key(self._layout.group_settings, group)
+        settings = decode_group_settings(tr[key].value)._replace(**changes)
+        if settings == GroupSettings():
+            tr.clear(key)
+        else:
+            tr[key] = encode_group_settings(settings)
+        if group:
+            self._settle(tr, group)
+
+    def begin_again(self, tr: Transaction) -> None:
+        """Hold the groups that are paused, in a queue that was cleared."""
+        layout = self._layout
+        for row in tr.get_range(*layout.range_of(layout.group_settings)):
+            group = layout.unpack_entry_key(layout.group_settings, row.key)
+            if group and decode_group_settings(row.value).paused:
+                tr[self._held(group)] = b""
+
+
+def _snapshot(tr: ReadTransaction) -> ReadTransaction:
+    snapshot: ReadTransaction = getattr(tr, "snapshot", tr)
+    return snapshot

@@ -1,0 +1,57 @@
+"""Jobs in groups: each group gets its share of the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fdbqueue
+
+
+def test_jobs_of_groups_share_the_worker(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+    ran: list[str] = []
+
+    @app.job(name="send", queue=f"{name}mail", group=lambda to, **_: to)
+    def send(to: str, *, subject: str = "hi") -> None:
+        ran.append(to)
+
+    send.push_many([send.bind("ada") for _ in range(20)])
+    send.push("bob", subject="late")
+    send.using(group="vip").push("eve")
+    app.work(drain=True, concurrency=1)
+    assert len(ran) == 22
+    assert {"bob", "eve"} <= {*ran[:4]}
+
+
+def test_members_of_a_batch_are_in_groups(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+    counts: list[int] = []
+
+    @app.job(name="part", queue=f"{name}parts", group=str)
+    def part(of: int) -> None: ...
+
+    @app.job(name="report", queue=f"{name}parts")
+    def report(*, done: int, dead: int, cancelled: int) -> None:
+        counts.append(done)
+
+    with app.batch(then=report) as batch:
+        for number in range(6):
+            batch.push(part, number % 2)
+    assert [each.name for each in app.queue(f"{name}parts").groups(db)] == ["0", "1"]
+    app.work(drain=True)
+    assert counts == [6]
+
+
+def test_a_group_of_a_job_is_a_name_or_a_function(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+    with pytest.raises(ValueError, match="a group is text"):
+        app.job(queue=f"{name}jobs", group="")
+    wrong: Any = lambda: 5  # noqa: E731
+
+    @app.job(queue=f"{name}jobs", group=wrong)
+    def run() -> None: ...
+
+    with pytest.raises(ValueError, match="a group is text"):
+        run.push()

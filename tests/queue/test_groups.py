@@ -1,0 +1,329 @@
+"""Groups share what is taken from a priority by their weights, within their limits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import admin
+from fdbqueue.errors import LeaseLost
+from fdbqueue.layout.items import GroupSettings
+
+
+def jain(numbers: list[float]) -> float:
+    """Return Jain's index of fairness: 1 if all numbers are equal."""
+    return sum(numbers) ** 2 / (len(numbers) * sum(n * n for n in numbers))
+
+
+@pytest.fixture(params=["priority", "fifo"])
+def jobs(db: Any, name: str, request: pytest.FixtureRequest) -> Any:
+    kind = fdbqueue.PriorityQueue if request.param == "priority" else fdbqueue.Queue
+    return kind.named(db, f"{name}jobs")
+
+
+def test_groups_share_whatever_one_of_them_pushes_first(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, ["flood"] * 100, group="flood")
+    for group in ("ada", "bob", "eve"):
+        jobs.push_many(db, [group] * 10, group=group)
+    taken = Counter(jobs.pop(db).value for _ in range(40))
+    assert taken == {"flood": 10, "ada": 10, "bob": 10, "eve": 10}
+    assert jobs.pop(db).value == "flood"
+    assert admin.check(db, jobs).ok
+
+
+def test_items_of_a_group_are_in_the_order_of_their_arrival(db: Any, jobs: Any) -> None:
+    for number in range(20):
+        jobs.push(db, number, group="ada" if number % 3 else "bob")
+    popped = [jobs.pop(db).value for _ in range(20)]
+    for group in (0, 1):
+        own = [number for number in popped if bool(number % 3) == bool(group)]
+        assert own == sorted(own)
+
+
+def test_items_without_a_group_are_one_more_group(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, ["others"] * 30)
+    jobs.push_many(db, ["ada"] * 10, group="ada")
+    taken = Counter(jobs.pop(db).value for _ in range(20))
+    assert taken == {"others": 10, "ada": 10}
+    assert [jobs.pop(db).value for _ in range(20)] == ["others"] * 20
+    jobs.push(db, "ada", group="ada")
+    jobs.push_many(db, ["others"] * 3)
+    assert "ada" in [jobs.pop(db).value for _ in range(2)]  # who was away does not catch up
+
+
+def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "big", weight=3)
+    for group in ("big", "small"):
+        jobs.push_many(db, [group] * 1000, group=group)
+    before = Counter(item.value for _ in range(8) for item in pop_some(db, jobs, 50))
+    assert before == {"big": 300, "small": 100}
+    jobs.set_group(db, "small", weight=6)
+    after = Counter(item.value for _ in range(6) for item in pop_some(db, jobs, 50))
+    assert abs(after["small"] - 200) <= 2
+    jobs.set_group(db, None, weight=2)  # of all groups without a weight of their own
+    jobs.set_group(db, "small", weight=None)
+    rest = Counter(item.value for _ in range(4) for item in pop_some(db, jobs, 50))
+    assert abs(rest["big"] - 120) <= 2
+
+
+def pop_some(db: Any, jobs: Any, n: int) -> list[Any]:
+    """Pop in one transaction."""
+
+    @fdbqueue.transactional
+    def pops(tr: Any) -> list[Any]:
+        return [jobs.pop(tr) for _ in range(n)]
+
+    popped: list[Any] = pops(db)
+    return popped
+
+
+def test_the_lowest_priority_comes_first_and_groups_share_within_it(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.push_many(db, ["late ada"] * 2, priority=5, group="ada")
+    jobs.push_many(db, ["ada", "ada"], priority=1, group="ada")
+    jobs.push_many(db, ["bob", "bob"], priority=1, group="bob")
+    jobs.push(db, "plain", priority=3)
+    assert [item.value for item in jobs.peek_many(db, 7)][4:] == ["plain", "late ada", "late ada"]
+    claim = jobs.claim(db, n=7)
+    assert sorted(item.value for item in claim.items[:4]) == ["ada", "ada", "bob", "bob"]
+    assert [item.value for item in claim.items[4:]] == ["plain", "late ada", "late ada"]
+    jobs.release(db, claim)
+    assert jobs.pop_max(db).value == "late ada"
+    assert admin.check(db, jobs).ok
+
+
+def test_a_group_claims_no_more_than_its_concurrency(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", concurrency=2)
+    jobs.push_many(db, [*range(10)], group="ada")
+    jobs.push_many(db, ["bob"] * 2, group="bob")
+    claim = jobs.claim(db, n=10)
+    assert sorted(map(str, (item.value for item in claim.items))) == ["0", "1", "bob", "bob"]
+    assert jobs.claim(db) is None
+    first, second = (each for each in claim if each.item.value != "bob")
+    jobs.ack(db, first)
+    assert jobs.claim(db, n=10).items[0].value == 2
+    jobs.nack(db, second, delay=0)  # whose slot it leaves to the next one, which it is itself
+    assert [item.value for item in jobs.claim(db, n=10).items] == [1]
+    assert admin.check(db, jobs).ok
+
+
+def test_the_limit_of_a_group_holds_over_priorities(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, None, concurrency=1)
+    jobs.push_many(db, ["a", "b"], priorities=[1, 2], group="ada")
+    claim = jobs.claim(db, n=2)
+    assert [item.value for item in claim.items] == ["a"]
+    assert jobs.groups(db)[0].held_by == "concurrency"
+    jobs.ack(db, claim)
+    assert jobs.claim(db, n=2).items[0].value == "b"
+
+
+def test_a_client_that_waits_wakes_when_its_group_may_go_on(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push_many(db, ["first", "second"], group="ada")
+    claim = jobs.claim(db)
+    threading.Timer(0.2, lambda: jobs.ack(db, claim)).start()
+    assert jobs.claim(db, wait=30).items[0].value == "second"
+
+
+def test_a_late_acknowledgement_frees_no_slot_twice(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    zombie = jobs.claim(db, lease=0.05)
+    again = jobs.claim(db, wait=30)
+    assert again.items[0].value == "first"
+    with pytest.raises(LeaseLost):
+        jobs.ack(db, zombie)
+    assert jobs.claim(db) is None
+    assert jobs.groups(db)[0].claimed == 1
+
+
+def test_a_paused_group_is_handed_out_to_nobody(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, ["ada"] * 2, group="ada")
+    jobs.push(db, "bob", group="bob")
+    jobs.set_group(db, "ada", paused=True)
+    jobs.push(db, "ada", group="ada")
+    assert jobs.pop(db).value == "bob"
+    assert jobs.pop(db) is None
+    assert jobs.claim(db) is None
+    assert [(each.name, each.ready, each.held_by) for each in jobs.groups(db)] == [
+        ("ada", 3, "paused")
+    ]
+    jobs.set_group(db, "ada", paused=False)
+    assert [jobs.pop(db).value for _ in range(3)] == ["ada"] * 3
+    assert admin.check(db, jobs).ok
+
+
+def test_a_paused_group_stays_so_when_the_queue_is_cleared(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", paused=True)
+    jobs.push(db, 1, group="ada")
+    jobs.clear(db)
+    jobs.push(db, 2, group="ada")
+    assert jobs.pop(db) is None
+    assert jobs.groups(db)[0].held_by == "paused"
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, 7, b"ada"])
+def test_a_group_is_text_of_up_to_255_bytes(db: Any, jobs: Any, group: Any) -> None:
+    with pytest.raises(ValueError, match="a group is text of 1 to 255 bytes"):
+        jobs.push(db, 1, group=group)
+    with pytest.raises(ValueError, match="a group is text of 1 to 255 bytes"):
+        jobs.push_many(db, [1], groups=[group])
+    assert jobs.size(db) == 0
+
+
+def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
+    names = ["a", "a\x00", "a\x00b", "\x00", "ä" * 100, "a b/c", "\U0001f600"]
+    jobs.push_many(db, names, groups=names)
+    assert [each.name for each in jobs.groups(db)] == sorted(names, key=lambda n: n.encode())
+    assert sorted(jobs.pop(db).value for _ in names) == sorted(names)
+    assert jobs.groups(db) == []
+
+
+def test_a_queue_without_groups_pays_nothing(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, [*range(10)])
+    jobs.pop(db)
+    jobs.ack(db, jobs.claim(db))
+    layout_rows = [
+        row for row in db[jobs.subspace.range()] if jobs.subspace.unpack(row.key)[0] == 37
+    ]
+    assert layout_rows == []
+
+
+@dataclass
+class Model:
+    """What the documentation says of groups, without transactions."""
+
+    items: dict[Any, dict[str | None, list[Any]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    passes: dict[Any, int] = field(default_factory=dict)
+    taken: Counter[Any] = field(default_factory=Counter)
+    settings: dict[str | None, GroupSettings] = field(default_factory=dict)
+    claimed: dict[Any, tuple[int, str | None]] = field(default_factory=dict)
+    plain_is_idle: dict[Any, bool] = field(default_factory=dict)
+    held: set[str | None] = field(default_factory=set)
+
+    def own(self, group: str | None) -> GroupSettings:
+        default = self.settings.get(None, GroupSettings())
+        return self.settings.get(group, GroupSettings()).over(default) if group else default
+
+    def add(self, value: Any, priority: int, group: str | None) -> None:
+        items = self.items[priority][group]
+        if group is not None and not items:
+            before = self.passes.get((priority, group), 0)
+            self.passes[priority, group] = max(before, self.taken[priority])
+        items.append(value)
+        items.sort()  # an item that returns has its place before those that came later
+
+    def may_take(self, group: str | None) -> bool:
+        settings = self.own(group)
+        running = sum(of == group for _, of in self.claimed.values())
+        is_full = settings.concurrency is not None and running >= settings.concurrency
+        return group is None or not (settings.paused or is_full)
+
+    def is_held(self, group: str | None) -> bool:
+        return group in self.held
+
+    def settle(self, group: str | None) -> None:
+        """Hold a group back, or give it its turns again, behind those that went on meanwhile."""
+        if group is None or self.may_take(group) != self.is_held(group):
+            return
+        if self.is_held(group):
+            self.held.discard(group)
+            for priority in self.items:
+                if self.items[priority][group]:
+                    before = self.passes.get((priority, group), 0)
+                    self.passes[priority, group] = max(before, self.taken[priority])
+        else:
+            self.held.add(group)
+
+    def note_freed(self, group: str | None) -> None:
+        if self.is_held(group):
+            self.settle(group)
+
+    def set(self, group: str | None, changes: dict[str, Any]) -> None:
+        self.settings[group] = self.settings.get(group, GroupSettings())._replace(**changes)
+        self.settle(group)
+
+    def take(self) -> Any:
+        for priority in sorted(self.items):
+            passes = {}
+            for group, items in self.items[priority].items():
+                if items and not self.is_held(group):
+                    pass_ = self.passes.get((priority, group), 0)
+                    if group is None and self.plain_is_idle.get(priority, True):
+                        pass_ = max(pass_, self.taken[priority])
+                    passes[group] = pass_
+            if passes:
+                group = min(passes, key=lambda name: (passes[name], (name or "").encode()))
+                items = self.items[priority][group]
+                has_groups = any(
+                    of is not None and rows for of, rows in self.items[priority].items()
+                )
+                value = items.pop(0)
+                if group is not None or has_groups:
+                    self.taken[priority] = max(self.taken[priority], passes[group])
+                    self.passes[priority, group] = passes[group] + self.own(group).step
+                    if group is None:
+                        self.plain_is_idle[priority] = not items
+                return value, priority, group
+        return None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pops_and_claims_follow_the_model(db: Any, name: str, seed: int) -> None:
+    """A random history of one client gives the items that the model gives."""
+    seed = random.randrange(2**32) if seed == 0 else seed
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    model = Model()
+    claims: dict[int, Any] = {}
+    names = [None, "a", "b", "c", "d"]
+    for number in range(400):
+        action = rng.choice(["push", "push", "push", "pop", "claim", "claim", "end", "end", "set"])
+        if action == "push":
+            priority, group = rng.choice([0, 0, 0, 1]), rng.choice(names)
+            jobs.push(db, number, priority, group=group)
+            model.add(number, priority, group)
+        elif action == "pop":
+            popped, expected = jobs.pop(db), model.take()
+            assert (popped and popped.value) == (expected and expected[0])
+        elif action == "claim":
+            claim, expected = jobs.claim(db, lease=600), model.take()
+            assert (claim and claim.items[0].value) == (expected and expected[0])
+            if claim is not None and expected is not None:
+                claims[expected[0]] = claim
+                model.claimed[expected[0]] = expected[1:]
+                model.settle(expected[2])
+        elif action == "end" and claims:
+            value = rng.choice(sorted(claims))
+            claim, (priority, group) = claims.pop(value), model.claimed[value]
+            del model.claimed[value]
+            model.note_freed(group)
+            if rng.random() < 0.7:
+                jobs.ack(db, claim)
+            else:
+                jobs.release(db, claim)
+                model.add(value, priority, group)
+        elif action == "set":
+            group = rng.choice(names)
+            changes: dict[str, Any] = rng.choice(
+                [
+                    {"weight": rng.choice([None, 0.5, 1, 3])},
+                    {"concurrency": rng.choice([None, None, 1, 2])},
+                    {"paused": rng.random() < 0.3} if group else {"weight": 2},
+                ]
+            )
+            if group is None and "concurrency" in changes:
+                continue  # groups follow a new default with their next claim
+            jobs.set_group(db, group, **changes)
+            model.set(group, changes)
+    assert admin.check(db, jobs).problems == ()
