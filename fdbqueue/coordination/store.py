@@ -340,18 +340,14 @@ class Store(Generic[_T]):
 
     def is_idle(self, db: Database) -> bool:
         """Sweep, and return whether no item can be taken."""
-        return not self.sweeper.sweep(db) or read(db, self._has_none)
-
-    def _has_none(self, tr: ReadTransaction) -> bool:
-        """Return whether no item can be popped, as it is after a sweep."""
-        return not self.items.first(tr, 1)
+        return not self.sweeper.sweep(db) or read(db, lambda tr: not self.items.first(tr, 1))
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be popped, or none if one already can.
 
         With `first`, only consider the items that `first(tr, 1)` reads.
         """
-        if self._has_none(tr) if first is None else not first(tr, 1):
+        if not (first or self.items.first)(tr, 1):
             return self._keys_of_change(tr)
         return [self.layout.wake_counter] if self.options.is_paused(tr) else []
 
@@ -368,7 +364,7 @@ class Store(Generic[_T]):
         return self._keys_of_change(tr)
 
     def _keys_of_change(self, tr: Transaction) -> list[bytes]:
-        # Ready items may need a free slot, or their groups may be held back.
+        """Return the keys to watch; ready items may need a slot, or their groups may be held."""
         keys = [self.layout.total_in]
         return [*keys, self.layout.wake_counter] if has_items(tr, self.layout) else keys
 
