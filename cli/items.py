@@ -96,6 +96,7 @@ _count_option = click.option(
     type=PRIORITY,
     help="Integer, or a JSON list for a tuple; the lowest is popped first.",
 )
+@click.option("--group", metavar="GROUP", help="Group, which shares what is taken with others.")
 @push_options("item", "such as 2030-01-31T08:00+01:00")
 @command_options(creates=True)
 def push(

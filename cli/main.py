@@ -26,6 +26,7 @@ _SECTIONS = {
         "cancel": "dead",
         "dead": "dead",
         "schedule": "schedules",
+        "group": "groups",
         "signal": "steps",
     },
     "Look": {

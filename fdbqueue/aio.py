@@ -393,6 +393,8 @@ class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     peek_many = _method(_PriorityQueue[V].peek_many)
     items: _Items[V] = cast("_Items[V]", _listed(_PriorityQueue[V].items))
     reprioritize = _method(_PriorityQueue[V].reprioritize)
+    set_group = _method(_PriorityQueue[V].set_group)
+    groups = _method(_PriorityQueue[V].groups)
 
     @property
     def schedules(self) -> Schedules[V]:
@@ -432,6 +434,8 @@ class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     peek = _method(_FifoQueue[V].peek)
     peek_many = _method(_FifoQueue[V].peek_many)
     items: _FifoItems[V] = cast("_FifoItems[V]", _listed(_FifoQueue[V].items))
+    set_group = _method(_FifoQueue[V].set_group)
+    groups = _method(_FifoQueue[V].groups)
 
     @property
     def schedules(self) -> Schedules[V]:

@@ -376,6 +376,7 @@ class ItemInfo:
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
             done item, why it was discarded.
         unique: Its unique key, or `None`.
+        group: Its group, or `None`.
         progress: How far the work on a claimed item is, as its client has reported; `None` in any
             other state, or if it has not.
         log: The lines that the handler of a claimed or done item has logged, as text.
@@ -403,6 +404,7 @@ class ItemInfo:
     result: Any
     error: str | None
     unique: str | None
+    group: str | None
     progress: Progress | None
     log: str
     stored_steps: int

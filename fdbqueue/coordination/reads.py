@@ -204,6 +204,7 @@ class Reads(Generic[_T]):
                 result=None if returned is None else decode_json(returned.value),
                 error=found.error if state == "done" else error,
                 unique=header.unique_key,
+                group=found.item.level.group,
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
                 stored_steps=header.steps,

@@ -21,14 +21,17 @@ from fdbqueue.http.responses import add_error_handlers, answer
 from fdbqueue.http.routing import RequestLog, SegmentPaths, direct_routes
 from fdbqueue.http.security import Guard, Limits, Tokens
 from fdbqueue.http.served import Served
-from fdbqueue.http.v1 import items, jobs, queues, schedules, steps
+from fdbqueue.http.v1 import groups, items, jobs, queues, schedules, steps
 from fdbqueue.types import Database
 
 _router = APIRouter(responses=n_queue.ERRORS)
 
 _PREFIX = "/v1"
 # Those whose speed matters first.
-_ROUTERS = (jobs.router, items.router, queues.router, schedules.router, steps.router)
+_ROUTERS = (
+    *(jobs.router, items.router, queues.router),
+    *(groups.router, schedules.router, steps.router),
+)
 
 
 class _Status(BaseModel):

@@ -291,13 +291,13 @@ class Slots:
 
     def free(self, tr: Transaction, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
+        n = 0
         for slot in slots:
             counter = self._layout.slot_counter(slot)
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
             group = self._layout.group_of_slot(slot)
-            if group is not None:
-                self._groups.note_freed(tr, group)
-        if slots:
+            n += group is None or self._groups.note_freed(tr, group)
+        if n:
             tr.add(self._layout.wake_counter, ONE)
-            self._waiting.wake(tr, len(slots))
+            self._waiting.wake(tr, n)

@@ -91,6 +91,8 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_SCAN",
     "BaseQueue",
+    "GroupInfo",
+    "GroupedQueue",
     "Stop",
     "change_once",
     "claim_from_text",
@@ -1008,76 +1010,6 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.putting_back(tr, list(items))
 
-    # Groups
-
-    def set_group(
-        self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
-    ) -> None:
-        """Set the weight of a group, and limits of what it may have claimed; others stay.
-
-        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
-        the next item on that is taken. Clients that wait are woken if the group may go on.
-
-        Args:
-            tr: A transaction or a database.
-            group: The name of the group; `None` sets the defaults of all groups of the queue.
-            settings: `weight`, a number over 0: of what is taken from a priority, each group that
-                has items there gets a share in proportion to its weight; by default 1.
-                `concurrency`, the most of its items that may be claimed at a time, from 1.
-                `paused`, whether none of its items are handed out. `None` is the default of all
-                groups.
-
-        Raises:
-            ValueError: A setting is out of its range.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> jobs.set_group(db, "ada", weight=2)
-            >>> for group in ("ada", "bob"):
-            ...     _ = jobs.push_many(db, [group] * 4, group=group)
-            >>> [jobs.pop(db).value for _ in range(6)]
-            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
-        """
-        name = None if group is None else validate_key("a group", group)
-        changes = group_settings(settings, is_default=group is None)
-        store = self._store
-
-        def body(tr: Transaction, now: int) -> bool:
-            store.items.groups.set(tr, name, changes)
-            store.options.note_limit(tr)
-            return True
-
-        store.change(tr, body)
-
-    def groups(
-        self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
-    ) -> list[GroupInfo]:
-        """Return the groups that have ready or claimed items or settings, in order of their names.
-
-        In a transaction, it conflicts with every change of these groups. Cost: reads of up to five
-        small rows for each group.
-
-        Args:
-            tr: A transaction or a database.
-            after: Begin behind the group of this name.
-            limit: The most groups to return, from 1.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, [1, 2], group="ada")
-            >>> jobs.set_group(db, "ada", concurrency=1)
-            >>> claim = jobs.claim(db)
-            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
-            [('ada', 1, 1, 'concurrency')]
-        """
-        limit = validate_number(limit, "limit", 1)
-        layout = self._store.layout
-        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
-
     # All items
 
     @driven
@@ -1231,6 +1163,78 @@ class BaseQueue(ABC, Generic[_T]):
             True
         """
         self._store.clear(tr)
+
+
+class GroupedQueue(BaseQueue[_T]):
+    """A queue whose items may have groups, which share what is taken."""
+
+    def set_group(
+        self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
+    ) -> None:
+        """Set the weight of a group, and limits of what it may have claimed; others stay.
+
+        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
+        the next item on that is taken. Clients that wait are woken if the group may go on.
+
+        Args:
+            tr: A transaction or a database.
+            group: The name of the group; `None` sets the defaults of all groups of the queue.
+            settings: `weight`, a number over 0: of what is taken from a priority, each group that
+                has items there gets a share in proportion to its weight; by default 1.
+                `concurrency`, the most of its items that may be claimed at a time, from 1.
+                `paused`, whether none of its items are handed out. `None` is the default of all
+                groups.
+
+        Raises:
+            ValueError: A setting is out of its range.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_group(db, "ada", weight=2)
+            >>> for group in ("ada", "bob"):
+            ...     _ = jobs.push_many(db, [group] * 4, group=group)
+            >>> [jobs.pop(db).value for _ in range(6)]
+            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
+        """
+        name = None if group is None else validate_key("a group", group)
+        changes = group_settings(settings, is_default=group is None)
+        store = self._store
+
+        def body(tr: Transaction, now: int) -> bool:
+            store.items.groups.set(tr, name, changes)
+            store.options.note_limit(tr)
+            return True
+
+        store.change(tr, body)
+
+    def groups(
+        self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
+    ) -> list[GroupInfo]:
+        """Return the groups that have ready or claimed items or settings, in order of their names.
+
+        In a transaction, it conflicts with every change of these groups. Cost: reads of up to five
+        small rows for each group.
+
+        Args:
+            tr: A transaction or a database.
+            after: Begin behind the group of this name.
+            limit: The most groups to return, from 1.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, [1, 2], group="ada")
+            >>> jobs.set_group(db, "ada", concurrency=1)
+            >>> claim = jobs.claim(db)
+            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
+            [('ada', 1, 1, 'concurrency')]
+        """
+        limit = validate_number(limit, "limit", 1)
+        layout = self._store.layout
+        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
 
 
 def new_items(

@@ -14,6 +14,7 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
+from tests.support.counting import CountingDatabase
 
 
 def jain(numbers: list[float]) -> float:
@@ -327,3 +328,41 @@ def test_pops_and_claims_follow_the_model(db: Any, name: str, seed: int) -> None
             jobs.set_group(db, group, **changes)
             model.set(group, changes)
     assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 9, 9), (1000, 9, 9)])
+def test_a_pop_costs_the_same_with_any_number_of_groups(
+    db: Any, name: str, groups: int, reads: int, mutations: int
+) -> None:
+    counted = CountingDatabase(db)
+    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
+    names = [f"group {number}" for number in range(groups)]
+    for _ in range(2):
+        jobs.push_many(counted, names, groups=names)
+    jobs.pop(counted)
+    counted.clear()
+    jobs.pop(counted)
+    assert (counted.reads, len(counted.mutations)) == (reads, mutations)
+
+
+def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
+    """They stand in the guide to groups."""
+    counted = CountingDatabase(db)
+    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
+    for group in (None, "ada"):
+        jobs.push_many(counted, [0] * 5, group=group)
+        jobs.ack(counted, jobs.claim(counted))
+        costs = []
+        for call in ("push", "pop", "claim", "ack"):
+            counted.clear()
+            if call == "push":
+                jobs.push(counted, 0, group=group)
+            elif call == "pop":
+                jobs.pop(counted)
+            elif call == "claim":
+                claim = jobs.claim(counted)
+            else:
+                jobs.ack(counted, claim)
+            costs.append(len(counted.mutations))
+        assert costs == ([4, 3, 4, 4] if group is None else [5, 9, 11, 6])
+        jobs.clear(counted)

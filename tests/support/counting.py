@@ -6,7 +6,7 @@ from typing import Any
 
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 
-_MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "compare_and_clear"})
+_MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "max", "compare_and_clear"})
 _WATCHES = frozenset({"watch", "watch_ahead"})
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith"})
 

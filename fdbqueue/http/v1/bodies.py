@@ -100,6 +100,7 @@ class Push(_Request):
 
     item: JsonValue = Field(description="The value; for a task its payload.")
     priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
+    group: Text | None = Field(None, description="Its group, which shares what is taken.")
     delay: Seconds | None = Field(None, description="Seconds until it is ready.")
     at: DueTime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
     ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
@@ -341,6 +342,7 @@ class Info(BaseModel):
     unique: str | None
     progress: Progress | None = Field(description="What its client reported; null if not claimed.")
     log: str
+    group: str | None = Field(description="Its group.")
     stored_steps: int = Field(description="How many steps of the job are stored.")
     in_batch: bool = Field(description="Whether it counts in a batch, or waits for one.")
     run_time: float | None = Field(description="Seconds that its last attempt ran, once it ended.")
@@ -716,3 +718,39 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }
     for status, text in PROBLEM_DESCRIPTIONS.items()
 }
+
+
+class AllGroupsChanges(_Request):
+    """Settings of all groups that have none of their own."""
+
+    weight: float | None = Field(None, description="The share of a group, from 0.001 to 1,000.")
+    concurrency: Slots | None = Field(
+        None, description="The most items of a group that may be claimed at a time."
+    )
+
+
+class GroupChanges(AllGroupsChanges):
+    """Settings of a group."""
+
+    paused: bool = Field(False, description="Whether none of its items are handed out.")
+
+
+class Group(BaseModel):
+    """A group that has ready or claimed items or settings."""
+
+    name: str
+    ready: int
+    claimed: int
+    weight: float
+    concurrency: int | None
+    paused: bool
+    held_by: Literal["paused", "concurrency"] | None = Field(
+        description="What keeps its ready items from being handed out."
+    )
+
+
+class GroupList(BaseModel):
+    """A page of groups."""
+
+    groups: list[Group]
+    next: str | None = Field(description="The `after` of the next page.")

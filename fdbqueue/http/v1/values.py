@@ -28,12 +28,12 @@ _TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
 _UNIQUE = ("unique_until", "unique_for")
 _SCHEDULE = ("delay", "at", "ttl", "unique", *_UNIQUE)
 
-_FIFO_FIELDS = frozenset({"item", "queue", *_SCHEDULE})
+_FIFO_FIELDS = frozenset({"item", "queue", "group", *_SCHEDULE})
 _PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
 _FIELDS = {
     "priority": _PRIORITY_FIELDS,
     "fifo": _FIFO_FIELDS,
-    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS),
+    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS) - {"group"},
 }
 """The fields of a push to a queue of each kind."""
 
@@ -99,7 +99,7 @@ def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
         raise HTTPException(422, f"{min(unknown)}: a push to a {kind} queue has no such field")
     options: dict[str, Any] = {
         name: value
-        for name in (*_SCHEDULE, *_TASK_FIELDS)
+        for name in ("group", *_SCHEDULE, *_TASK_FIELDS)
         if name in given and (value := getattr(body, name)) is not None
     }
     if body.priority is not None:
@@ -172,6 +172,7 @@ def _push_group(
         return list(push_many([kwargs for _, kwargs in calls]))
     shared = {name: options.get(name) for name in ("delay", "at", "ttl", *_UNIQUE)}
     shared["unique"] = [kwargs.get("unique") for _, kwargs in calls]
+    shared["groups"] = [kwargs.get("group") for _, kwargs in calls]
     if kind == "priority":
         shared["priorities"] = [kwargs.get("priority", 0) for _, kwargs in calls]
     return list(push_many([args[0] for args, _ in calls], **shared))

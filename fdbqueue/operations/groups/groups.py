@@ -193,9 +193,8 @@ class Groups:
     def _rooms(self, tr: ReadTransaction, turns: list[Turn]) -> dict[Turn, int]:
         """Read the settings of groups; return how many more items those with a limit may have."""
         reads = _snapshot(tr)
-        for turn, settings in zip(
-            turns, self._begin_settings(reads, [t.level.group for t in turns])
-        ):
+        names = [turn.level.group for turn in turns]
+        for turn, settings in zip(turns, self._settings(reads, names)):
             turn.settings = settings
         # Start all reads before waiting for the first.
         running = {
@@ -300,14 +299,16 @@ class Groups:
 
     # Holding back
 
-    def note_freed(self, tr: Transaction, group: str) -> None:
-        """Note that a slot of a group is free; if the group was held, give it its turns again."""
-        if tr[self._held(group)].present():
+    def note_freed(self, tr: Transaction, group: str) -> bool:
+        """Give a group that was held its turns again if a free slot allows it; return if it was."""
+        was_held = tr[self._held(group)].present()
+        if was_held:
             self._settle(tr, group)
+        return was_held
 
     def _settle(self, tr: Transaction, group: str) -> None:
         """Hold a group that may have no more items claimed; release any other one."""
-        (settings,) = self._begin_settings(tr, [group])
+        (settings,) = self._settings(tr, [group])
         limit, running = settings.concurrency, tr[self._slot(group)]
         is_full = settings.paused or (limit is not None and decode_count(running.value) >= limit)
         if is_full != tr[self._held(group)].present():
@@ -355,16 +356,17 @@ class Groups:
 
     # Settings
 
-    def _begin_settings(
+    def _settings(
         self, reads: ReadTransaction, groups: Iterable[str | None]
     ) -> Iterable[GroupSettings]:
-        """Start to read the settings of groups; yield those that hold for each."""
+        """Return the settings of some groups; `None` stands for the items without one."""
         key, settings = self._layout.group_key, self._layout.group_settings
         # Start all reads before waiting for the first.
         for_all = reads[key(settings, None)]
-        own = [reads[key(settings, group or "")] for group in groups]
+        own = [None if group is None else reads[key(settings, group)] for group in groups]
+        default = decode_group_settings(for_all.value)
         return (
-            decode_group_settings(read.value).over(decode_group_settings(for_all.value))
+            default if read is None else decode_group_settings(read.value).over(default)
             for read in own
         )
 

@@ -1,0 +1,140 @@
+"""Commands for the groups of a queue: group ls, set, pause and resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import click
+
+from fdbqueue.queue.base import GroupInfo
+from fdbqueue.types import Database
+
+from .common import (
+    Group,
+    any_queue,
+    command_options,
+    echo,
+    json_line,
+    printable,
+    queue_argument,
+    unsupported,
+    usage_errors,
+)
+
+_PAGE = 1000
+_group_argument = click.argument("name", metavar="GROUP")
+
+
+@click.group(cls=Group)
+def group() -> None:
+    """List, limit and pause the groups of a queue, which share what is taken from it.
+
+    \b
+    Example:
+      fdbq push jobs '"hello"' --group ada
+      fdbq group set jobs ada --weight 2 --concurrency 10
+      fdbq group ls jobs
+    """
+
+
+@group.command()
+@queue_argument
+@command_options()
+def ls(db: Database, queue: str, as_json: bool) -> None:
+    """List the groups of QUEUE that have ready or claimed items or settings, by name.
+
+    \b
+    Example:
+      fdbq group ls jobs
+    """
+    found = _queue(db, queue)
+    after: str | None = None
+    while page := found.groups(db, after=after, limit=_PAGE):
+        for each in page:
+            echo(json_line(dataclasses.asdict(each)) if as_json else _line(each))
+        after = page[-1].name
+
+
+def _queue(db: Database, name: str) -> Any:
+    found = any_queue(db, name, must_exist=True)
+    if found.kind == "task":
+        raise unsupported(found, name, "group")
+    return found
+
+
+def _line(info: GroupInfo) -> str:
+    of = "" if info.concurrency is None else f" of {info.concurrency}"
+    shown = [printable(info.name), f"{info.ready} ready", f"{info.claimed}{of} claimed"]
+    if info.weight != 1:
+        shown.append(f"weight {info.weight:g}")
+    if info.held_by == "paused":
+        shown.append("paused")
+    elif info.held_by is not None:
+        shown.append("held back by its concurrency")
+    return "  ".join(shown)
+
+
+@group.command("set")
+@queue_argument
+@click.argument("name", metavar="GROUP", required=False)
+@click.option("--weight", type=float, help="Share of what is taken, in proportion to others.")
+@click.option("--concurrency", type=int, help="Maximum number of its items claimed at a time.")
+@click.option("--reset", is_flag=True, help="First forget all that was set.")
+@command_options()
+def set_(
+    db: Database,
+    queue: str,
+    name: str | None,
+    weight: float | None,
+    concurrency: int | None,
+    reset: bool,
+    as_json: bool,
+) -> None:
+    """Set the weight and the concurrency of GROUP, or without GROUP those of all groups of QUEUE.
+
+    \b
+    Example:
+      fdbq group set jobs ada --weight 2
+      fdbq group set jobs --concurrency 10
+    """
+    changes: dict[str, Any] = {"weight": None, "concurrency": None} if reset else {}
+    changes |= {
+        setting: value
+        for setting, value in (("weight", weight), ("concurrency", concurrency))
+        if value is not None
+    }
+    if not changes:
+        raise click.UsageError("give --weight, --concurrency or --reset")
+    with usage_errors():
+        _queue(db, queue).set_group(db, name, **changes)
+
+
+@group.command()
+@queue_argument
+@_group_argument
+@command_options()
+def pause(db: Database, queue: str, name: str, as_json: bool) -> None:
+    """Hand out no more items of GROUP until it is resumed.
+
+    \b
+    Example:
+      fdbq group pause jobs ada
+    """
+    with usage_errors():
+        _queue(db, queue).set_group(db, name, paused=True)
+
+
+@group.command()
+@queue_argument
+@_group_argument
+@command_options()
+def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
+    """Hand out the items of GROUP again.
+
+    \b
+    Example:
+      fdbq group resume jobs ada
+    """
+    with usage_errors():
+        _queue(db, queue).set_group(db, name, paused=False)

@@ -1,0 +1,75 @@
+"""Groups of a queue: their list, and their settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from starlette.exceptions import HTTPException
+
+from fdbqueue import aio
+from fdbqueue.http.responses import json_response
+from fdbqueue.http.routing import decoded
+from fdbqueue.http.served import ServedQueues
+from fdbqueue.http.v1 import bodies
+from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
+from fdbqueue.http.v1.values import invalid_values, options_of
+
+router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+
+_PATH = "/queues/{name}/groups"
+
+_Group = Annotated[
+    str, Path(min_length=1, max_length=255, description="The group's name, with `/` as `%2F`.")
+]
+_After = Annotated[
+    str | None, Query(max_length=255, description="A group's name: only those that follow it.")
+]
+
+
+async def _queue(served: ServedQueues, name: str) -> Any:
+    """Return a queue that has groups."""
+    queue: Any = (await served.queue(name, must_exist=True)).queue
+    if options_of(queue).kind == "task":
+        raise HTTPException(422, "a task queue has no groups")
+    return queue
+
+
+@router.get(_PATH, response_model=bodies.GroupList)
+async def groups(
+    served: ServedQueues, name: ReadOf, after: _After = None, limit: Page = 100
+) -> Response:
+    """Return the groups that have ready or claimed items or settings, in order of their names."""
+    queue = await _queue(served, name)
+    found = await aio.run(queue.groups, served.db, after=after, limit=limit)
+    is_last = len(found) < limit
+    body = {
+        "groups": [*map(dataclasses.asdict, found)],
+        "next": None if is_last else found[-1].name,
+    }
+    return json_response(body)
+
+
+@router.patch(f"{_PATH}/{{group}}", status_code=204)
+async def change_group(
+    served: ServedQueues, name: AdminOf, group: _Group, body: bodies.GroupChanges
+) -> Response:
+    """Change settings of a group: those that are given; `null` stands for those of all groups."""
+    queue = await _queue(served, name)
+    with invalid_values():
+        await aio.run(
+            queue.set_group, served.db, decoded(group), **body.model_dump(exclude_unset=True)
+        )
+    return Response(status_code=204)
+
+
+@router.patch(_PATH, status_code=204)
+async def change_all_groups(
+    served: ServedQueues, name: AdminOf, body: bodies.AllGroupsChanges
+) -> Response:
+    """Change the settings of all groups that have none of their own."""
+    queue = await _queue(served, name)
+    with invalid_values():
+        await aio.run(queue.set_group, served.db, None, **body.model_dump(exclude_unset=True))
+    return Response(status_code=204)

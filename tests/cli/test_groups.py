@@ -1,0 +1,58 @@
+"""`fdbq group`: list, set, pause and resume groups; and pushes to a group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.shell import Shell, error_of
+
+
+@pytest.fixture
+def fdbq(tmp_path: Path) -> Shell:
+    return Shell(tmp_path, f"embedded:{tmp_path / 'db'}")
+
+
+def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
+    for group in ("ada", "ada", "bob"):
+        fdbq.output("push", "jobs", f'"{group}"', "--group", group)
+    fdbq.output("group", "set", "jobs", "ada", "--weight", "2", "--concurrency", "3")
+    fdbq.output("group", "pause", "jobs", "ada")
+    assert fdbq.output("group", "ls", "jobs").splitlines() == [
+        "ada  2 ready  0 of 3 claimed  weight 2  paused",
+        "bob  1 ready  0 claimed",
+    ]
+    assert fdbq.output("pop", "jobs", "-n", "3") == '"bob"\n'
+    fdbq.output("group", "resume", "jobs", "ada")
+    fdbq.output("group", "set", "jobs", "ada", "--reset", "--concurrency", "1")
+    fdbq.output("group", "set", "jobs", "--weight", "5")
+    (shown,) = map(json.loads, fdbq.output("group", "ls", "jobs", "--json").splitlines())
+    assert shown == {
+        "name": "ada",
+        "ready": 2,
+        "claimed": 0,
+        "weight": 5.0,
+        "concurrency": 1,
+        "paused": False,
+        "held_by": None,
+    }
+    item_id = fdbq.output("items", "jobs").split()[0]
+    assert json.loads(fdbq.output("show", "jobs", item_id, "--json"))["group"] == "ada"
+    assert fdbq.output("check", "jobs").startswith("jobs: ")
+
+
+def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "ada")
+    fdbq.output("task", "push", "tasks", "1")
+    for arguments, answer in (
+        (("set", "jobs", "ada"), "give --weight, --concurrency or --reset"),
+        (("set", "jobs", "ada", "--weight", "0"), "weight is a number from 0.001 to 1,000"),
+        (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
+        (("pause", "jobs", ""), "a group is text of 1 to 255 bytes"),
+        (("ls", "tasks"), "'tasks' is a task queue and does not support group"),
+    ):
+        assert answer in error_of(fdbq("group", *arguments))
+    assert "a group is text of 1 to 255 bytes" in error_of(fdbq("push", "jobs", "1", "--group", ""))
+    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"

@@ -1,0 +1,71 @@
+"""Groups over HTTP: pushed to, listed, limited and paused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.testclient import TestClient
+
+import fdbqueue
+from tests.http.api import Api
+
+
+def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name: str) -> None:
+    jobs = Api(client, name)
+    path = f"/v1/queues/{name}"
+    for group in ("ada/1", "bob"):
+        assert client.post(f"{path}/push", json={"item": 1, "group": group}).status_code == 201
+    batch = {"items": [{"item": 2, "group": "ada/1"}, {"item": 3}]}
+    assert client.post(f"{path}/batch", json=batch).status_code == 201
+    change = {"weight": 2, "concurrency": 1, "paused": True}
+    assert client.patch(f"{path}/groups/ada%2F1", json=change).status_code == 204
+    assert client.patch(f"{path}/groups", json={"concurrency": 7}).status_code == 204
+    shown = jobs.get("/groups")
+    assert shown == {
+        "groups": [
+            {
+                "name": "ada/1",
+                "ready": 2,
+                "claimed": 0,
+                "weight": 2,
+                "concurrency": 1,
+                "paused": True,
+                "held_by": "paused",
+            },
+            {
+                "name": "bob",
+                "ready": 1,
+                "claimed": 0,
+                "weight": 1,
+                "concurrency": 7,
+                "paused": False,
+                "held_by": None,
+            },
+        ],
+        "next": None,
+    }
+    assert jobs.get("/groups?limit=1")["next"] == "ada/1"
+    assert jobs.get("/groups?after=ada%2F1")["groups"] == shown["groups"][1:]
+    assert client.patch(f"{path}/groups/ada%2F1", json={"paused": False}).status_code == 204
+    (first,) = fdbqueue.PriorityQueue.named(db, name).groups(db, limit=1)
+    assert (first.weight, first.held_by) == (2, None)
+    items = jobs.get("/items")["items"]
+    assert sorted(item["group"] or "" for item in items) == ["", "ada/1", "ada/1", "bob"]
+
+
+def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> None:
+    fdbqueue.PriorityQueue.named(db, name).push(db, 1, group="ada")
+    fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
+    path = f"/v1/queues/{name}/groups"
+    for answer in (
+        client.patch(f"{path}/ada", json={"weight": 0}),
+        client.patch(f"{path}/ada", json={"concurrency": 0}),
+        client.patch(f"{path}/{'x' * 256}", json={"weight": 2}),
+        client.patch(path, json={"paused": True}),
+        client.get(f"/v1/queues/{name}tasks/groups"),
+        client.post(f"/v1/queues/{name}/push", json={"item": 1, "group": ""}),
+    ):
+        assert answer.status_code == 422, answer.text
+    assert client.get(f"/v1/queues/{name}nope/groups").status_code == 404
+    (group,) = client.get(path).json()["groups"]
+    assert (group["ready"], group["weight"]) == (1, 1)
