@@ -17,11 +17,6 @@ from fdbqueue.layout.items import GroupSettings
 from tests.support.counting import CountingDatabase
 
 
-def jain(numbers: list[float]) -> float:
-    """Return Jain's index of fairness: 1 if all numbers are equal."""
-    return sum(numbers) ** 2 / (len(numbers) * sum(n * n for n in numbers))
-
-
 @pytest.fixture(params=["priority", "fifo"])
 def jobs(db: Any, name: str, request: pytest.FixtureRequest) -> Any:
     kind = fdbqueue.PriorityQueue if request.param == "priority" else fdbqueue.Queue
