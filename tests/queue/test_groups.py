@@ -361,3 +361,28 @@ def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
             costs.append(len(counted.mutations))
         assert costs == ([4, 3, 4, 4] if group is None else [5, 9, 11, 6])
         jobs.clear(counted)
+
+
+@pytest.mark.parametrize("take", ["pop", "claim"])
+@pytest.mark.parametrize("change", ["pause", "push to it", "push to another", "first push"])
+def test_what_conflicts_with_taking_an_item_of_a_group(
+    db: Any, jobs: Any, take: str, change: str
+) -> None:
+    jobs.push_many(db, [1] if change == "push to it" else [1, 2, 3], group="ada")
+    jobs.push(db, 1, group="bob")
+    tr = db.create_transaction()
+    assert (jobs.pop if take == "pop" else jobs.claim)(tr) is not None
+    if change == "pause":
+        jobs.set_group(db, "ada", paused=True)
+    else:
+        group = {"push to it": "ada", "push to another": "bob", "first push": "Abe"}[change]
+        jobs.push(db, 2, group=group)
+    # Abe would have come first; a claim may take one of the first few.
+    conflicts = change in ("pause", "push to it") or (change == "first push" and take == "pop")
+    if conflicts:
+        with pytest.raises(fdbqueue.error_classes()) as caught:
+            tr.commit().wait()
+        assert caught.value.code == 1020
+    else:
+        tr.commit().wait()
+    assert admin.check(db, jobs).problems == ()
