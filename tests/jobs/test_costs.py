@@ -56,16 +56,17 @@ class OwnThread(CountingDatabase):
 
 
 class Meter:
-    """Measures the costs of calls by name, for jobs of one queue.
+    """Measures the costs of calls by name, for jobs of some queues.
 
-    History notes times once a second, and receipts are those of clusters: neither counts.
+    Of several calls the least counts: the first ones mark the queue as one with timers, and now and
+    then one reads and writes history. Receipts are those of clusters, and do not count.
     """
 
-    def __init__(self, app: App, name: str) -> None:
+    def __init__(self, app: App, *names: str) -> None:
         self.db: Any = app.db
         self.costs: dict[str, Cost] = {}
         self.watches = 0
-        self._layout = layout_of(app.queue(name))
+        self._layouts = [layout_of(app.queue(name)) for name in names]
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
@@ -74,14 +75,16 @@ class Meter:
         try:
             yield
         finally:  # also of a call that suspends the job
-            layout = self._layout
-            writes = [
-                key
-                for key in self.db.mutations
-                if not key.startswith(layout.history) and not layout.receipts.contains(key)
-            ]
-            self.costs[name] = Cost(self.db.transactions, self.db.reads, len(writes))
+            writes = sum(map(self._counts, self.db.mutations))
+            cost = Cost(self.db.transactions, self.db.reads, writes)
+            self.costs[name] = Cost(*map(min, cost, self.costs.get(name, cost)))
             self.watches += self.db.watches
+
+    def _counts(self, key: bytes) -> bool:
+        return not any(
+            layout.receipts.contains(key) or key.startswith(layout.history)
+            for layout in self._layouts
+        )
 
     def assert_as_in(self, guide: str) -> None:
         """Compare the costs with the table of a guide."""
@@ -97,8 +100,8 @@ def app(db: Any) -> App:
 
 @pytest.fixture
 def meter(app: App, name: str) -> Meter:
-    """Return a meter for the queue of the test."""
-    return Meter(app, name)
+    """Return a meter for the queues of the test."""
+    return Meter(app, name, f"{name}-others")
 
 
 def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> None:
@@ -143,7 +146,7 @@ def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> No
         with meter.of(kind):
             others.ack(app.db, claim)
 
-    for key in ("warm up", "measure"):  # the first calls also mark the queue as one with timers
+    for key in ("one", "two", "three"):
         with meter.of("a signal for which no job waits"):
             signal(f"{key} sent")
         for kind in calls:
@@ -174,11 +177,11 @@ def test_a_tick_costs_what_the_guide_says(app: App, name: str, meter: Meter, clo
         assert claim is not None
         queue.ack(app.db, claim)
 
-    app.schedules.add("each hour", job.bind(), every="1h")
-    for _ in range(2):
+    app.schedules.add("each second", job.bind(), every="1s")
+    for _ in range(3):
         job.push()
         claim("a claim")
-        clock.advance("1h")
+        clock.advance("1s")
         claim("a claim at a tick")
     tick = meter.costs["a claim at a tick"].minus(meter.costs["a claim"])
     meter.costs["a tick, with the push of its job"] = tick
@@ -194,32 +197,35 @@ def test_a_batch_costs_what_the_guide_says(app: App, name: str, meter: Meter) ->
     @app.job(queue=name)
     def report(*, done: int, dead: int, cancelled: int) -> None: ...
 
-    def end(kind: str) -> Cost:
+    def end(kind: str) -> None:
         claim = queue.claim(app.db)
         assert claim is not None
         with meter.of(kind):
             queue.ack(app.db, claim)
-        return meter.costs[kind]
 
-    for _ in range(2):
+    for _ in range(3):
         calls = [job.bind() for _ in range(3)]
         with meter.of("a push"):
             job.push_many(calls)
-        plain = [end("an end") for _ in calls][-1]
+        for _ in calls:
+            end("an end")
         batch = app.batch(then=report)
         batch.push_many(job, calls)
         with meter.of("a push of a batch"):
             batch.flush()
-        is_open = end("an end while it is open")
+        end("an end while it is open")
         with meter.of("closing it"):
             batch.close()
-        is_closed = end("an end after it was closed")
+        end("an end after it was closed")
         end("the last end")
         drain(app, name)
-    pushes = meter.costs["a push of a batch"].minus(meter.costs["a push"])
-    meter.costs["a transaction that pushes jobs of a batch"] = pushes
-    meter.costs["the end of a job while the batch is open"] = is_open.minus(plain)
-    meter.costs["the end of a job after it was closed"] = is_closed.minus(plain)
+    costs = meter.costs
+    for name, cost, plain in (
+        ("a transaction that pushes jobs of a batch", "a push of a batch", "a push"),
+        ("the end of a job while the batch is open", "an end while it is open", "an end"),
+        ("the end of a job after it was closed", "an end after it was closed", "an end"),
+    ):
+        costs[name] = costs[cost].minus(costs[plain])
     meter.assert_as_in("batches.md")
 
 
@@ -241,7 +247,6 @@ def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
     kinds = ["sleep", "wait", "wait for ever"]
     job.push_many([job.bind("end"), *map(job.bind, kinds)])
     app.work(name, drain=True)
-    idle_costs(db, queue, monkeypatch)  # the first worker also begins a history
     few = idle_costs(db, queue, monkeypatch)
     for begin in range(0, WAITING, 1000):
         job.push_many([job.bind(kinds[n % 3]) for n in range(begin, min(begin + 1000, WAITING))])
@@ -254,7 +259,18 @@ def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
 
 def idle_costs(
     db: Any, queue: PriorityQueue[Any], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, int, int, int]:
+) -> tuple[int, ...]:
+    """Return the least that a worker costs of three, each of which falls asleep 20 times.
+
+    The first one begins a history, and now and then one renews its row in the list of workers.
+    """
+    costs = [idle_cost(db, queue, monkeypatch) for _ in range(3)]
+    return tuple(map(min, zip(*costs)))
+
+
+def idle_cost(
+    db: Any, queue: PriorityQueue[Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, ...]:
     """Return what a worker costs while it falls asleep 20 times, in vain."""
     counting = CountingDatabase(db)
     worker = Worker(counting, queue, print, lease=600)
