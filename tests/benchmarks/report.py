@@ -44,6 +44,7 @@ def print_machine(directory: Path) -> None:
         "dramatiq",
         "celery",
         "dbos",
+        "absurd-sdk",
         "ballast.py",
     )
     console.print("Packages: " + ", ".join(filter(None, map(_package, packages))))

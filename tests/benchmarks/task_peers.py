@@ -152,14 +152,26 @@ class Dbos:
     def setting(self) -> str:
         return "SQLite with its defaults, a queue without limits; workflows are kept"
 
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
     def client(self) -> Any:
-        return import_module("dbos").DBOSClient(system_database_url=f"sqlite:///{self.path}")
+        return import_module("dbos").DBOSClient(system_database_url=self.url)
+
+    def clear(self) -> None:
+        """Delete the database, and create it anew if it has to be created."""
+        self.path.unlink(missing_ok=True)
+
+    def workflow(self, dbos: Any) -> Callable[[int], object]:
+        """Return the function of the workflow."""
+        return handle
 
     def load(self, jobs: int) -> None:
-        self.path.unlink(missing_ok=True)
+        self.clear()
         self.launch()()
         client = self.client()
-        engine = import_module("sqlalchemy").create_engine(f"sqlite:///{self.path}")
+        engine = import_module("sqlalchemy").create_engine(self.url)
         with engine.begin() as connection:
             for _ in range(jobs):
                 client.enqueue_in_transaction(connection, _DBOS_JOB, 0)
@@ -172,10 +184,9 @@ class Dbos:
     def launch(self) -> Callable[[], object]:
         """Begin to work; return a function that ends it."""
         dbos = import_module("dbos")
-        url = f"sqlite:///{self.path}"
-        config = {"name": "jobs", "system_database_url": url, "application_version": "1"}
+        config = {"name": "jobs", "system_database_url": self.url, "application_version": "1"}
         dbos.DBOS(config={**config, "log_level": "ERROR"})
-        dbos.DBOS.workflow(name="job")(handle)
+        dbos.DBOS.workflow(name="job")(self.workflow(dbos.DBOS))
         dbos.DBOS.launch()
         polls = {} if self.poll_interval is None else {"polling_interval_sec": self.poll_interval}
         dbos.DBOS.register_queue("jobs", **polls)

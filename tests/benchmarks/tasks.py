@@ -147,8 +147,8 @@ class Rates:
         pairs = zip(self.best(name, processes), self.best(other, processes))
         return statistics.median(one / two for one, two in pairs)
 
-    def table(self) -> Table:
-        title = "jobs a second: processes x jobs at a time in each; the better setting in bold"
+    def table(self, what: str = "jobs a second") -> Table:
+        title = f"{what}: processes x jobs at a time in each; the better setting in bold"
         columns = [f"{processes} x {concurrency}" for processes, concurrency in self.settings]
         table = new_table(title, *columns)
         table.add_column("setting")
