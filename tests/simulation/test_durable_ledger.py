@@ -186,3 +186,21 @@ def test_a_job_runs_after_its_batch_or_is_lost() -> None:
     ledger.close({"lost": True}, {}, [], [])
     assert "after the job that follows its batch" in ledger.problems[0]
     assert any("lost is lost" in problem for problem in ledger.problems)
+
+
+def test_a_job_that_follows_others_begins_after_their_ends() -> None:
+    follower = {"job": "b", "after": ["i"], "on_dead": "cancel"}
+    facts = {"attempt": 1, "tick": None, "payload": follower}
+    begin = entry("claim", item="j", token="z", now=0, **facts)
+    finish = entry("end", item="j", token="z", how="done")
+    for entries, verdict in [
+        ([claim("x"), end("x"), begin, finish], ""),
+        ([claim("x"), begin], "before the jobs that it follows"),
+        ([claim("x"), end("x", "dead"), begin, finish], "it follows a job that has died"),
+    ]:
+        ledger = Ledger(spread=0)
+        ledger.replay(entries)
+        assert [verdict] * bool(verdict) == [
+            verdict for problem in ledger.problems if verdict in problem
+        ]
+        assert bool(ledger.problems) == bool(verdict)

@@ -679,3 +679,19 @@ def _closed_at_once() -> None:
         return at_once
 
     _change(batches, "close", close)
+
+
+@_found_by("durable", "before the jobs that it follows have ended", "does not end")
+def _follows_at_once() -> None:
+    """A job that is to run after others is ready from the beginning."""
+    from fdbqueue.queue import batches
+
+    _change(batches, "NEVER", lambda _: None)
+
+
+@_found_by("durable", "it follows a job that has died", "jobs of its batch have ended")
+def _cancelled_in_vain() -> None:
+    """A job runs although its batch was cancelled, or one was not done before it."""
+    from fdbqueue.queue import batches
+
+    _change(batches, "is_cancelled", lambda _: lambda *args: False)

@@ -23,9 +23,9 @@ from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.schedules import StoredSchedule
 from fdbqueue.layout.steps import StoredStep
 from fdbqueue.queue.base import end_cancelled, store_of
-from fdbqueue.queue.batches import Batches, Members, was_cancelled
+from fdbqueue.queue.batches import Batches, Members, push_after, was_cancelled
 from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, State, Transaction
+from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
 from tests.simulation.durable.log import Log
 from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
@@ -38,12 +38,15 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 """The names of all schedules, and their options."""
 
-ACTS = {"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8, "cancel": 2}
+ACTS = {
+    **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},
+    **{"follow": 2, "cancel": 2},
+}
 _RECEIPTS, _LOG, _QUEUE = "receipts", "log", "queue"
 _KEPT = 100_000
 _KEPT_OUT = {"batch_of", "schedule"}
 """Marks of jobs that nobody cancels: those that follow a batch, and those of a schedule."""
-_CANCELLED: tuple[State, ...] = ("ready", "delayed", "claimed")
+_UNFINISHED: tuple[State, ...] = ("ready", "delayed", "claimed")
 
 
 @dataclass
@@ -324,8 +327,7 @@ class Client:
 
     def cancel(self) -> None:
         """Cancel any job."""
-        infos = self._queue.items(self._db, state=self._chance.choice(_CANCELLED))
-        others = [info for info in infos if not _KEPT_OUT & info.item.value.keys()]
+        others = self._unfinished()
         if not others:
             return
         item = self._chance.choice(others).item
@@ -337,6 +339,27 @@ class Client:
                 self.log.note(tr, "cancel", item=item.id, state=state, payload=_shown_payload(item))
 
         self.change(body)
+
+    def _all(self) -> list[ItemInfo]:
+        """Return all jobs that have not ended."""
+        return [info for state in _UNFINISHED for info in self._queue.items(self._db, state=state)]
+
+    def _unfinished(self) -> list[ItemInfo]:
+        """Return the jobs that have not ended and may be cancelled."""
+        infos = [info for state in _UNFINISHED for info in self._queue.items(self._db, state=state)]
+        return [info for info in infos if not _KEPT_OUT & info.item.value.keys()]
+
+    def follow(self) -> None:
+        """Push a job that is to run after others."""
+        others = self._unfinished()
+        if not others:
+            return
+        ids = [info.id for info in self._chance.sample(others, min(2, len(others)))]
+        on_dead: OnDead = self._chance.choice(["continue", "cancel"])
+        payload = self._payload(after=ids, on_dead=on_dead)
+        new = Members(self._queue, {"values": [payload], "priority": 0})
+        push_after(self._db, new, [(self._queue, id) for id in ids], on_dead)
+        self._know([payload])
 
     def sweep(self) -> None:
         """Do what timers say, as every client that takes items."""
@@ -360,8 +383,7 @@ class Client:
 
     def _waiting(self) -> list[str]:
         """Return the ids of some jobs that may wait."""
-        states: list[State] = ["claimed", "delayed"]
-        infos = [info for state in states for info in self._queue.items(self._db, state=state)]
+        infos = self._unfinished()
         return [info.id for info in self._chance.sample(infos, min(5, len(infos)))]
 
     # Schedules
@@ -414,7 +436,7 @@ class Client:
             self._know([payload])
             self.storm.batches[item.id] = on_dead
             return
-        id = self._chance.choice([*self.storm.batches][-3:])
+        id = [*self.storm.batches][-1]  # of all clients, so that they race
         if act == "close":
             self._batches.close(self._db, id)
             return
@@ -430,25 +452,40 @@ class Client:
 
     # The end
 
-    def drain(self) -> bool:
-        """End everything, when no other client runs any more; return whether it has ended."""
+    def drain(self) -> list[str]:
+        """End everything, when no other client runs any more; return what does not end."""
         for name in SCHEDULES:
             self.change_schedule(name, "pause")
         for _ in range(60):
             while self.work():
                 pass
-            delayed = [*self._queue.items(self._db, state="delayed")]
-            stats = self._queue.stats(self._db)
-            if not (delayed or stats.ready or stats.claimed):
-                return True
-            for info in delayed:
+            left = self._all()
+            if not left:
+                return self._look_at_schedules()
+            for info in left:
                 if "batch_of" in info.item.value:
                     self._batches.close(self._db, info.id)
                 for step in self._queue.steps.all(self._db, info.item):
                     if step.kind == "wait" and step.state == "waiting":
                         self.signal(step.key)
             self._pause(10 * self.storm.scale)
-        return False
+        return [f"it does not end: {info}" for info in left]
+
+    def _look_at_schedules(self) -> list[str]:
+        """Return which schedules do not go on when they are resumed."""
+        before = {schedule.name: schedule for schedule in self._queue.schedules.all(self._db)}
+        for name in before:
+            self.change_schedule(name, "resume")
+        self._pause(2 * max(self.storm.intervals))
+        while self.work():
+            pass
+        for name in before:
+            self.change_schedule(name, "pause")
+        while self.work():
+            pass
+        after = self._queue.schedules.all(self._db)
+        stuck = [schedule for schedule in after if schedule.pushed == before[schedule.name].pushed]
+        return [f"it does not go on: {schedule}" for schedule in stuck]
 
 
 def _shown_payload(item: Any) -> dict[str, Any]:

@@ -147,12 +147,19 @@ class Ledger:
             self._ticks.note_item(payload["schedule"], tick, item)
         if "batch_of" in payload:
             self._compare_counts(item, job, payload["kwargs"])
+        others = self._followed(payload)
+        if not all(other is not None and other.may_have_ended for other in others):
+            self._say("it was claimed before the jobs that it follows have ended")
         callback = self._jobs.get(payload.get("batch", ""))
         if callback is not None:
             self._say("it was claimed after the job that follows its batch")
         job.payload = payload
         job.token, job.claims[token] = token, self._number
         job.is_woken, job.awaited = True, []
+
+    def _followed(self, payload: dict[str, Any]) -> list[Job | None]:
+        """Return the jobs after which a job is to run, as far as they are known."""
+        return [self._jobs.get(item) for item in payload.get("after", ())]
 
     def _child(self, item: str, step: str) -> Job | None:
         for job in self._jobs.values():
@@ -174,6 +181,10 @@ class Ledger:
         if job.is_cancelled:
             how = "cancelled"
         self.events[how] += 1
+        self.events[f"{how} after others"] += "after" in job.payload
+        ends = [other.end for other in self._followed(job.payload) if other is not None]
+        if how == "done" and job.payload.get("on_dead") == "cancel" and "dead" in ends:
+            self._say("it follows a job that has died, and is not cancelled")
         if how != "failed":
             job.end, job.result = how, result
 

@@ -73,16 +73,14 @@ class Durable:
         if self._client.id != 0:
             return
         queue, storm = self._storm.queue(), self._storm
-        if not self._new_client(db, "drain", is_calm=True).drain():
-            stuck = [str(info) for info in queue.items(db, state="delayed")]
-            self._client.problem(f"it does not end: {stuck}")
+        stuck = self._new_client(db, "drain", is_calm=True).drain()
         entries = storm.log.read(db)
         self._client.keep_log(entries)
         ledger = Ledger(self._spread)
         ledger.replay(entries)
         done, dead = (queue.items(db, state=state) for state in ("done", "dead"))
         ledger.close(storm.pushed, storm.seen, done, dead)
-        for problem in ledger.problems[:10]:
+        for problem in [*stuck, *ledger.problems][:10]:
             self._client.problem(problem)
         report = fdbqueue.admin.check(db, queue)
         if not report.ok:
