@@ -487,6 +487,15 @@ def _resumed_by_clock() -> None:
     _change(schedules, "_first_tick", first_tick)
 
 
+@_found_by("durable", "the last item of")
+def _overlapping() -> None:
+    """A tick is pushed although the item of the last one has not ended."""
+    from fdbqueue.operations.schedules.schedules import Schedules, StoredSchedule
+
+    _change(Schedules, "_is_held", lambda _: lambda *args: False)
+    _change(StoredSchedule, "unique_key", lambda _: lambda self, name: None)
+
+
 @_found_by("durable", "its claim is over", "it is ")
 def _step_without_token() -> None:
     """A client stores a step of a job that another one has claimed since."""

@@ -29,14 +29,7 @@ from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
 from tests.simulation.durable.log import Log
 from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
-
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "all": {"missed": "all"},
-    "latest": {"missed": "latest"},
-    "skip": {"missed": "skip", "overlap": "skip"},
-    "queue": {"missed": "all", "overlap": "queue"},
-}
-"""The names of all schedules, and their options."""
+from tests.simulation.durable.ticks import SCHEDULES
 
 ACTS = {
     **{"work": 20, "push": 3, "signal": 8, "sweep": 2, "schedule": 6, "batch": 8},

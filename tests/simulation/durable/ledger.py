@@ -16,7 +16,7 @@ from fdbqueue.layout.steps import SKEW
 from fdbqueue.types import ItemInfo
 from tests.simulation.durable.log import Entry
 from tests.simulation.durable.programs import FAILED, TIMED_OUT
-from tests.simulation.durable.ticks import Ticks
+from tests.simulation.durable.ticks import SCHEDULES, Ticks
 
 
 @dataclass(eq=False)
@@ -144,7 +144,7 @@ class Ledger:
             if child is None or not child.may_have_ended:
                 self._say(f"it was claimed before the job of {step!r} has ended")
         if tick is not None:
-            self._ticks.note_item(payload["schedule"], tick, item)
+            self._note_tick(item, tick, payload["schedule"])
         if "batch_of" in payload:
             self._compare_counts(item, job, payload["kwargs"])
         others = self._followed(payload)
@@ -156,6 +156,13 @@ class Ledger:
         job.payload = payload
         job.token, job.claims[token] = token, self._number
         job.is_woken, job.awaited = True, []
+
+    def _note_tick(self, item: str, tick: int, schedule: str) -> None:
+        self._ticks.note_item(schedule, tick, item)
+        others = [job for job in self._jobs.values() if job.payload.get("schedule") == schedule]
+        unfinished = [job for job in others if job is not self._jobs[item] and job.end is None]
+        if unfinished and "overlap" in SCHEDULES[schedule]:
+            self._say(f"the last item of {schedule!r} has not ended")
 
     def _followed(self, payload: dict[str, Any]) -> list[Job | None]:
         """Return the jobs after which a job is to run, as far as they are known."""

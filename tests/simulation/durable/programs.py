@@ -14,7 +14,7 @@ from fdbqueue.queue.batches import Members
 from fdbqueue.types import Transaction
 from fdbqueue.worker.steps.errors import ChildFailed, StepFailed, WaitTimedOut
 
-KINDS = {"step": 4, "commit": 4, "sleep": 2, "wait": 4, "run": 2, "gather": 1, "fail": 2, "die": 1}
+KINDS = {"step": 4, "commit": 4, "sleep": 2, "wait": 4, "run": 2, "gather": 1, "fail": 2, "die": 2}
 SIGNAL = "signal"
 SHARED_KEYS = ("here", "there")
 """Keys for which several jobs may wait."""

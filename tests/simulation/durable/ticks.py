@@ -10,6 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "all": {"missed": "all"},
+    "latest": {"missed": "latest"},
+    "skip": {"missed": "skip", "overlap": "skip"},
+    "queue": {"missed": "all", "overlap": "queue"},
+}
+"""The names of all schedules, and their options."""
+
+_SECOND = 1000  # milliseconds, of which all intervals are multiples
+
 
 @dataclass(eq=False)
 class _Schedule:
@@ -100,6 +110,8 @@ class Ticks:
                 ticks += [tick] * len(items - schedule.by_hand)
             if len({*ticks}) < len(ticks):
                 found.append(f"{name}: ticks were pushed twice: {ticks}")
+            if any(tick % _SECOND for tick in ticks):
+                found.append(f"{name}: ticks are not on the grid: {ticks}")
             if name == "all" and ticks != schedule.expected:
                 found.append(f"{name}: {ticks} were pushed, and should be {schedule.expected}")
         return found
