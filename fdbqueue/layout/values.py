@@ -82,7 +82,7 @@ class Header(NamedTuple):
             frees it.
         schedule: The name of the schedule that has pushed it, or `None`.
         tick: The tick for which it did so, in milliseconds since 1970.
-        blocks: Whether the next tick of that schedule waits until the item has ended.
+        blocks: Whether the next tick of that schedule may wait until the item has ended.
         steps: The number of steps of the job that are stored.
         waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
         batch: The batches in which it counts when it ends, as `Membership`; empty for none.

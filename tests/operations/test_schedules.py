@@ -164,6 +164,20 @@ def test_a_queued_tick_is_pushed_when_the_last_item_has_ended(
     assert item.tick == first + 2 * HOUR
 
 
+def test_a_tick_is_queued_behind_an_item_that_was_pushed_when_ticks_were_skipped(
+    db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
+) -> None:
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
+    clock.advance("1h")
+    claim = queue.claim(db, lease="5h")
+    assert claim is not None
+    queue.schedules.add(db, "hourly", "tick", every="1h", overlap="queue")
+    clock.advance("1h")
+    assert queue.claim(db) is None
+    queue.ack(db, claim)
+    assert queue.pop(db, wait=30) is not None  # a pop without a wait may have swept a moment ago
+
+
 def test_a_failed_attempt_is_not_the_end(
     db: Database, queue: fdbqueue.PriorityQueue[Any], clock: Clock
 ) -> None:

@@ -203,7 +203,8 @@ class Schedules:
             unique=schedule.unique_key(name),
             schedule=name,
             tick=tick,
-            blocks=schedule.definition.overlap == "queue",
+            # Also if ticks are skipped now: they may be queued before the item ends.
+            blocks=schedule.definition.overlap != "allow",
         )
         # No identity is invented here: the item follows from the schedule and what it has pushed.
         seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)
