@@ -496,6 +496,17 @@ def _overlapping() -> None:
     _change(StoredSchedule, "unique_key", lambda _: lambda self, name: None)
 
 
+@_found_by("durable", "it does not go on", "fdbqueue.admin.check")
+def _queued_for_ever() -> None:
+    """The end of an item does not let a tick go on that waits for it."""
+    from fdbqueue.operations import items
+
+    def set_timer(set_timer: Callable[..., None]) -> Callable[..., None]:
+        return lambda tr, layout, due, name: set_timer(tr, layout, due, name) if due else None
+
+    _change(items, "set_timer", set_timer)
+
+
 @_found_by("durable", "its claim is over", "it is ")
 def _step_without_token() -> None:
     """A client stores a step of a job that another one has claimed since."""

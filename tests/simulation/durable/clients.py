@@ -396,14 +396,16 @@ class Client:
     def change_schedule(self, name: str, act: str) -> None:
         """Make a change of a schedule, and log its state before and after it."""
         schedules, known = self._queue.schedules, store_of(self._queue).schedules
-        every = self._chance.choice(self.storm.intervals)
+        every, options = (
+            self._chance.choice(choices) for choices in (self.storm.intervals, SCHEDULES[name])
+        )
         payload = {"job": f"tick {name}", "program": [["commit", "tick"]], "schedule": name}
 
         def body(tr: Transaction) -> None:
             before, begun = known.get(tr, name), milliseconds()
             pushed = None
             if act == "add":
-                schedules.add(tr, name, payload, 0, every=every, **SCHEDULES[name])
+                schedules.add(tr, name, payload, 0, every=every, **options)
             elif act == "run":
                 pushed = schedules.run_now(tr, name)
             else:
@@ -447,6 +449,8 @@ class Client:
 
     def drain(self) -> list[str]:
         """End everything, when no other client runs any more; return what does not end."""
+        if stuck := self._look_at_schedules():
+            return stuck
         for name in SCHEDULES:
             self.change_schedule(name, "pause")
         for _ in range(60):
@@ -454,7 +458,7 @@ class Client:
                 pass
             left = self._all()
             if not left:
-                return self._look_at_schedules()
+                return []
             for info in left:
                 if "batch_of" in info.item.value:
                     self._batches.close(self._db, info.id)
@@ -465,19 +469,18 @@ class Client:
         return [f"it does not end: {info}" for info in left]
 
     def _look_at_schedules(self) -> list[str]:
-        """Return which schedules do not go on when they are resumed."""
-        before = {schedule.name: schedule for schedule in self._queue.schedules.all(self._db)}
-        for name in before:
-            self.change_schedule(name, "resume")
-        self._pause(2 * max(self.storm.intervals))
-        while self.work():
-            pass
-        for name in before:
-            self.change_schedule(name, "pause")
-        while self.work():
-            pass
-        after = self._queue.schedules.all(self._db)
-        stuck = [schedule for schedule in after if schedule.pushed == before[schedule.name].pushed]
+        """Return which schedules do not go on, those that are paused after they are resumed."""
+        before = self._queue.schedules.all(self._db)
+        for schedule in before:
+            self.change_schedule(schedule.name, "resume")
+        for _ in range(20):
+            while self.work():
+                pass
+            after = self._queue.schedules.all(self._db)
+            stuck = [new for old, new in zip(before, after) if new.pushed == old.pushed]
+            if not stuck:
+                break
+            self._pause(max(self.storm.intervals))
         return [f"it does not go on: {schedule}" for schedule in stuck]
 
 

@@ -16,7 +16,7 @@ from fdbqueue.layout.steps import SKEW
 from fdbqueue.types import ItemInfo
 from tests.simulation.durable.log import Entry
 from tests.simulation.durable.programs import FAILED, TIMED_OUT
-from tests.simulation.durable.ticks import SCHEDULES, Ticks
+from tests.simulation.durable.ticks import ONE_BY_ONE, Ticks
 
 
 @dataclass(eq=False)
@@ -161,7 +161,7 @@ class Ledger:
         self._ticks.note_item(schedule, tick, item)
         others = [job for job in self._jobs.values() if job.payload.get("schedule") == schedule]
         unfinished = [job for job in others if job is not self._jobs[item] and job.end is None]
-        if unfinished and "overlap" in SCHEDULES[schedule]:
+        if unfinished and schedule == ONE_BY_ONE:
             self._say(f"the last item of {schedule!r} has not ended")
 
     def _followed(self, payload: dict[str, Any]) -> list[Job | None]:

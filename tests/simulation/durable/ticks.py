@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "all": {"missed": "all"},
-    "latest": {"missed": "latest"},
-    "skip": {"missed": "skip", "overlap": "skip"},
-    "queue": {"missed": "all", "overlap": "queue"},
+SCHEDULES: dict[str, list[dict[str, Any]]] = {
+    "all": [{"missed": "all"}],
+    "latest": [{"missed": "latest"}, {"missed": "skip"}],
+    "one by one": [{"missed": "all", "overlap": "queue"}, {"overlap": "skip"}],
 }
-"""The names of all schedules, and their options."""
+"""The names of all schedules, and the options that each of them may have."""
+
+ONE_BY_ONE = "one by one"
+"""The schedule whose items do not overlap."""
 
 _SECOND = 1000  # milliseconds, of which all intervals are multiples
 
