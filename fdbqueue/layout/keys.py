@@ -216,11 +216,12 @@ class Layout:
 
     @property
     def indexes(self) -> tuple[bytes, ...]:
-        """The prefixes of all keys that lead to an item."""
+        """The prefixes of all keys that lead to an item, a schedule or a signal."""
         return (
             *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
-            *(self.moved, self.unique_ends, self.turns, self.group_members),
+            *(self.moved, self.unique_ends, self.signal_ends),
+            *(self.turns, self.group_members),
         )
 
     @property
@@ -231,7 +232,7 @@ class Layout:
             *(self.counts, self.agent_counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history, self.steps),
-            *(self.signals, self.signal_ends, self.signal_waits),
+            *(self.signals, self.signal_waits),
             *(self.batches, self.batch_counts),
             *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
             self.group_counts,
@@ -369,6 +370,10 @@ class Layout:
         """Return the key of a step of the item at a position."""
         return self.steps_prefix(position) + fdb_tuple.pack((name,))
 
+    def prefix_of_step(self, key: bytes) -> bytes:
+        """Return the prefix that all steps of an item share, given the key of one."""
+        return self.steps + fdb_tuple.pack(fdb_tuple.unpack(key[len(self.steps) :])[:1])
+
     def unpack_step_key(self, key: bytes) -> str:
         """Return the name of the step with this key."""
         name: str = fdb_tuple.unpack(key[len(self.steps) :])[1]
@@ -377,6 +382,11 @@ class Layout:
     def signal_key(self, name: str, key: str) -> bytes:
         """Return the key of the last signal of this name and key."""
         return self.signals + fdb_tuple.pack((name, key))
+
+    def unpack_signal_key(self, key: bytes) -> tuple[str, str]:
+        """Return the name and the key of the signal from a key of `signal_key`."""
+        name, signal = fdb_tuple.unpack(key[len(self.signals) :])
+        return name, signal
 
     def signal_end_key(self, end: int, name: str, key: str) -> bytes:
         """Return the key that finds a signal by its end, in milliseconds since 1970."""

@@ -16,6 +16,7 @@ from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.items import Level
 from fdbqueue.layout.schedules import decode_schedule
+from fdbqueue.layout.steps import decode_signal
 from fdbqueue.layout.values import (
     PIECES,
     ZERO,
@@ -30,6 +31,7 @@ from fdbqueue.layout.values import (
     encode_tallies,
     header_of,
 )
+from fdbqueue.operations.steps.invariants import JobRows
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import State, Transaction, Transactor
 
@@ -75,10 +77,13 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
       leads to its items, and to nothing else.
     - Each failed attempt, and each result of a handler, belongs to an item that exists.
+    - So does each step of a job, each wait for a signal, and each batch. Each item that is never
+      due waits for something. The counts of a batch fit its jobs in this queue.
     - The parts of a large payload all belong to an item, and no item lacks a part.
     - The queue's subspace contains no foreign keys.
 
-    A repair corrects counters and indexes, and deletes parts of payloads that belong to no item. It
+    A repair corrects counters and indexes, and deletes what belongs to no item. It runs a job again
+    that waits for nothing. It does not correct the counts of batches and the numbers of steps, and
     does not touch foreign keys. If there is one among the items, nothing is repaired: it may be an
     item, and the queue may have been opened with the wrong type of priorities. A repair adds
     differences to counters, so that concurrent pushes and pops keep their effect; two concurrent
@@ -159,6 +164,7 @@ class _Check:
         self._positions: set[bytes] = set()
         self._expiring = 0
         self._in_groups: set[Level] = set()
+        self._jobs = JobRows(tr, store.layout, milliseconds(), self._note)
 
     @property
     def scanned(self) -> int:
@@ -192,17 +198,21 @@ class _Check:
         self._scan_unique_keys()
         self._scan_schedules()
         self._scan_groups()
+        self._scan_signals()
         self._compare_counts()
         self._compare_indexes()
         self._compare_total()
+        self._jobs.compare()
         self._scan_pieces()
         self._scan_attempts()
         self._look_for_foreign_keys()
 
-    def _note(self, problem: str, repair: Callable[..., None], *arguments: bytes) -> None:
+    def _note(
+        self, problem: str, repair: Callable[..., None] | None = None, *arguments: bytes
+    ) -> None:
         """Note a problem; carry out its repair, a change of the transaction, if that is wanted."""
         self._problems.append(problem)
-        if self._may_repair:
+        if self._may_repair and repair is not None:
             repair(*arguments)
 
     def _rows(self, prefix: bytes) -> Any:
@@ -248,7 +258,8 @@ class _Check:
                 metadata, value = decode_metadata(row.value)
                 position = row.key[len(prefix) :]
                 self._indexed |= self._items.parked_index_entries(position)
-                self._note_item(state, position, value)
+                due = metadata[0] if state == "delayed" else None
+                self._note_item(state, position, value, due)
                 if state == "delayed":
                     timer = layout.timer_key(layout.dues, metadata[0], position)
                     self._indexed[timer] = encode_expiry(header_of(value)[0].expires)
@@ -258,6 +269,14 @@ class _Check:
                     self._counters.update(map(layout.slot_counter, slots))
                 elif state == "done":
                     self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
+
+    def _scan_signals(self) -> None:
+        """Note the ends of signals."""
+        layout = self._layout
+        for row in self._rows(layout.signals):
+            name, key = layout.unpack_signal_key(row.key)
+            end = layout.signal_end_key(decode_signal(row.value).ends, name, key)
+            self._indexed[end] = row.value
 
     def _scan_schedules(self) -> None:
         """Note the timers of schedules. A tick that waits for the end of an item may have none."""
@@ -297,11 +316,14 @@ class _Check:
                 self._indexed[row.key] = row.value
                 self._indexed[layout.dated_key(layout.unique_ends, ends, name)] = row.value
 
-    def _note_item(self, state: State, position: bytes, value: bytes) -> None:
+    def _note_item(
+        self, state: State, position: bytes, value: bytes, due: int | None = None
+    ) -> None:
         """Count an item; note the pieces of its payload, and the ways by its unique key and id."""
         self._states[state] += 1
         self._positions.add(position)
         header, content = header_of(value)
+        self._jobs.add(state, position, header, due)
         if header.unique is not None and state not in ("dead", "done"):
             self._indexed[self._layout.unique_key(header.unique)] = position
         if header.origin is not None:

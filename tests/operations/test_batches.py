@@ -388,13 +388,13 @@ class Interleaving:
 def ready_count(space: Subspace, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Return a key that counts how often an item that follows was made ready."""
     key = space.pack(("made ready",))
-    make_ready = operations._make_ready
+    make_ready = operations.make_ready
 
     def counting(tr: Any, *args: Any) -> None:
         make_ready(tr, *args)
         tr.add(key, ONE)
 
-    monkeypatch.setattr(operations, "_make_ready", counting)
+    monkeypatch.setattr(operations, "make_ready", counting)
     return key
 
 

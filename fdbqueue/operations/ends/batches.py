@@ -236,7 +236,7 @@ def _end_one(
     counts = get_counts(tr.snapshot, layout, position)
     seen = counts.ended + (batch.stage == "closed")
     if seen == counts.pushed:
-        _make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
+        make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
         return True
     number = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
 
@@ -249,7 +249,7 @@ def _end_one(
     return False
 
 
-def _make_ready(
+def make_ready(
     tr: Transaction,
     layout: Layout,
     now: int,

@@ -1,0 +1,178 @@
+"""The invariants of what jobs have besides their items: steps, waits for signals, and batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from fdbqueue.layout.batches import (
+    BatchCounts,
+    StoredBatch,
+    decode_batch,
+    decode_counts,
+    memberships_of,
+)
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.steps import decode_step
+from fdbqueue.layout.values import NEVER, NO_HEADER, Header
+from fdbqueue.operations.ends.batches import clear_batch, make_ready
+from fdbqueue.types import State, Transaction
+
+_FINISHED: tuple[State, ...] = ("dead", "done")
+
+
+class Note(Protocol):
+    """Notes a problem; carries out its repair, if it has one, and if that is wanted."""
+
+    def __call__(
+        self, problem: str, repair: Callable[..., None] | None = None, *arguments: bytes
+    ) -> None:
+        """Note a problem."""
+
+
+class _Job(NamedTuple):
+    """An item of a job: its position, its header, and whether it is delayed and never due."""
+
+    position: bytes
+    header: Header
+    is_waiting: bool
+
+
+class JobRows:
+    """The rows that belong to the jobs of a queue, compared with its items.
+
+    Call `add` for each item, and then `compare`.
+
+    Args:
+        tr: The transaction, which a repair changes. All reads are snapshot reads.
+        layout: The keys of the queue.
+        now: The time in milliseconds since 1970.
+        note: What to do with a problem.
+    """
+
+    def __init__(self, tr: Transaction, layout: Layout, now: int, note: Note) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._now = now
+        self._note = note
+        # What has to be stored, according to the items.
+        self._jobs: dict[bytes, _Job] = {}  # by the first position
+        self._steps: dict[bytes, int] = {}  # numbers of steps, by the prefix of the steps
+        self._waits: dict[bytes, _Job] = {}  # by `Layout.signal_wait`
+        self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
+
+    def _rows(self, prefix: bytes) -> Any:
+        return self._tr.snapshot.get_range(*self._layout.range_of(prefix))
+
+    def add(self, state: State, position: bytes, header: Header, due: int | None) -> None:
+        """Note what belongs to an item."""
+        if header is NO_HEADER and due != NEVER:
+            return
+        job = _Job(position, header, due == NEVER)
+        self._jobs[header.origin or position] = job
+        if header.steps:
+            self._steps[self._layout.steps_prefix(position)] = header.steps
+        if header.waits:
+            self._waits[header.waits] = job
+        if header.batch and state not in _FINISHED:
+            own = [each.id for each in memberships_of(header.batch) if not each.subspace]
+            self._members.update(own)
+
+    def compare(self) -> None:
+        """Compare what is stored."""
+        waiting = self._compare_steps()
+        signalled = self._compare_waits(waiting)
+        running = self._compare_batches()
+        for first, job in self._jobs.items():
+            waits = job.header.awaits or job.header.waits in signalled or first in running
+            if job.is_waiting and not waits:
+                problem = f"an item that is never due waits for nothing: {job.position!r}"
+                self._note(problem, self._run_again, job.position)
+
+    def _run_again(self, position: bytes) -> None:
+        make_ready(self._tr, self._layout, self._now, position, "run", BatchCounts())
+
+    def _compare_steps(self) -> set[bytes]:
+        """Compare the numbers of steps; return the keys of those that wait."""
+        layout, stored, waiting = self._layout, Counter[bytes](), set[bytes]()
+        for row in self._rows(layout.steps):
+            stored[layout.prefix_of_step(row.key)] += 1
+            if decode_step(row.value).state == "waiting":
+                waiting.add(row.key)
+        for prefix in sorted(stored.keys() - self._steps.keys()):
+            problem = f"steps of no item: {prefix!r}"
+            self._note(problem, self._tr.clear_range, *layout.range_of(prefix))
+        for prefix, number in self._steps.items():
+            if stored[prefix] != number:
+                self._note(
+                    f"the number of steps of an item is {number:,} and there are "
+                    f"{stored[prefix]:,}: {prefix!r}"
+                )
+        return waiting
+
+    def _compare_waits(self, waiting: set[bytes]) -> set[bytes]:
+        """Compare the waits for signals with the steps that wait; return those of both."""
+        layout = self._layout
+        expected = {
+            wait
+            for wait, job in self._waits.items()
+            if layout.step_key(job.position, layout.unpack_signal_wait(wait)[0]) in waiting
+        }
+        begin = len(layout.signal_waits)
+        stored = {row.key[begin:] for row in self._rows(layout.signal_waits)}
+        for wait in sorted(stored - expected):
+            problem = f"a wait for a signal of no item: {wait!r}"
+            self._note(problem, self._tr.clear, layout.signal_waits + wait)
+        for wait in sorted(expected - stored):
+            problem = f"an item is not found by the signal that it waits for: {wait!r}"
+            self._note(problem, self._tr.set, layout.signal_waits + wait, b"")
+        return expected
+
+    def _compare_batches(self) -> set[bytes]:
+        """Compare batches; return the first positions of jobs that wait for one in a step."""
+        layout, running = self._layout, set[bytes]()
+        awaiting = {first: job for first, job in self._jobs.items() if job.header.awaits}
+        begin = len(layout.batch_counts)
+        counts = {
+            row.key[begin:]: decode_counts(row.value) for row in self._rows(layout.batch_counts)
+        }
+        for row in self._rows(layout.batches):
+            id, batch = row.key[len(layout.batches) :], decode_batch(row.value)
+            counted = counts.pop(id, BatchCounts())
+            if batch.kind == "run":
+                job = None
+                running.add(batch.job)
+            elif (job := awaiting.pop(id, None)) is None:
+                self._note(f"a batch of no item: {id!r}", self._forget_batch, id)
+                continue
+            self._compare_counts(id, batch, counted, job)
+        for id in sorted(counts):
+            self._note(f"the counts of no batch: {id!r}", self._tr.clear, layout.batch_counts + id)
+        for id in sorted(awaiting):
+            self._note(f"an item whose batch is gone: {id!r}")
+        return running
+
+    def _compare_counts(
+        self, id: bytes, batch: StoredBatch, counts: BatchCounts, job: _Job | None
+    ) -> None:
+        """Compare the counts of a batch with its jobs in this queue, and with what waits for it."""
+        left, members = counts.pushed - counts.ended, self._members[id]
+        if left < members:
+            what = f"a batch counts {left:,} jobs that have not ended"
+            self._note(f"{what}, and there are {members:,}: {id!r}")
+        elif left or batch.stage != "closed":
+            return
+        elif batch.kind == "run" or (job is not None and job.is_waiting):
+            problem = f"a job waits for a batch that has ended: {id!r}"
+            self._note(problem, partial(self._end, batch, counts), id)
+
+    def _end(self, batch: StoredBatch, counts: BatchCounts, id: bytes) -> None:
+        """End a batch as its last job does."""
+        make_ready(self._tr, self._layout, self._now, batch.job or id, batch.kind, counts)
+        if batch.kind == "run":
+            self._forget_batch(id)
+
+    def _forget_batch(self, id: bytes) -> None:
+        clear_batch(self._tr, self._layout, id)
