@@ -19,7 +19,9 @@ from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.priorities import Priorities
+from fdbqueue.layout.steps import StoredStep
 from fdbqueue.layout.values import (
+    NO_REPORT,
     ClaimedItem,
     decode_claim,
     decode_count,
@@ -28,6 +30,9 @@ from fdbqueue.layout.values import (
     utc_time,
 )
 from fdbqueue.operations.items import Items
+from fdbqueue.queue.base import store_of
+from fdbqueue.queue.batches import Batches, Members
+from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
 from recipes.queue import Queue as QueueRecipe
@@ -156,6 +161,83 @@ def test_golden_bytes_of_unique_keys(
     ]
 
 
+NOW = b"\x1a\x01\xba\x90\x82\x40\x00"
+"""The time 1,900,800,000,000 in milliseconds, packed."""
+
+
+def with_header(header: bytes, payload: bytes) -> bytes:
+    """Return the value of an item with a packed header."""
+    return b"\xffheader:" + len(header).to_bytes(2, "big") + header + payload
+
+
+def escaped(text: bytes) -> bytes:
+    """Return bytes as the tuple layer packs them."""
+    return b"\x01" + text.replace(b"\x00", b"\x00\xff") + b"\x00"
+
+
+@pytest.fixture
+def fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.database.clock.time_ns", lambda: 1_900_800_000 * 10**9)
+
+
+def test_golden_bytes_of_steps_and_signals(
+    db: Any, space: Subspace, fixed_random: None, fixed_time: None
+) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    position = b"\x14\x14" + PACKED_RANDOM
+    queue.push(db, b"x")
+    claim: Any = queue.claim(db)
+    steps = ClaimedSteps(store_of(queue), db, claim, 30, lambda: NO_REPORT)
+    steps.store("charge", StoredStep("step", "done", 1000, 2000, 3, error="e", value=b'"paid"'))
+    steps.wait("parcel", StoredStep("wait", "waiting", 3000, due=5000, key="k"), "shipped")
+    stored = rows(db, space)
+    step = b"\x15\x20" + PACKED_RANDOM
+    assert stored[step + b"\x02charge\x00"] == (
+        b"\x02step\x00\x02done\x00\x16\x03\xe8\x16\x07\xd0\x15\x03\x00\x02\x00\x02e\x00"
+        b'\x01"paid"\x00\x14'
+    )
+    waiting = b"\x02wait\x00\x02waiting\x00\x16\x0b\xb8\x00\x14"
+    after = b"\x16\x13\x88\x02k\x00\x00\x01null\x00\x15\x01"
+    assert stored[step + b"\x02parcel\x00"] == waiting + after
+    wait = b"\x02shipped\x00\x02k\x00\x02parcel\x00" + position
+    assert stored[b"\x15\x23" + wait] == b""
+    header = b"\x14" + bytes(9) + b"\x26\x15\x02" + escaped(wait) + escaped(b"") + b"\x26"
+    due = b"\x00\x03\x16\x13\x88"
+    assert stored[b"\x15\x12" + position] == due + with_header(header, b"x")
+
+    queue.steps.signal(db, "shipped", key="k", value={"n": 1}, keep="1h")
+    stored = rows(db, space)
+    signal, ends = b"\x02shipped\x00\x02k\x00", b"\x1a\x01\xba\x90\xb9\x2e\x80"
+    sent = NOW + ends + b'\x01{"n":1}\x00'
+    assert stored[b"\x15\x21" + signal] == stored[b"\x15\x22" + ends + signal] == sent
+    assert b"\x15\x23" + wait not in stored
+    ended = waiting.replace(b"waiting", b"done").removesuffix(b"\x00\x14") + NOW + b"\x14"
+    assert stored[step + b"\x02parcel\x00"] == ended + after.replace(b"null", b'{"n":1}')
+
+
+def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue, others = PriorityQueue(space), PriorityQueue(space["others"])
+    batches, own = Batches(queue), b"\x14\x14" + PACKED_RANDOM
+    id = batches.open(db, {"job": "end"}, 0, "cancel").id
+    pushes = [Members(each, {"values": [1], "priority": 5}) for each in (queue, others)]
+    batches.add(db, id, "cancel", pushes)
+    stored = rows(db, space)
+    definition = b"\x02cancel\x00\x02%b\x00\x26\x02then\x00\x01\x00"
+    assert stored[b"\x15\x24\x14" + own] == definition % b"open"
+    assert stored[b"\x15\x24\x15\x01" + own] == b"\x02" + bytes(31)
+    plain = b"\x14" + bytes(9) + b"\x26\x14" + escaped(b"")
+    never = b"\x00\x07\x1a\xe6\x77\xd2\x1f\xdc\x00"
+    end = with_header(plain + escaped(b"") + b"\x27", b'{"job":"end"}')
+    assert stored[b"\x15\x12" + own] == never + end
+    for owner, prefix in ((b"", b""), (space.key(), b"\x02others\x00")):
+        membership = escaped(owner) + escaped(own) + b"\x27\x02\x00"
+        header = plain + escaped(membership) + b"\x26"
+        key = prefix + b"\x14\x15\x05\x14" + PACKED_RANDOM
+        assert stored[key] == with_header(header, b"1"), prefix
+    batches.close(db, id)
+    assert rows(db, space)[b"\x15\x24\x14" + own] == definition % b"closed"
+
+
 def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:
     queue = PriorityQueue(space, codec="bytes")
     queue.push(db, b"x" * 90_001)
@@ -280,6 +362,14 @@ def test_golden_bytes_of_the_key_spaces() -> None:
         "unique_ends": "151e",
         "slots": "1517",
         "agent_slots": "1517 1501",
+        "schedules": "151f",
+        "steps": "1520",
+        "signals": "1521",
+        "signal_ends": "1522",
+        "signal_waits": "1523",
+        "batches": "1524 14",
+        "batch_counts": "1524 1501",
+        "batch_places": "1524 1502",
     }
     found = {name: getattr(layout, name)[before:] for name in expected}
     assert found == {name: bytes.fromhex(key) for name, key in expected.items()}
