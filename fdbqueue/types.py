@@ -334,9 +334,8 @@ def stored_job(value: object) -> StoredJob | None:
     stored = cast(dict[str, Any], value)
     name, version = stored.get("job"), stored.get("version", 1)
     args, kwargs = stored.get("args", []), stored.get("kwargs", {})
-    if not isinstance(name, str) or not isinstance(version, int):
-        return None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
+    is_named = isinstance(name, str) and isinstance(version, int)
+    if not (is_named and isinstance(args, list) and isinstance(kwargs, dict)):
         return None
     return StoredJob(name, args, kwargs, version)
 

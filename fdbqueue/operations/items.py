@@ -41,7 +41,6 @@ from fdbqueue.types import (
     KeySelector,
     KeyValue,
     Outcome,
-    RangeResult,
     ReadTransaction,
     State,
     Transaction,
@@ -402,54 +401,21 @@ class Items:
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
+        level_of = self.levels.level_of
         rows = tr.get_range(start or begin, end, limit=n, streaming_mode=WANT_ALL)
 
         def finish() -> list[StoredItem]:
-            found = self._stored(rows, end)
+            # A selector skips any keys, so the result may begin with keys behind the end.
+            found = [
+                StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end
+            ]
             for item in found:
                 if item.level.group is not None:
-                    return self._in_turns(tr, [] if start else found, begin, end, n, skipped)
+                    first = [] if start else found
+                    return self.groups.in_turns(tr, first, begin, end, n, skipped)
             return found
 
         return finish
-
-    def _stored(self, rows: RangeResult, end: bytes) -> list[StoredItem]:
-        level_of = self.levels.level_of
-        # A selector skips any keys, so the result may begin with keys behind the end.
-        return [StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end]
-
-    def _in_turns(
-        self,
-        tr: ReadTransaction,
-        found: list[StoredItem],
-        begin: bytes,
-        end: bytes,
-        n: int,
-        skipped: int,
-    ) -> list[StoredItem]:
-        """Return up to `n` items in the order in which the groups have their turns.
-
-        `found` are the first ones of the range in the order of their keys, or none.
-        """
-        items: list[StoredItem] = []
-        while len(items) < n and begin < end:
-            if not found:
-                left = n - len(items)
-                found = self._stored(
-                    tr.get_range(begin, end, limit=left, streaming_mode=WANT_ALL), end
-                )
-            level: Level | None = None
-            for item in found:
-                if item.level.group is not None:
-                    level = item.level
-                    break
-                items.append(item)
-            if level is None:
-                break
-            # The items of groups come before the others of their priority.
-            items += self.groups.first(tr, level, n - len(items), items, skipped)
-            found, begin, skipped = [], self.layout.range_of(level.of_priority)[1], 0
-        return items
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""

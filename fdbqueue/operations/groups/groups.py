@@ -108,6 +108,44 @@ class Groups:
 
     # Finding
 
+    def in_turns(
+        self,
+        tr: ReadTransaction,
+        found: list[StoredItem],
+        begin: bytes,
+        end: bytes,
+        n: int,
+        skipped: int,
+    ) -> list[StoredItem]:
+        """Return up to `n` items of a range of priorities, in the order of their turns.
+
+        Args:
+            tr: A transaction, or its snapshot.
+            found: The first items of the range in the order of their keys, or none.
+            begin: The first key that a priority may have.
+            end: The key behind the last priority.
+            n: The most items.
+            skipped: How many groups to skip in the first priority that has any.
+        """
+        level_of = self._levels.level_of
+        items: list[StoredItem] = []
+        while len(items) < n and begin < end:
+            if not found:
+                rows = tr.get_range(begin, end, limit=n - len(items), streaming_mode=WANT_ALL)
+                found = [StoredItem(row.key, row.value, level_of(row.key)) for row in rows]
+            level: Level | None = None
+            for item in found:
+                if item.level.group is not None:
+                    level = item.level
+                    break
+                items.append(item)
+            if level is None:
+                break
+            # The items of groups come before the others of their priority.
+            items += self.first(tr, level, n - len(items), items, skipped)
+            found, begin, skipped = [], self._layout.range_of(level.of_priority)[1], 0
+        return items
+
     def first(
         self,
         tr: ReadTransaction,
