@@ -334,17 +334,16 @@ def stored_job(value: object) -> StoredJob | None:
     stored = cast(dict[str, Any], value)
     name, version = stored.get("job"), stored.get("version", 1)
     args, kwargs = stored.get("args", []), stored.get("kwargs", {})
-    is_named = isinstance(name, str) and isinstance(version, int)
-    if not (is_named and isinstance(args, list) and isinstance(kwargs, dict)):
+    if not isinstance(name, str) or not isinstance(version, int):
+        return None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
         return None
     return StoredJob(name, args, kwargs, version)
 
 
 def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
     """Return the job that is the value of an item, or the payload of a task."""
-    if item is None:
-        return None
-    return stored_job(item.payload if isinstance(item, Task) else item.value)
+    return stored_job(item.payload if isinstance(item, Task) else item and item.value)
 
 
 @dataclass(frozen=True, slots=True)
