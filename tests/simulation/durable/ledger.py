@@ -186,7 +186,7 @@ class Ledger:
         job = self._own(item, token)
         job.token = None
         if job.is_cancelled:
-            how = "cancelled"
+            how, result = "cancelled", None
         self.events[how] += 1
         self.events[f"{how} after others"] += "after" in job.payload
         ends = [other.end for other in self._followed(job.payload) if other is not None]
