@@ -7,7 +7,7 @@ import sys
 import click
 
 from fdbqueue import existing_queue
-from fdbqueue.queue.batches import BatchKind, ItemBatch, batch_as_json, batches_of
+from fdbqueue.queue.batches import Batches, BatchKind, ItemBatch, batch_as_json, batches_of
 from fdbqueue.types import Database
 
 from .common import command_options, count_noun, json_line, queue_argument
@@ -18,20 +18,31 @@ _WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for
 @click.command()
 @queue_argument
 @click.argument("id", metavar="ID")
+@click.option(
+    "--close", is_flag=True, help="Let no more jobs in first; ID is that of the job at the end."
+)
 @command_options()
-def batch(db: Database, queue: str, id: str, as_json: bool) -> None:
+def batch(db: Database, queue: str, id: str, close: bool, as_json: bool) -> None:
     """Show how far the batches of the job ID of QUEUE are: their jobs, and how they have ended.
 
     ID is that of the job at the end of a batch, or of one of its jobs that is still stored. A job
     may be one of several batches; each has a line.
+
+    A batch stays open if the program dies that pushes its jobs. Use --close if no others are to
+    come, so that the job at its end runs.
 
     Exits with code 1 if it has none, or is unknown.
 
     \b
     Example:
       fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA
+      fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA --close
     """
-    found = batches_of(db, existing_queue(db, queue), id)
+    target = existing_queue(db, queue)
+    if close:
+        Batches(target).progress(db, id)  # raises an error for an unknown batch
+        Batches(target).close(db, id)
+    found = batches_of(db, target, id)
     for each in found:
         click.echo(json_line(batch_as_json(each)) if as_json else _line(each))
     if not found:

@@ -34,6 +34,7 @@ from fdbqueue.errors import (
     WrongState,
     error_classes,
 )
+from fdbqueue.queue.batches import BatchNotFound
 from fdbqueue.queue.overview import json_bytes
 from fdbqueue.queue.steps import TooManyWaiting
 
@@ -65,6 +66,7 @@ def _status_of_no_result(error: NoResult) -> int:
 _STATUSES: list[tuple[type[FdbqueueError], int | Callable[[Any], int]]] = [
     (NoResult, _status_of_no_result),
     (QueueNotFound, 404),
+    (BatchNotFound, 404),
     (LeaseLost, 409),
     (ForeignClaim, 409),
     (WrongState, 409),

@@ -183,7 +183,7 @@ class Batches:
         queue: The queue.
     """
 
-    def __init__(self, queue: PriorityQueue[Any]) -> None:
+    def __init__(self, queue: BaseQueue[Any]) -> None:
         self._queue = queue
         self._store = store_of(queue)
         self._layout = self._store.layout

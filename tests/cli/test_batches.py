@@ -63,6 +63,19 @@ def test_a_batch_is_shown_from_the_job_at_its_end_and_from_each_of_its_jobs(
     assert fdbq.output("batch", "reports", batch.id) == f"{line}\n"
 
 
+def test_a_batch_that_was_left_open_is_closed(fdbq: Shell, app: App) -> None:
+    batch = app.batch(then=app.jobs["report"])
+    batch.push(app.jobs["send"], "ada")
+    batch.flush()
+    app.work("mail", drain=True)
+    line = "ended: 1 job, 1 done, 0 dead, 0 cancelled, 0 left\n"
+    for _ in range(2):
+        assert fdbq.output("batch", "reports", batch.id, "--close") == line
+    assert batch.handle.state() == "ready"
+    item = app.queue("mail").push(app.db, 1)
+    assert "there is no batch" in error_of(fdbq("batch", "mail", item.id, "--close"))
+
+
 def test_what_waits_for_a_job_is_named(fdbq: Shell, app: App) -> None:
     parent = app.jobs["publish"].push()
     app.work("pages", drain=True)

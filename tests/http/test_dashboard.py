@@ -1016,9 +1016,10 @@ def test_the_progress_of_a_batch_is_shown_from_each_of_its_jobs(
     @app.job(queue=f"{name}-reports")
     def report(*, done: int, dead: int, cancelled: int) -> None: ...
 
-    with app.batch(then=report) as batch:
-        for each in ("nobody", "ada", "bob"):
-            batch.push(send, each)
+    batch = app.batch(then=report)
+    for each in ("nobody", "ada", "bob"):
+        batch.push(send, each)
+    batch.flush()
     queue = app.queue(name)
     last = [*queue.items(db)][-1]
     app.work(name, drain=True, concurrency=1, max_jobs=1)
@@ -1026,12 +1027,17 @@ def test_the_progress_of_a_batch_is_shown_from_each_of_its_jobs(
         page.goto(address(client, name, "items", last.id))
         card = page.get_by_role("region", name="Batch", exact=True)
         expect(card).to_contain_text("1 of 3 jobs ended: 1 dead")
-        expect(card).to_contain_text("closed")
+        expect(card).to_contain_text("open")
+        expect(button(page, "Close the batch")).to_have_count(0)
         expect(card.get_by_role("progressbar")).to_have_attribute("value", "1")
         card.get_by_role("link").click()
         expect(page.get_by_role("heading", name=batch.id)).to_be_focused()
         expect(card).to_contain_text("This job runs once these have ended.")
         expect(button(page, "Run now")).to_have_count(0)
+        button(page, "Close the batch").click()
+        confirm(page, "Close")
+        expect(card).to_contain_text("closed")
+        expect(button(page, "Close the batch")).to_have_count(0)
         app.work(name, drain=True)
         expect(card).to_contain_text("3 of 3 jobs ended: 2 done, 1 deadended")
         expect(page.locator(".title")).to_contain_text("ready")

@@ -43,6 +43,17 @@ def test_the_batches_of_an_item_are_shown(client: TestClient, db: Any, name: str
     assert jobs.problem("GET", "/items/nothing/batches")["status"] == 422
 
 
+def test_a_batch_that_was_left_open_is_closed(client: TestClient, db: Any, name: str) -> None:
+    id, _ = begin(db, name, 1)
+    jobs, reports = Api(client, name), Api(client, f"{name}-reports")
+    jobs.post("/pop", {})
+    assert reports.get(f"/items/{id}")["state"] == "delayed"
+    for _ in range(2):
+        assert reports.send("POST", f"/items/{id}/close-batch").status_code == 204
+    assert reports.get(f"/items/{id}")["state"] == "ready"
+    assert jobs.problem("POST", f"/items/{jobs.push(1)}/close-batch")["status"] == 404
+
+
 def test_a_token_shows_no_batch_of_a_queue_that_it_may_not_read(
     db: Any, name: str, tmp_path: Path
 ) -> None:

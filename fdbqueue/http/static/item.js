@@ -61,7 +61,7 @@ export function itemPage(queue, id) {
       replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
       show(content, info, position,
         steps.length > 0 && card("Steps", ...stepList(queue, info, steps, refresh)),
-        batches.length > 0 && card(batches.length === 1 ? "Batch" : "Batches", ...batchList(id, batches)));
+        batches.length > 0 && card(batches.length === 1 ? "Batch" : "Batches", ...batchList(queue, id, batches, refresh)));
     });
   }
 

@@ -86,10 +86,12 @@ async function retryFrom(queue, id, steps, name) {
 /**
  * Make the list of the batches of a job, with the progress of each.
  *
+ * @param {string} queue
  * @param {string} id The id of its item.
  * @param {any[]} batches
+ * @param {() => Promise<void>} refresh Reads the item again.
  */
-export function batchList(id, batches) {
+export function batchList(queue, id, batches, refresh) {
   const shown = batches.slice(0, BATCHES);
   return [
     h("ul.batches", {}, shown.map((batch) => h("li", {},
@@ -97,9 +99,21 @@ export function batchList(id, batches) {
       h("span.progress", {},
         h("progress", { max: Math.max(1, batch.pushed), value: batch.pushed - batch.left, "aria-label": batch.is_member ? `Progress of the batch of ${batch.id}` : "Progress of the batch" }),
         h("span.muted", {}, progressText(batch))),
-      h("span.badges", {}, badgesOf(batch).map((condition) => badge(condition)))))),
+      h("span.badges", {}, badgesOf(batch).map((condition) => badge(condition))),
+      batch.is_open && !batch.is_member && can("write") && h("span.actions", {},
+        button("Close the batch", () => closeBatch(queue, id).then(refresh), { kind: "small" }))))),
     shown.length < batches.length && h("p.muted", {}, `and ${plural(batches.length - shown.length, "more batch", "more batches")}`),
   ];
+}
+
+async function closeBatch(queue, id) {
+  const answer = await ask({
+    title: "Close the batch?",
+    text: [h("p", {}, "No more jobs can be added to it. The job at its end runs once those that were added have ended.")],
+    yes: "Close",
+    action: () => post(`${itemPath(queue, id)}/close-batch`),
+  });
+  if (answer) toast("The batch was closed.");
 }
 
 function roleOf({ kind, queue, id, step, is_member }) {

@@ -11,7 +11,7 @@ from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import ReadOf, WriteOf, known_parameters
 from fdbqueue.http.v1.values import invalid_values, steps_of
-from fdbqueue.queue.batches import batch_as_json, batches_of
+from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.steps import step_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -42,6 +42,15 @@ async def item_batches(
         if grant is None or grant.includes(batch.queue or "")
     ]
     return json_response({"batches": found})
+
+
+@router.post("/queues/{name}/items/{item_id}/close-batch", status_code=204)
+async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Let no more jobs in the batch at whose end this item runs; do nothing if it is closed."""
+    batches = Batches((await served.queue(name)).queue)
+    await aio.run(batches.progress, served.db, item_id)  # raises an error for an unknown batch
+    await aio.run(batches.close, served.db, item_id)
+    return Response(status_code=204)
 
 
 @router.post("/queues/{name}/signals", response_model=bodies.Signalled)
