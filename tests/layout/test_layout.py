@@ -215,6 +215,46 @@ def test_golden_bytes_of_steps_and_signals(
     assert stored[step + b"\x02parcel\x00"] == ended + after.replace(b"null", b'{"n":1}')
 
 
+def test_golden_bytes_of_groups(db: Any, space: Subspace, fixed_random: None) -> None:
+    queue = PriorityQueue(space, codec="bytes")
+    queue.push_many(db, [b"x", b"y"], 5, group="g")
+    queue.push_many(db, [b"z"], 5, group="idle")
+    queue.set_group(db, "g", weight=2, concurrency=1)
+    queue.set_group(db, None, weight=4)
+    g, idle, priority = b"\x02g\x00", b"\x02idle\x00", b"\x15\x05"
+    stored = rows(db, space)
+    assert stored[b"\x14" + priority + g + b"\x14" + PACKED_RANDOM] == b"x"
+    of_groups = {key: value for key, value in stored.items() if key.startswith(b"\x15\x25")}
+    assert of_groups == {
+        b"\x15\x25\x14" + priority + b"\x14" + g: b"",
+        b"\x15\x25\x14" + priority + b"\x14" + idle: b"",
+        b"\x15\x25\x15\x01" + g + priority: b"",
+        b"\x15\x25\x15\x01" + idle + priority: b"",
+        b"\x15\x25\x15\x02" + g + priority: bytes(8),
+        b"\x15\x25\x15\x02" + idle + priority: bytes(8),
+        b"\x15\x25\x15\x05\x00": fdb_tuple.pack((4.0, None, False)),
+        b"\x15\x25\x15\x05" + g: fdb_tuple.pack((2.0, 1, False)),
+        b"\x15\x25\x15\x07" + g: b"\x02" + bytes(7),
+        b"\x15\x25\x15\x07" + idle: b"\x01" + bytes(7),
+    }
+    assert queue.claim(db, within=1) is not None
+    assert queue.pop(db) is not None
+    stored = rows(db, space)
+    passes = [(1 << 20) // weight for weight in (2, 4)]
+    assert stored[b"\x15\x17\x15\x03" + g] == b"\x01" + bytes(7)
+    assert {key: value for key, value in stored.items() if key.startswith(b"\x15\x25")} == {
+        b"\x15\x25\x15\x01" + g + priority: b"",
+        b"\x15\x25\x15\x02" + g + priority: passes[0].to_bytes(8, "little"),
+        b"\x15\x25\x15\x02" + idle + priority: passes[1].to_bytes(8, "little"),
+        b"\x15\x25\x15\x03" + priority + fdb_tuple.pack((passes[1],)) + idle: b"",
+        b"\x15\x25\x15\x04" + priority: bytes(8),
+        b"\x15\x25\x15\x05\x00": fdb_tuple.pack((4.0, None, False)),
+        b"\x15\x25\x15\x05" + g: fdb_tuple.pack((2.0, 1, False)),
+        b"\x15\x25\x15\x06" + g: b"",
+        b"\x15\x25\x15\x07" + g: b"\x01" + bytes(7),
+    }
+
+
 def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -> None:
     queue, others = PriorityQueue(space), PriorityQueue(space["others"])
     batches, own = Batches(queue), b"\x14\x14" + PACKED_RANDOM
