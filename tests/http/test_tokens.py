@@ -20,7 +20,8 @@ READS = {"get"}
 WRITES = {
     *("/push", "/batch", "/pop", "/claim", "/ack", "/nack", "/extend", "/release"),
     *("/items/{item_id}", "/items/{item_id}/retry", "/items/{item_id}/run-now"),
-    *("/items/{item_id}/release", "/items/{item_id}/cancel", "/signals"),
+    *("/items/{item_id}/release", "/items/{item_id}/cancel", "/items/{item_id}/close-batch"),
+    "/signals",
 }
 """The routes of a queue that change single items, or let jobs go on."""
 

@@ -44,8 +44,8 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
         ],
         "next": None,
     }
-    assert jobs.get("/groups?limit=1")["next"] == "ada/1"
-    assert jobs.get("/groups?after=ada%2F1")["groups"] == shown["groups"][1:]
+    assert jobs.get("/groups", limit=1)["next"] == "ada/1"
+    assert jobs.get("/groups", after="ada/1")["groups"] == shown["groups"][1:]
     assert client.patch(f"{path}/groups/ada%2F1", json={"paused": False}).status_code == 204
     (first,) = fdbqueue.PriorityQueue.named(db, name).groups(db, limit=1)
     assert (first.weight, first.held_by) == (2, None)
