@@ -1241,33 +1241,31 @@ def new_items(
     store: Store[Item],
     values: Sequence[Any],
     priorities: Iterable[Priority | None],
-    groups: Iterable[str | None],
+    groups: Iterable[str | None] | None,
     delay: Duration | None,
     at: datetime | None,
     headers: list[Header],
 ) -> list[NewItem]:
     """Return what a push of these arguments stores."""
     due = None if delay is None and at is None else due_time(delay, at)
-    of_priority, in_group = store.levels.level, store.levels.in_group
-    levels = [
-        of_priority(priority) if group is None else in_group(of_priority(priority), _group(group))
-        for priority, group in zip(priorities, groups)
-    ]
+    levels = list(map(store.levels.level, priorities))
+    if groups is not None:
+        levels = list(map(store.levels.in_group, levels, map(_group, groups)))
     payloads = map(store.codec.encode, values)
     randoms = uuids(len(values))
     return [*map(NewItem, levels, payloads, randoms, repeat(due), headers, values)]
 
 
-def _group(name: object) -> str:
-    return validate_key("a group", name)
+def _group(name: object) -> str | None:
+    return None if name is None else validate_key("a group", name)
 
 
 def each_group(
     n: int, group: str | None, groups: Iterable[str | None] | None
-) -> Iterable[str | None]:
-    """Return the group of each of `n` values; raise `ValueError` if there are not as many."""
+) -> Iterable[str | None] | None:
+    """Return the group of each of `n` values, `None` for no groups; raise `ValueError`."""
     if groups is None:
-        return repeat(group)
+        return None if group is None else repeat(group)
     if group is not None:
         raise ValueError("give one group for all values or one for each, not both")
     if isinstance(groups, str):

@@ -196,7 +196,7 @@ class Batches:
             QueueFull: The queue is full.
         """
         header = Header(awaits=True)
-        (new,) = new_items(self._store, [value], [priority], [None], None, None, [header])
+        (new,) = new_items(self._store, [value], [priority], None, None, None, [header])
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
         push = PushRequest([new._replace(due=NEVER)])

@@ -269,7 +269,8 @@ class Queue(GroupedQueue[Item[V]]):
         raises = validate_if_full(if_full)
         keys = None if unique is None else (unique,)
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
-        new = new_items(self._store, (value,), (None,), (group,), delay, at, headers)
+        in_group = None if group is None else (group,)
+        new = new_items(self._store, (value,), (None,), in_group, delay, at, headers)
         return next(iter((yield from self._store.push(tr, new, False, raises))), None)
 
     enqueue = push

@@ -338,7 +338,8 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         raises = if_full == "raise" or validate_if_full(if_full)
         keys = None if unique is None else (unique,)
         headers = new_headers(1, ttl, keys, unique_until, unique_for)
-        new = new_items(self._store, (value,), (priority,), (group,), delay, at, headers)
+        in_group = None if group is None else (group,)
+        new = new_items(self._store, (value,), (priority,), in_group, delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
         yield from log_items(self._store, tr, items)
         return items[0] if items else None

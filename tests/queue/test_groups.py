@@ -15,6 +15,7 @@ from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 
 
 @pytest.fixture(params=["priority", "fifo"])
@@ -325,7 +326,15 @@ def test_pops_and_claims_follow_the_model(db: Any, name: str, seed: int) -> None
     assert admin.check(db, jobs).problems == ()
 
 
-@pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 9, 9), (1000, 9, 9)])
+def writes(counted: CountingDatabase, jobs: Any) -> int:
+    """Return the number of mutations, without the notes of history, which come once in a while."""
+    history, receipts = layout_of(jobs).history, layout_of(jobs).receipts
+    return sum(
+        not key.startswith(history) and not receipts.contains(key) for key in counted.mutations
+    )
+
+
+@pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 9, 8), (1000, 9, 8)])
 def test_a_pop_costs_the_same_with_any_number_of_groups(
     db: Any, name: str, groups: int, reads: int, mutations: int
 ) -> None:
@@ -337,7 +346,7 @@ def test_a_pop_costs_the_same_with_any_number_of_groups(
     jobs.pop(counted)
     counted.clear()
     jobs.pop(counted)
-    assert (counted.reads, len(counted.mutations)) == (reads, mutations)
+    assert (counted.reads, writes(counted, jobs)) == (reads, mutations)
 
 
 def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
@@ -358,8 +367,8 @@ def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
                 claim = jobs.claim(counted)
             else:
                 jobs.ack(counted, claim)
-            costs.append(len(counted.mutations))
-        assert costs == ([4, 3, 4, 4] if group is None else [5, 9, 11, 6])
+            costs.append(writes(counted, jobs))
+        assert costs == ([3, 2, 4, 3] if group is None else [4, 8, 11, 5])
         jobs.clear(counted)
 
 
