@@ -21,7 +21,7 @@ from tests.simulation.durable.clients import Client, Storm
 from tests.simulation.durable.ledger import Ledger
 from tests.simulation.simulated import SKEWS, Simulated
 
-SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "4"))
+SEEDS = int(os.environ.get("FDBQ_DURABLE_SEEDS", "2"))
 
 _ENOUGH = 12
 """How many seeds meet everything that has to happen; with as many, planted bugs are looked for."""
