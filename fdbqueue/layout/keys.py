@@ -30,7 +30,8 @@ _SIZES_OF_INTEGERS = range(1, 9)  # bytes
 _POSITIVE = b"|".join(b"%c.{%d}" % (0x14 + size, size) for size in _SIZES_OF_INTEGERS)
 _NEGATIVE = b"|".join(b"%c.{%d}" % (0x14 - size, size) for size in _SIZES_OF_INTEGERS)
 _COUNT_AND_RANDOM = rb"(?:\x14|" + _POSITIVE + rb")\x01[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
-_GROUP = rb"(\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00)?"
+_TEXT = rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00"
+_GROUP = b"(" + _TEXT + b")?"
 _ITEM_KEY = re.compile(_COUNT_AND_RANDOM, re.DOTALL)
 GROUPED_ITEM_KEY = re.compile(_GROUP + _COUNT_AND_RANDOM, re.DOTALL)
 """The key of an item behind its priority; match 1 is its group as packed, or `None`."""
@@ -49,7 +50,7 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 _OF_GROUP = 3  # the kind of a slot
-GROUPED_KEY = re.compile(rb"\x02[^\x00]*(?:\x00\xff[^\x00]*)*\x00", re.DOTALL)
+_PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
 @functools.lru_cache(4096)
@@ -535,7 +536,7 @@ class Layout:
         >>> Layout.unpack_group_key(b"p", Layout.group_key(b"p", "ada", b"rest"))
         ('ada', b'rest')
         """
-        packed = GROUPED_KEY.match(key, len(index))
+        packed = _PACKED_TEXT.match(key, len(index))
         assert packed is not None
         return fdb_tuple.unpack(packed[0])[0], key[packed.end() :]
 

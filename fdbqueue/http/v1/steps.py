@@ -1,4 +1,4 @@
-"""What jobs do in several runs: their steps, signals for those that wait, and their batches."""
+"""Steps of jobs, signals for those that wait, and batches."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Groups:
     def _turn_of_others(self, tr: ReadTransaction, level: Level, rest: bytes) -> list[Turn]:
         """Return the turn of the items without a group."""
         layout, reads = self._layout, _snapshot(tr)
-        key = layout.group_key(layout.group_passes, None, rest)
+        key = self._pass_key(None, rest)
         stored, taken = reads[key], reads[layout.taken_passes + rest]
         turn = Turn(self._levels.in_group(level, None), key, 0, reads)
         value = stored.value or _IDLE
@@ -260,12 +260,8 @@ class Groups:
 
     def _take(self, tr: Transaction, turn: Turn, n: int, is_claim: bool) -> None:
         """Move the turn of a group from which `n` items were taken."""
-        layout, level, group, rest = (
-            self._layout,
-            turn.level,
-            turn.level.group,
-            self._rest(turn.level),
-        )
+        layout, level, group = self._layout, turn.level, turn.level.group
+        rest = self._rest(level)
         following = turn.row(n)
         tr.add_read_conflict_key(turn.key)
         end = level.end if following is None else following.key + b"\x00"
@@ -277,7 +273,7 @@ class Groups:
             tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
             return
         tr.clear(turn.key)
-        tr[layout.group_key(layout.group_passes, group, rest)] = encode_count(pass_)
+        tr[self._pass_key(group, rest)] = encode_count(pass_)
         if following is None:
             self._become_idle(tr, level, pass_)
         is_full, limit = False, turn.settings.concurrency
@@ -295,7 +291,7 @@ class Groups:
         layout, group, rest = self._layout, level.group or "", self._rest(level)
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
-        pass_ = decode_count(tr[layout.group_key(layout.group_passes, group, rest)].value)
+        pass_ = decode_count(tr[self._pass_key(group, rest)].value)
         tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
         self._become_idle(tr, level, pass_)
 
@@ -309,7 +305,7 @@ class Groups:
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
-            key = layout.group_key(layout.group_passes, idle, rest)
+            key = self._pass_key(idle, rest)
             tr.add_read_conflict_key(key)  # it may just have items again
             tr.clear(key)
             tr.clear(row.key)
@@ -323,7 +319,7 @@ class Groups:
         if tr[member].present():
             return
         tr[member] = b""
-        key = layout.group_key(layout.group_passes, group, rest)
+        key = self._pass_key(group, rest)
         # Start all reads before waiting for the first.
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
         held = tr[self._held(group)]
@@ -367,15 +363,18 @@ class Groups:
             if tr[layout.group_key(layout.group_members, group, rest)].present():
                 taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
                 pass_ = max(before, taken)
-                tr[layout.group_key(layout.group_passes, group, rest)] = encode_count(pass_)
+                tr[self._pass_key(group, rest)] = encode_count(pass_)
                 tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
         tr.clear(self._held(group))
 
     def _passes(self, tr: Transaction, group: str) -> list[tuple[bytes, int]]:
         """Return the priorities in which a group has, or had, items, and its passes."""
-        prefix = self._layout.group_key(self._layout.group_passes, group)
+        prefix = self._pass_key(group)
         rows = tr.get_range(prefix, prefix + b"\xff")
         return [(row.key[len(prefix) :], decode_count(row.value)) for row in rows]
+
+    def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
+        return self._layout.group_key(self._layout.group_passes, group, rest)
 
     def _held(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.held_groups, group)
@@ -389,7 +388,7 @@ class Groups:
         member = layout.group_key(layout.group_members, group, rest)
         if reads[self._held(group)].present():
             return [member]
-        pass_ = decode_count(reads[layout.group_key(layout.group_passes, group, rest)].value)
+        pass_ = decode_count(reads[self._pass_key(group, rest)].value)
         return [member, layout.turn_key(layout.turns, rest, pass_, group)]
 
     # Settings

@@ -1,4 +1,4 @@
-"""What views show of the groups of a queue."""
+"""The groups of a queue, as views show them."""
 
 from __future__ import annotations
 
