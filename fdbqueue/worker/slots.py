@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from fdbqueue.queue.base import Stop
 
@@ -101,9 +102,11 @@ class Share:
         if self._sleep is not None:
             self._sleep.set()
 
-    def freed(self) -> None:
-        """Tell the workers that a job has ended."""
+    @contextmanager
+    def freeing(self) -> Iterator[None]:
+        """Let go of a job, so that the workers learn of its end and of a free slot at once."""
         with self._slots.changed:
+            yield
             if self._slots.drain:  # it may have pushed jobs to any queue
                 self._slots.rouse()
             self._slots.changed.notify_all()
@@ -146,6 +149,7 @@ class Share:
             if slots.by_weight:
                 n = int(n * self._weight / sum(each._weight for each in slots.wanting))
             slots.turn = self
+            self.wants = False  # unless a job ends meanwhile: what it pushed may not be seen
         try:
             claimed = claim(max(1, min(n, self.room)))
         finally:
@@ -154,8 +158,7 @@ class Share:
                 if claimed:
                     slots.time = self.passed
                     self.passed += claimed / self._weight
-                else:
-                    self.wants = False
+                    self.wants = True
                 # A quick job that took the last slot may have ended already.
                 was_full = claimed >= free or slots.held >= slots.n
                 if was_full and not slots.by_weight:

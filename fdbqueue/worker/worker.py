@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -604,11 +604,10 @@ class Worker:
 
     def _let_go(self, job: HeldJob) -> None:
         """Hold a job no longer. The caller has the lock."""
-        self._held.pop(job, None)
+        with nullcontext() if self._share is None else self._share.freeing():
+            self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
-        if self._share is not None:
-            self._share.freed()
 
 
 def held_jobs(worker: Worker) -> int:

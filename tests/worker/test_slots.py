@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +15,10 @@ from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
 from fdbqueue.coordination import steps
 from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.queue.base import Stop
+from fdbqueue.worker import slots
 from fdbqueue.worker.processes.group import run_together
+from fdbqueue.worker.slots import Share, Slots
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -243,6 +247,42 @@ def test_it_is_drained_once_no_queue_has_jobs(db: Any, name: str) -> None:
     workers = [Worker(db, queue, partial(work, n), concurrency=2) for n, queue in enumerate(queues)]
     queues[2].push(db, 20)
     assert run_together(workers, concurrency=2, drain=True) == WorkerReport(done=21)
+
+
+def test_what_a_job_pushed_is_seen_with_its_end(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a worker takes to let go of a job, the others do not end meanwhile."""
+    monkeypatch.setattr(slots, "_LOOK", 0.001)
+    queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
+
+    class Slow(dict[Any, None]):
+        def pop(self, *arguments: Any) -> Any:
+            super().pop(*arguments)
+            time.sleep(20 * slots._LOOK)
+
+    def push(item: Any) -> None:
+        queues[0].push(db, "next")
+
+    workers = [Worker(db, queues[0], print), Worker(db, queues[1], push)]
+    for worker in workers:
+        worker._held = Slow()
+    queues[1].push(db, "first")
+    assert run_together(workers, concurrency=2, drain=True) == WorkerReport(done=2)
+
+
+def test_a_look_that_began_before_a_job_ended_is_not_the_last_one() -> None:
+    shared = Slots(2, drain=True)
+    ends, looks = (Share(shared, held=lambda: 0, most=2) for _ in range(2))
+    ends.is_away = True
+
+    def find_nothing(n: int) -> int:
+        with ends.freeing():  # the end of a job that has pushed others since the look
+            pass
+        return 0
+
+    assert looks.feed(Stop(), find_nothing, sleep=pytest.fail)
+    assert not looks.feed(Stop(), lambda n: 0, sleep=pytest.fail)
 
 
 def test_a_queue_that_cannot_be_read_does_not_hold_up_others(
