@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 import click
+from click.types import FuncParamType
 
+from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.types import Database
 
@@ -52,7 +54,7 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     after: str | None = None
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
-            echo(json_line(dataclasses.asdict(each)) if as_json else _line(each))
+            echo(json_line(_fields(each)) if as_json else _line(each))
         after = page[-1].name
 
 
@@ -63,16 +65,35 @@ def _queue(db: Database, name: str) -> Any:
     return found
 
 
+def _fields(info: GroupInfo) -> dict[str, Any]:
+    until = info.held_until and info.held_until.isoformat(timespec="milliseconds")
+    return {**dataclasses.asdict(info), "held_until": until}
+
+
 def _line(info: GroupInfo) -> str:
     of = "" if info.concurrency is None else f" of {info.concurrency}"
     shown = [printable(info.name), f"{info.ready} ready", f"{info.claimed}{of} claimed"]
+    if info.rate is not None:
+        shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
     if info.weight != 1:
         shown.append(f"weight {info.weight:g}")
     if info.held_by == "paused":
         shown.append("paused")
+    elif info.held_until is not None:
+        shown.append(f"held back by its rate until {info.held_until.isoformat(timespec='seconds')}")
+    elif info.held_by == "retry":
+        shown.append("waits for the next attempt of a failed item")
     elif info.held_by is not None:
-        shown.append("held back by its concurrency")
+        shown.append(f"held back by its {info.held_by}")
     return "  ".join(shown)
+
+
+def _rate(text: str) -> tuple[int, str]:
+    """Return the number and the time of a rate."""
+    number, _, time = text.partition("/")
+    if not (number.isdecimal() and time):
+        raise click.BadParameter(f"{text!r} is not a number and a time, such as 100/1m")
+    return int(number), time
 
 
 @group.command("set")
@@ -80,6 +101,14 @@ def _line(info: GroupInfo) -> str:
 @click.argument("name", metavar="GROUP", required=False)
 @click.option("--weight", type=float, help="Share of what is taken, in proportion to others.")
 @click.option("--concurrency", type=int, help="Maximum number of its items claimed at a time.")
+@click.option(
+    "--rate", metavar="N/DURATION", type=FuncParamType(_rate), help="Most items started in a time."
+)
+@click.option(
+    "--in-order/--not-in-order",
+    default=None,
+    help="With a concurrency of 1: whether a failed item is tried again before later ones.",
+)
 @click.option("--reset", is_flag=True, help="First forget all that was set.")
 @command_options()
 def set_(
@@ -88,24 +117,23 @@ def set_(
     name: str | None,
     weight: float | None,
     concurrency: int | None,
+    rate: tuple[int, str] | None,
+    in_order: bool | None,
     reset: bool,
     as_json: bool,
 ) -> None:
-    """Set the weight and the concurrency of GROUP, or without GROUP those of all groups of QUEUE.
+    """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
 
     \b
     Example:
       fdbq group set jobs ada --weight 2
-      fdbq group set jobs --concurrency 10
+      fdbq group set jobs --concurrency 10 --rate 100/1m
     """
-    changes: dict[str, Any] = {"weight": None, "concurrency": None} if reset else {}
-    changes |= {
-        setting: value
-        for setting, value in (("weight", weight), ("concurrency", concurrency))
-        if value is not None
-    }
+    given = {"weight": weight, "concurrency": concurrency, "rate": rate, "in_order": in_order}
+    changes: dict[str, Any] = dict.fromkeys(given) if reset else {}
+    changes |= {setting: value for setting, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("give --weight, --concurrency or --reset")
+        raise click.UsageError("give --weight, --concurrency, --rate, --in-order or --reset")
     with usage_errors():
         _queue(db, queue).set_group(db, name, **changes)
 

@@ -97,6 +97,7 @@ _count_option = click.option(
     help="Integer, or a JSON list for a tuple; the lowest is popped first.",
 )
 @click.option("--group", metavar="GROUP", help="Group, which shares what is taken with others.")
+@click.option("--cost", type=float, default=1, help="What it counts for in the share of its group.")
 @push_options("item", "such as 2030-01-31T08:00+01:00")
 @command_options(creates=True)
 def push(

@@ -17,6 +17,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
+from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.options import StoredOptions
@@ -247,7 +248,8 @@ class _Claiming:
         options = claims.options.read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
         while True:
-            skipped = _skip(request.n, request.within)
+            # To skip items is to pass over keys, perhaps some that cannot be read.
+            skipped = 0 if started_in(tr) else _skip(request.n, request.within)
             first = self.first or claims.begin_first(tr, request.n, skipped)
             taken = self._take(tr, version, request.n, options, first, mark)
             if taken is not None:

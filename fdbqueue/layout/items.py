@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
@@ -50,6 +50,10 @@ class Level(NamedTuple):
     group: str | None = None
 
 
+Rate: TypeAlias = tuple[int, int]
+"""The most items that may be started in a time, and that time in milliseconds."""
+
+
 class GroupSettings(NamedTuple):
     """What was set for a group, or for all of a queue. `None` is what was set for all, or nothing.
 
@@ -57,11 +61,16 @@ class GroupSettings(NamedTuple):
         weight: Its share of what is taken, in proportion to those of other groups.
         concurrency: The most of its items that may be claimed at a time.
         paused: Whether none of its items are handed out.
+        rate: The most of its items that may be started in a time, and that time.
+        in_order: Whether a failed item is tried again before those behind it, if one may be
+            claimed at a time.
     """
 
     weight: float | None = None
     concurrency: int | None = None
     paused: bool = False
+    rate: Rate | None = None
+    in_order: bool | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
         """Return these settings of a group, given those for all groups."""
@@ -69,15 +78,22 @@ class GroupSettings(NamedTuple):
             default.weight if self.weight is None else self.weight,
             default.concurrency if self.concurrency is None else self.concurrency,
             self.paused,
+            default.rate if self.rate is None else self.rate,
+            default.in_order if self.in_order is None else self.in_order,
         )
 
     @property
-    def step(self) -> int:
-        """What an item adds to the pass of its group."""
-        return max(1, round(_PASS_OF_ONE / (self.weight or 1)))
+    def is_sequence(self) -> bool:
+        """Whether a failed item is tried again before those behind it."""
+        return self.concurrency == 1 and self.in_order is not False
+
+    def step(self, cost: float) -> int:
+        """Return what an item of this cost adds to the pass of its group."""
+        return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 
-_PASS_OF_ONE = 1 << 20  # what an item adds to the pass of a group with the weight 1
+_FIRST_SETTINGS = 3  # those that most groups have
+_PASS_OF_ONE = 1 << 20  # what an item of cost 1 adds to the pass of a group of weight 1
 
 
 def encode_group_settings(settings: GroupSettings) -> bytes:
@@ -86,13 +102,30 @@ def encode_group_settings(settings: GroupSettings) -> bytes:
     >>> decode_group_settings(encode_group_settings(GroupSettings(2.5, 3))).concurrency
     3
     """
-    packed: bytes = fdb_tuple.pack(settings)
+    has_more = settings.rate is not None or settings.in_order is not None
+    packed: bytes = fdb_tuple.pack(settings if has_more else settings[:_FIRST_SETTINGS])
     return packed
 
 
 def decode_group_settings(value: bytes | None) -> GroupSettings:
     """Return stored settings of a group; the defaults for `None`."""
     return GroupSettings() if value is None else GroupSettings(*fdb_tuple.unpack(value))
+
+
+def encode_start(time: int, n: int) -> bytes:
+    """Return the stored form of the start of `n` items at a time in milliseconds since 1970.
+
+    >>> decode_start(encode_start(1000, 3))
+    (1000, 3)
+    """
+    packed: bytes = fdb_tuple.pack((time, n))
+    return packed
+
+
+def decode_start(value: bytes) -> tuple[int, int]:
+    """Return the time and the number of started items."""
+    time, n = fdb_tuple.unpack(value)
+    return time, n
 
 
 class StoredItem:

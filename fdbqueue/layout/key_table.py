@@ -308,9 +308,24 @@ class Space(IntEnum):
             "pop or claim of its last one",
         ),
         ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),
-        ("(37, 5, group or null)", "(weight, concurrency, paused) of one or all", "set_group"),
-        ("(37, 6, group)", "empty: the group is held back, and has no turns", "claim, set_group"),
+        (
+            "(37, 5, group or null)",
+            "(weight, concurrency, paused, rate, is in order) of one or all",
+            "set_group",
+        ),
+        (
+            "(37, 6, group)",
+            "the group is held back, and has no turns: when it may go on, if its rate holds it",
+            "claim, pop, set_group",
+        ),
         ("(37, 7, group)", "number of its ready items; no key at zero", "push, pop, claim"),
+        ("(37, 8, group, versionstamp)", "(time, number) of items that were started", "claim, pop"),
+        ("(37, 9, group)", "number of these items, in a group with a rate", "claim, pop"),
+        (
+            "(37, 10, group)",
+            "ref of the failed item for whose next attempt a sequence waits",
+            "nack",
+        ),
     )
 
 

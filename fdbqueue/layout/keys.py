@@ -49,6 +49,10 @@ FIRST_COUNT = b"\x14"
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
+_OF_NOTHING = fdb_tuple.pack((None,))
+_NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a schedule
+_VERSIONSTAMP = b"\x33"  # before a versionstamp in a tuple
+_STAMP = 12  # bytes of a versionstamp with the number of the transaction
 _OF_GROUP = 3  # the kind of a slot
 _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
@@ -182,6 +186,9 @@ class Layout:
     group_settings = _Prefix(Space.GROUPS, 5)
     held_groups = _Prefix(Space.GROUPS, 6)
     group_counts = _Prefix(Space.GROUPS, 7)
+    starts = _Prefix(Space.GROUPS, 8)
+    start_counts = _Prefix(Space.GROUPS, 9)
+    awaited_retries = _Prefix(Space.GROUPS, 10)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -236,7 +243,7 @@ class Layout:
             *(self.signals, self.signal_waits),
             *(self.batches, self.batch_counts),
             *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
-            self.group_counts,
+            *(self.group_counts, self.awaited_retries),
         )
 
     # Items
@@ -464,16 +471,42 @@ class Layout:
 
     @staticmethod
     def unpack_schedule_reference(reference: bytes) -> str | None:
-        """Return the name of the schedule of a timer; `None` for the position of an item.
+        """Return the name of the schedule of a timer; `None` for that of anything else.
 
         >>> Layout.unpack_schedule_reference(Layout.schedule_reference("nightly"))
         'nightly'
         """
-        # No position begins with null: neither a priority nor an index can be null.
-        if not reference.startswith(b"\x00"):
+        if not reference.startswith(_NAMED):
             return None
         name: str = fdb_tuple.unpack(reference)[1]
         return name
+
+    @staticmethod
+    def group_reference(group: str) -> bytes:
+        """Return what the timer of a group that is held back has instead of a position."""
+        return fdb_tuple.pack((None, None, group))
+
+    @staticmethod
+    def unpack_group_reference(reference: bytes) -> str | None:
+        """Return the group of a timer; `None` for that of anything else.
+
+        >>> Layout.unpack_group_reference(Layout.group_reference("ada"))
+        'ada'
+        """
+        if not reference.startswith(_OF_NOTHING + _OF_NOTHING):
+            return None
+        group: str = fdb_tuple.unpack(reference)[2]
+        return group
+
+    @staticmethod
+    def is_position(reference: bytes) -> bool:
+        """Return whether the timer with this reference is that of an item.
+
+        >>> Layout.is_position(Layout.group_reference("ada"))
+        False
+        """
+        # No position begins with null: neither a priority nor an index can be null.
+        return not reference.startswith(_OF_NOTHING)
 
     def due_timers(self, version: int, now: int) -> list[tuple[bytes, bytes]]:
         """Return the ranges of the timers that are over: of leases, of delays, and of expiries.
@@ -556,6 +589,21 @@ class Layout:
         number, group = fdb_tuple.unpack(key[len(index) + len(rest) :])
         return number, group
 
+    def start_key(self, group: str, number: int) -> bytes:
+        """Return the key of a start of items of a group, for a versionstamp.
+
+        `number` tells it from others of the transaction.
+        """
+        # As `pack_with_versionstamp` of the tuple layer, which works only with a client library.
+        prefix = self.group_key(self.starts, group) + _VERSIONSTAMP
+        stamp = b"%b%b" % (bytes(_STAMP - 2), number.to_bytes(2, "big"))
+        return b"%b%b%b" % (prefix, stamp, len(prefix).to_bytes(4, "little"))
+
+    @staticmethod
+    def unpack_start_version(key: bytes) -> int:
+        """Return the version at which items were started."""
+        return int.from_bytes(key[-_STAMP : -_STAMP + 8], "big")
+
     # Items staged for the pops of other processes
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
@@ -582,7 +630,7 @@ class Layout:
         prefixes = (
             *self.of_items,
             self.schedules,
-            self.group_settings,
+            *(self.group_settings, self.starts, self.start_counts),
             self.totals,
             self.receipts.key(),
             self.imports,

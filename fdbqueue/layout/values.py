@@ -87,6 +87,7 @@ class Header(NamedTuple):
         waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
         batch: The batches in which it counts when it ends, as `Membership`; empty for none.
         awaits: Whether it waits, or has waited, for a batch to end, whose id is its first position.
+        cost: What it adds to the pass of its group, as a multiple of what most items add.
     """
 
     attempts: int = 0
@@ -104,6 +105,7 @@ class Header(NamedTuple):
     waits: bytes = b""
     batch: bytes = b""
     awaits: bool = False
+    cost: float = 1
 
     @property
     def unique_key(self) -> str | None:
@@ -130,6 +132,7 @@ class Header(NamedTuple):
 NO_HEADER = Header()
 _WITH_KEY = 8  # elements of a header up to the end of the period of its key
 _WITH_SCHEDULE = 11  # elements of a header up to what it says of its schedule
+_WITH_STEPS = 15  # elements of a header up to what it says of its steps and batches
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -157,6 +160,8 @@ def with_header(header: Header, value: bytes) -> bytes:
     if header.schedule:
         size = _WITH_SCHEDULE
     if header.steps or header.batch or header.awaits:
+        size = _WITH_STEPS
+    if header.cost != 1:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 

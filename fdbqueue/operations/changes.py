@@ -58,7 +58,7 @@ class Changes:
         if found.state == "ready":
             items.take(tr, now, found.item, end)
         elif found.state == "delayed":
-            items.undelay(tr, position, found.due)
+            items.undelay(tr, now, position, found.due)
             items.end(tr, now, found.item, end)
         elif found.state == "dead":
             items.unpark(tr, layout.dead, position)
@@ -70,9 +70,9 @@ class Changes:
 
     def run_now(self, tr: Transaction, now: int, delayed: LocatedItem) -> bool:
         """Make a delayed item ready; return true, because it existed."""
-        self._items.undelay(tr, self._layout.position(delayed.key), delayed.due)
         header = delayed.item.header._replace(since=now)
         self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
+        self._items.undelay(tr, now, self._layout.position(delayed.key), delayed.due)
         self._items.count_returned(tr, now, 1, delayed=-1)
         return True
 

@@ -199,6 +199,9 @@ class Failures:
         n, died = len(failed), len(failed) - len(returned)
         counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
         self._items.requeue(tr, now, returned, **counts)
+        for each in returned:
+            if each.due is not None:
+                self._items.groups.note_failed(tr, now, each.position)
         return expired
 
     def retry(

@@ -261,10 +261,11 @@ class Items:
         tr[layout.timer_key(layout.dues, due, position)] = expiry
         tr[layout.scheduled] = b""
 
-    def undelay(self, tr: Transaction, position: bytes, due: int) -> None:
+    def undelay(self, tr: Transaction, now: int, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""
         self.unpark(tr, self.layout.delayed, position)
         tr.clear(self.layout.timer_key(self.layout.dues, due, position))
+        self.groups.note_available(tr, now, position)
 
     @staticmethod
     def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
@@ -543,7 +544,7 @@ class Items:
             self._count_taken(tr, now, level, len(in_level), "popped")
         for item in items:
             if item.turn is not None or item.level.group is not None:
-                self.groups.note_gone(tr, items, are_claimed=False)
+                self.groups.note_gone(tr, now, items, are_claimed=False)
                 break
         self.history.note_taken(tr, now, items)
 
@@ -565,7 +566,7 @@ class Items:
             self._count_taken(tr, now, level, len(list(group)), taken)
         for item in items:
             if item.turn is not None or item.level.group is not None:
-                self.groups.note_gone(tr, items, taken == "claimed")
+                self.groups.note_gone(tr, now, items, taken == "claimed")
                 break
         if taken is not None:
             self.history.note_taken(tr, now, items)

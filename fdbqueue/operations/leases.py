@@ -225,7 +225,7 @@ class Leases:
                 claimed = ClaimedItem(request.token, end, delivery_count, (), stored.value)
                 self._fail(tr, now, FailedItem(position, claimed, due, client, ""), error)
                 if stored.level.group is not None:
-                    self._slots.free(tr, (layout.slot_of_group(stored.level.group),))
+                    self._slots.free(tr, now, (layout.slot_of_group(stored.level.group),))
                 continue
             slots = tuple(map(_slot_of, limits))
             if stored.level.group is not None:
@@ -276,7 +276,7 @@ class Leases:
         return claimed
 
     def _end(
-        self, tr: Transaction, claim: Claim, reads: _Reads | None = None
+        self, tr: Transaction, now: int, claim: Claim, reads: _Reads | None = None
     ) -> list[tuple[bytes, ClaimedItem]]:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         layout = self._layout
@@ -285,7 +285,7 @@ class Leases:
             self._items.unpark(tr, layout.claims, position)
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
             if item.slots:
-                self._slots.free(tr, item.slots)
+                self._slots.free(tr, now, item.slots)
         return ended
 
     def claimed(self, tr: ReadTransaction, claim: Claim) -> tuple[bytes, ClaimedItem]:
@@ -316,7 +316,7 @@ class Leases:
 
         def ack() -> EndWith:
             options = begun_options and begun_options()
-            return self._finish(tr, now, request, self._end(tr, claim, reads), options)
+            return self._finish(tr, now, request, self._end(tr, now, claim, reads), options)
 
         return ack
 
@@ -374,7 +374,7 @@ class Leases:
         self, tr: Transaction, now: int, claim: Claim
     ) -> list[tuple[bytes, ClaimedItem]]:
         """End a claim; finish its items that were cancelled, and return the others."""
-        ended = self._end(tr, claim)
+        ended = self._end(tr, now, claim)
         cancelled = [each for each in ended if _is_cancelled(each[1])]
         if cancelled:
             options = self._items.options.read(tr.snapshot)
@@ -541,7 +541,7 @@ class Leases:
                 self._store(tr, position, item._replace(lease_end=end), timer.value)
             else:
                 self._items.unpark(tr, layout.claims, position)
-                self._slots.free(tr, item.slots)
+                self._slots.free(tr, now, item.slots)
                 failed.append(FailedItem(position, item, None, lease.client, lease.report.log))
         return self._failures.return_failed(tr, now, failed, LEASE_OVER)
 

@@ -289,7 +289,7 @@ class Slots:
             tr.add_read_conflict_key(self._layout.slots + limit.slot)
         return limit
 
-    def free(self, tr: Transaction, slots: Sequence[bytes]) -> None:
+    def free(self, tr: Transaction, now: int, slots: Sequence[bytes]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         n = 0
         for slot in slots:
@@ -297,7 +297,7 @@ class Slots:
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
             group = self._layout.group_of_slot(slot)
-            n += group is None or self._groups.note_freed(tr, group)
+            n += group is None or self._groups.note_freed(tr, now, group)
         if n:
             tr.add(self._layout.wake_counter, ONE)
             self._waiting.wake(tr, n)

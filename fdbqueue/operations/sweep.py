@@ -142,6 +142,7 @@ class Sweep:
                 self._expire(tr, now, [], self._make_available(tr, now, dues))
                 self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
                 is_behind = self._schedules.tick_all(tr, now, dues)
+                self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
                 # Further on there is nothing to learn about those before.
@@ -181,7 +182,7 @@ class Sweep:
     def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
         """Make the items of these delays available; return the positions of those that expired.
 
-        Timers of schedules may be among them, which have no item.
+        Timers of schedules and groups may be among them, which have no item.
         """
         layout = self._layout
         dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
@@ -194,6 +195,7 @@ class Sweep:
             header, content = header_of(decode_metadata(stored)[1])
             value = with_header(header._replace(since=due_of[position]), content)
             self._items.insert(tr, now, layout.items + position, value)
+            self._items.groups.note_available(tr, now, position)
             if fate_of_delay(header.expires, now) == Fate.LAPSED:
                 expired.append(position)
         if found:

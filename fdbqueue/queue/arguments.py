@@ -193,17 +193,30 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
 
 
-def validate_weight(weight: object) -> float:
-    """Return the weight of a group; raise `ValueError` unless it is from 0.001 to 1,000.
+def validate_share(name: str, number: object) -> float:
+    """Return a weight or a cost; raise `ValueError` unless it is from 0.001 to 1,000.
 
-    >>> validate_weight(2)
+    >>> validate_share("weight", 2)
     2.0
     """
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         pass
-    elif 0.001 <= weight <= 1000:
-        return float(weight)
-    raise ValueError(f"weight is a number from 0.001 to 1,000, not {weight!r}")
+    elif 0.001 <= number <= 1000:
+        return float(number)
+    raise ValueError(f"{name} is a number from 0.001 to 1,000, not {number!r}")
+
+
+def validate_rate(rate: object) -> tuple[int, int]:
+    """Return a rate as a number and milliseconds; raise for anything but a number and a time.
+
+    >>> validate_rate((10, "1m"))
+    (10, 60000)
+    """
+    if not isinstance(rate, (tuple, list)) or len(rate) != 2:
+        raise TypeError(f"rate is a number and a time, such as (10, '1m'), not {rate!r}")
+    number = validate_range("the number of a rate", rate[0], 1, 10_000)
+    seconds = validate_seconds("the time of a rate", rate[1], is_over=True, below=_MAX_LEASE)
+    return number, max(1, round(1000 * seconds))
 
 
 def validate_flag(name: str, flag: object) -> bool:
@@ -402,6 +415,7 @@ def new_headers(
     unique: Iterable[object] | None,
     until: object,
     period: Duration | None,
+    cost: float = 1,
 ) -> list[Header]:
     """Return the header of each of `n` new items.
 
@@ -411,6 +425,7 @@ def new_headers(
         unique: The unique key of each of them, or `None`; or `None` for no keys.
         until: When a key is free again: `"claimed"` or `"ended"`.
         period: For how long a key is not free, instead of `until`.
+        cost: What each of them counts for in the share of its group.
 
     Raises:
         InvalidUniqueKey: A key is not text of 1 to 255 bytes.
@@ -424,6 +439,8 @@ def new_headers(
         ValueError: unique_until needs a key: give unique, too
     """
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
+    if cost != 1:
+        plain = plain._replace(cost=validate_share("cost", cost))
     seconds = validate_scope(unique, until, period)
     if unique is None:
         return [plain] * n
@@ -437,8 +454,7 @@ def new_headers(
     return [
         plain
         if key is None
-        else Header(
-            expires=plain.expires,
+        else plain._replace(
             unique=key if is_held else None,
             key=None if is_ended else key,
             key_ends=ends,

@@ -34,7 +34,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import traceback_text
-from fdbqueue.operations.groups.listing import GroupInfo, list_groups
+from fdbqueue.operations.groups.listing import GroupInfo, HeldBy, list_groups
 from fdbqueue.operations.items import Filter, Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
@@ -93,6 +93,7 @@ __all__ = [
     "BaseQueue",
     "GroupInfo",
     "GroupedQueue",
+    "HeldBy",
     "Stop",
     "change_once",
     "claim_from_text",
@@ -1182,8 +1183,11 @@ class GroupedQueue(BaseQueue[_T]):
             settings: `weight`, a number over 0: of what is taken from a priority, each group that
                 has items there gets a share in proportion to its weight; by default 1.
                 `concurrency`, the most of its items that may be claimed at a time, from 1.
-                `paused`, whether none of its items are handed out. `None` is the default of all
-                groups.
+                `rate`, a number n and a time such as `(10, "1m")`: no more than n of its items are
+                claimed or popped in any time of this length. `in_order`, whether an item that
+                failed is tried again before those behind it, if one may be claimed at a time; by
+                default true. `paused`, whether none of its items are handed out. `None` is the
+                default of all groups.
 
         Raises:
             ValueError: A setting is out of its range.
@@ -1203,7 +1207,7 @@ class GroupedQueue(BaseQueue[_T]):
         store = self._store
 
         def body(tr: Transaction, now: int) -> bool:
-            store.items.groups.set(tr, name, changes)
+            store.items.groups.set(tr, now, name, changes)
             store.options.note_limit(tr)
             return True
 

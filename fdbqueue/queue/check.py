@@ -305,6 +305,13 @@ class _Check:
         for level in self._in_groups:
             entries = self._items.groups.index_entries(self._reads, level)
             self._indexed |= dict.fromkeys(entries, b"")
+        layout = self._layout
+        for row in self._rows(layout.held_groups):
+            if row.value:
+                group = layout.unpack_entry_key(layout.held_groups, row.key)
+                reference = layout.group_reference(group)
+                timer = layout.timer_key(layout.dues, decode_count(row.value), reference)
+                self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""

@@ -194,6 +194,7 @@ class Queue(GroupedQueue[Item[V]]):
         value: V,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -210,6 +211,7 @@ class Queue(GroupedQueue[Item[V]]):
         value: V,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -226,6 +228,7 @@ class Queue(GroupedQueue[Item[V]]):
         value: V,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -244,6 +247,7 @@ class Queue(GroupedQueue[Item[V]]):
             tr: A transaction or a database.
             value: A value that the codec accepts, up to 8,000,000 bytes encoded.
             group: As for `PriorityQueue.push`.
+            cost: As for `PriorityQueue.push`.
             delay: As for `PriorityQueue.push`. After its delay, the item is ahead of the items that
                 were pushed after it.
             at: As for `PriorityQueue.push`.
@@ -268,7 +272,7 @@ class Queue(GroupedQueue[Item[V]]):
         """
         raises = validate_if_full(if_full)
         keys = None if unique is None else (unique,)
-        headers = new_headers(1, ttl, keys, unique_until, unique_for)
+        headers = new_headers(1, ttl, keys, unique_until, unique_for, cost)
         in_group = None if group is None else (group,)
         new = new_items(self._store, (value,), (None,), in_group, delay, at, headers)
         return next(iter((yield from self._store.push(tr, new, False, raises))), None)
@@ -283,6 +287,7 @@ class Queue(GroupedQueue[Item[V]]):
         *,
         group: str | None = None,
         groups: Iterable[str | None] | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -299,6 +304,7 @@ class Queue(GroupedQueue[Item[V]]):
             values: Values that the codec accepts.
             group: As for `push`, for all values.
             groups: As for `PriorityQueue.push_many`.
+            cost: As for `push`, for all values.
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
@@ -317,7 +323,7 @@ class Queue(GroupedQueue[Item[V]]):
         """
         values = list(values)
         raises = validate_if_full(if_full) and not as_many_as_fit
-        headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
+        headers = new_headers(len(values), ttl, unique, unique_until, unique_for, cost)
         in_groups = each_group(len(values), group, groups)
         new = new_items(self._store, values, [None] * len(values), in_groups, delay, at, headers)
         return (yield from self._store.push(tr, new, as_many_as_fit, raises))

@@ -242,6 +242,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         priority: Priority = 0,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -259,6 +260,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         priority: Priority = 0,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -276,6 +278,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         priority: Priority = 0,
         *,
         group: str | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -303,6 +306,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
             group: A text of 1 to 255 bytes, such as the name of a customer. Within a priority, the
                 groups that have items share what is taken by their weights (`set_group`), whatever
                 one of them pushes. Items without a group are one more group.
+            cost: What the item counts for in the share of its group, from 0.001 to 1,000.
             delay: Seconds during which the item is not handed out, by the clocks of clients. Then
                 it is ahead of the items of its priority that were pushed after it.
             at: A `datetime` with a time zone, instead of `delay`. The last one is
@@ -337,7 +341,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         """
         raises = if_full == "raise" or validate_if_full(if_full)
         keys = None if unique is None else (unique,)
-        headers = new_headers(1, ttl, keys, unique_until, unique_for)
+        headers = new_headers(1, ttl, keys, unique_until, unique_for, cost)
         in_group = None if group is None else (group,)
         new = new_items(self._store, (value,), (priority,), in_group, delay, at, headers)
         items: list[Item[V]] = yield from self._store.push(tr, new, False, raises)
@@ -354,6 +358,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         priorities: Iterable[Priority] | None = None,
         group: str | None = None,
         groups: Iterable[str | None] | None = None,
+        cost: float = 1,
         delay: Duration | None = None,
         at: datetime | None = None,
         ttl: Duration | None = None,
@@ -376,6 +381,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
             priorities: One priority for each value, instead of `priority`.
             group: As for `push`, for all values.
             groups: One group, or `None`, for each value, instead of `group`.
+            cost: As for `push`, for all values.
             delay: As for `push`.
             at: As for `push`.
             ttl: As for `push`.
@@ -406,7 +412,7 @@ class PriorityQueue(GroupedQueue[Item[V]]):
         given = [priority] * len(values) if priorities is None else list(priorities)
         if len(given) != len(values):
             raise ValueError(f"there are {len(values)} values and {len(given)} priorities")
-        headers = new_headers(len(values), ttl, unique, unique_until, unique_for)
+        headers = new_headers(len(values), ttl, unique, unique_until, unique_for, cost)
         in_groups = each_group(len(values), group, groups)
         new = new_items(self._store, values, given, in_groups, delay, at, headers)
         raises = validate_if_full(if_full) and not as_many_as_fit

@@ -13,9 +13,10 @@ from fdbqueue.queue.arguments import (
     validate_bound,
     validate_flag,
     validate_range,
-    validate_weight,
+    validate_rate,
+    validate_share,
 )
-from fdbqueue.types import Keep
+from fdbqueue.types import Duration, Keep
 
 
 class Settings(TypedDict, total=False):
@@ -39,6 +40,8 @@ class GroupSettings(TypedDict, total=False):
     weight: float | None
     concurrency: int | None
     paused: bool
+    rate: tuple[int, Duration] | None
+    in_order: bool | None
 
 
 class Limit(NamedTuple):
@@ -146,19 +149,24 @@ def group_settings(settings: Mapping[str, Any], *, is_default: bool) -> dict[str
         ValueError: A value is out of its range.
 
     Example:
-        >>> group_settings({"weight": 2, "paused": True}, is_default=False)
-        {'weight': 2.0, 'paused': True}
+        >>> group_settings({"weight": 2, "rate": (10, "1m")}, is_default=False)
+        {'weight': 2.0, 'rate': (10, 60000)}
     """
     stored: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "weight":
-            stored[name] = None if value is None else validate_weight(value)
+            stored[name] = None if value is None else validate_share("weight", value)
         elif name == "concurrency":
             stored[name] = validate_bound(name, value, MAX_SLOTS)
         elif name == "paused":
             if is_default and value:
                 raise ValueError("paused: give the name of a group; configure pauses the queue")
             stored[name] = validate_flag(name, value)
+        elif name == "rate":
+            stored[name] = None if value is None else validate_rate(value)
+        elif name == "in_order":
+            stored[name] = None if value is None else validate_flag(name, value)
         else:
-            raise TypeError(f"there is no setting {name!r}: weight, concurrency, paused")
+            names = ", ".join(GroupSettings.__annotations__)
+            raise TypeError(f"there is no setting {name!r}: {names}")
     return stored

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import fdbqueue
 from tests.support.shell import Shell, error_of
 
 
@@ -36,20 +37,45 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
         "weight": 5.0,
         "concurrency": 1,
         "paused": False,
+        "rate": None,
+        "in_order": True,
         "held_by": None,
+        "held_until": None,
     }
     item_id = fdbq.output("items", "jobs").split()[0]
     assert json.loads(fdbq.output("show", "jobs", item_id, "--json"))["group"] == "ada"
     assert fdbq.output("check", "jobs").startswith("jobs: ")
 
 
+def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) -> None:
+    for group in ("ada", "ada", "bob", "bob"):
+        fdbq.output("push", "jobs", "1", "--group", group, "--cost", "2.5")
+    fdbq.output("group", "set", "jobs", "ada", "--rate", "1/1h30m")
+    fdbq.output("group", "set", "jobs", "bob", "--concurrency", "1")
+    assert fdbq.output("pop", "jobs", "-n", "1") == "1\n"
+    with fdbqueue.open(f"embedded:{tmp_path / 'db'}") as db:
+        jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        claim = jobs.claim(db)
+        assert claim is not None
+        jobs.nack(db, claim, delay="1h")
+    ada, bob = fdbq.output("group", "ls", "jobs").splitlines()
+    assert ada.startswith("ada  1 ready  0 claimed  1 in 1h30m  held back by its rate until 20")
+    assert bob == "bob  1 ready  0 of 1 claimed  waits for the next attempt of a failed item"
+    shown = json.loads(fdbq.output("group", "ls", "jobs", "--json").splitlines()[0])
+    assert (shown["rate"], shown["held_by"], shown["held_until"][:2]) == ([1, 5400], "rate", "20")
+    fdbq.output("group", "set", "jobs", "bob", "--not-in-order")
+    assert "bob  1 ready  0 of 1 claimed" in fdbq.output("group", "ls", "jobs").splitlines()
+
+
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("task", "push", "tasks", "1")
     for arguments, answer in (
-        (("set", "jobs", "ada"), "give --weight, --concurrency or --reset"),
+        (("set", "jobs", "ada"), "give --weight, --concurrency, --rate, --in-order or --reset"),
         (("set", "jobs", "ada", "--weight", "0"), "weight is a number from 0.001 to 1,000"),
         (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
+        (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),
+        (("set", "jobs", "ada", "--rate", "5/soon"), "the time of a rate is a number of seconds"),
         (("pause", "jobs", ""), "a group is text of 1 to 255 bytes"),
         (("ls", "tasks"), "'tasks' is a task queue and does not support group"),
     ):

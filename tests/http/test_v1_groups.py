@@ -15,9 +15,9 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
     path = f"/v1/queues/{name}"
     for group in ("ada/1", "bob"):
         assert client.post(f"{path}/push", json={"item": 1, "group": group}).status_code == 201
-    batch = {"items": [{"item": 2, "group": "ada/1"}, {"item": 3}]}
+    batch = {"items": [{"item": 2, "group": "ada/1", "cost": 2}, {"item": 3}]}
     assert client.post(f"{path}/batch", json=batch).status_code == 201
-    change = {"weight": 2, "concurrency": 1, "paused": True}
+    change = {"weight": 2, "concurrency": 1, "paused": True, "rate": [3, 60]}
     assert client.patch(f"{path}/groups/ada%2F1", json=change).status_code == 204
     assert client.patch(f"{path}/groups", json={"concurrency": 7}).status_code == 204
     shown = jobs.get("/groups")
@@ -30,7 +30,10 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "weight": 2,
                 "concurrency": 1,
                 "paused": True,
+                "rate": [3, 60],
+                "in_order": True,
                 "held_by": "paused",
+                "held_until": None,
             },
             {
                 "name": "bob",
@@ -39,7 +42,10 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "weight": 1,
                 "concurrency": 7,
                 "paused": False,
+                "rate": None,
+                "in_order": False,
                 "held_by": None,
+                "held_until": None,
             },
         ],
         "next": None,
@@ -60,6 +66,8 @@ def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> No
     for answer in (
         client.patch(f"{path}/ada", json={"weight": 0}),
         client.patch(f"{path}/ada", json={"concurrency": 0}),
+        client.patch(f"{path}/ada", json={"rate": [0, 1]}),
+        client.post(f"/v1/queues/{name}/push", json={"item": 1, "cost": 0}),
         client.patch(f"{path}/{'x' * 256}", json={"weight": 2}),
         client.patch(path, json={"paused": True}),
         client.get(f"/v1/queues/{name}tasks/groups"),

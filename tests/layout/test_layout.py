@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.database import clock
 from fdbqueue.errors import LayoutVersionMismatch
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
@@ -247,12 +248,45 @@ def test_golden_bytes_of_groups(db: Any, space: Subspace, fixed_random: None) ->
         b"\x15\x25\x15\x02" + g + priority: passes[0].to_bytes(8, "little"),
         b"\x15\x25\x15\x02" + idle + priority: passes[1].to_bytes(8, "little"),
         b"\x15\x25\x15\x03" + priority + fdb_tuple.pack((passes[1],)) + idle: b"",
-        b"\x15\x25\x15\x04" + priority: bytes(8),
+        b"\x15\x25\x15\x04" + priority: passes[1].to_bytes(8, "little"),
         b"\x15\x25\x15\x05\x00": fdb_tuple.pack((4.0, None, False)),
         b"\x15\x25\x15\x05" + g: fdb_tuple.pack((2.0, 1, False)),
         b"\x15\x25\x15\x06" + g: b"",
         b"\x15\x25\x15\x07" + g: b"\x01" + bytes(7),
     }
+
+
+def test_golden_bytes_of_rates_and_sequences(
+    db: Any, space: Subspace, fixed_random: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "time_ns", lambda: 1_000_000 * 10**6)
+    queue = PriorityQueue(space, codec="bytes")
+    queue.set_group(db, "g", rate=(1, 60), in_order=False)
+    queue.set_group(db, "s", concurrency=1)
+    for group in ("g", "s"):
+        queue.push_many(db, [b"x", b"y"], 5, group=group, cost=2)
+    claim = queue.claim(db, n=2, within=1)
+    assert claim is not None
+    queue.nack(db, list(claim)[1], delay=60)
+    g, s, priority = b"\x02g\x00", b"\x02s\x00", b"\x15\x05"
+    stored = rows(db, space)
+    (start,) = (key for key in stored if key.startswith(b"\x15\x25\x15\x08"))
+    assert start[:-12] == b"\x15\x25\x15\x08" + g + b"\x33"
+    due = 1_060_000
+    assert {key: stored[key] for key in stored if key[2:4] >= b"\x15\x05" and key[1] == 37} == {
+        b"\x15\x25\x15\x05" + g: fdb_tuple.pack((None, None, False, (1, 60_000), False)),
+        b"\x15\x25\x15\x05" + s: fdb_tuple.pack((None, 1, False)),
+        b"\x15\x25\x15\x06" + g: due.to_bytes(8, "little"),
+        b"\x15\x25\x15\x06" + s: b"",
+        b"\x15\x25\x15\x07" + g: b"\x01" + bytes(7),
+        b"\x15\x25\x15\x07" + s: b"\x01" + bytes(7),
+        start: fdb_tuple.pack((1_000_000, 1)),
+        b"\x15\x25\x15\x09" + g: b"\x01" + bytes(7),
+        b"\x15\x25\x15\x0a" + s: next(
+            key[2:] for key in stored if key.startswith(b"\x15\x12" + priority)
+        ),
+    }
+    assert stored[b"\x15\x13" + fdb_tuple.pack((due, None, None, "g"))] == b""
 
 
 def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -> None:

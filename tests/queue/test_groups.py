@@ -228,6 +228,13 @@ class Model:
     def is_held(self, group: str | None) -> bool:
         return group in self.held
 
+    def has_turn(self, priority: Any) -> bool:
+        """Return whether anybody has a turn in a priority."""
+        return not self.plain_is_idle.get(priority, True) or any(
+            rows and group is not None and not self.is_held(group)
+            for group, rows in self.items[priority].items()
+        )
+
     def settle(self, group: str | None) -> None:
         """Hold a group back, or give it its turns again, behind those that went on meanwhile."""
         if group is None or self.may_take(group) != self.is_held(group):
@@ -267,9 +274,13 @@ class Model:
                 value = items.pop(0)
                 if group is not None or has_groups:
                     self.taken[priority] = max(self.taken[priority], passes[group])
-                    self.passes[priority, group] = passes[group] + self.own(group).step
+                    self.passes[priority, group] = passes[group] + self.own(group).step(1)
                     if group is None:
                         self.plain_is_idle[priority] = not items
+                    elif not items and not self.has_turn(priority):
+                        self.taken[priority] = max(
+                            self.taken[priority], self.passes[priority, group]
+                        )
                 return value, priority, group
         return None
 

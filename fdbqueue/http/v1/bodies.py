@@ -21,6 +21,7 @@ from pydantic import (
 
 from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
 from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
+from fdbqueue.queue.base import HeldBy
 from fdbqueue.queue.batches import BatchKind
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.queue.steps import StepKind, StepState
@@ -112,7 +113,12 @@ class Push(_Request):
         None, description="Seconds for which the key is not free, instead of `unique_until`."
     )
     deadline: Time | None = Field(None, description="For a task: when it is due.")
-    cost: float = Field(0, ge=0, description="For a task: the cheapest of equal ones is first.")
+    cost: float | None = Field(
+        None,
+        ge=0,
+        description="What it counts for in the share of its group, by default 1. For a task: the "
+        "cheapest of equal ones is first, by default 0.",
+    )
     agent_name: Text | None = Field(None, description="For a task: the agent that it is for.")
     client_id: Text | None = Field(None, description="For a task: the client that it belongs to.")
 
@@ -727,6 +733,18 @@ class AllGroupsChanges(_Request):
     concurrency: Slots | None = Field(
         None, description="The most items of a group that may be claimed at a time."
     )
+    rate: tuple[int, PositiveSeconds] | None = Field(
+        None,
+        strict=False,
+        description="The most items of a group that may be claimed or popped in a time, and that "
+        "time in seconds.",
+        examples=[[10, 60]],
+    )
+    in_order: bool | None = Field(
+        None,
+        description="Whether an item that failed is tried again before those behind it, if one may "
+        "be claimed at a time; by default true.",
+    )
 
 
 class GroupChanges(AllGroupsChanges):
@@ -744,8 +762,11 @@ class Group(BaseModel):
     weight: float
     concurrency: int | None
     paused: bool
-    held_by: Literal["paused", "concurrency"] | None = Field(
-        description="What keeps its ready items from being handed out."
+    rate: tuple[int, float] | None = Field(description="Its rate: a number of items, and seconds.")
+    in_order: bool
+    held_by: HeldBy | None = Field(description="What keeps its ready items from being handed out.")
+    held_until: datetime | None = Field(
+        description="When its rate allows more to be started, if that holds it."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue.errors import FdbqueueError, QueueFull
 from fdbqueue.http.v1.bodies import Push
+from fdbqueue.queue.arguments import validate_share
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.queue.steps import JobSteps
@@ -26,9 +27,10 @@ _JSON = frozenset({"json", "task"})
 
 _TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
 _UNIQUE = ("unique_until", "unique_for")
-_SCHEDULE = ("delay", "at", "ttl", "unique", *_UNIQUE)
+_SHARED = ("delay", "at", "ttl", *_UNIQUE)
+_SCHEDULE = (*_SHARED, "unique")
 
-_FIFO_FIELDS = frozenset({"item", "queue", "group", *_SCHEDULE})
+_FIFO_FIELDS = frozenset({"item", "queue", "group", "cost", *_SCHEDULE})
 _PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
 _FIELDS = {
     "priority": _PRIORITY_FIELDS,
@@ -106,6 +108,8 @@ def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
         options["priority"] = exact_priority(queue, body.priority)
     if kind == "task":
         return (), {**options, "payload": body.item}
+    with invalid_values():
+        validate_share("cost", options.get("cost", 1))
     return (body.item,), options
 
 
@@ -140,7 +144,9 @@ def push_all(
     Neighbouring items that a call of the library can push together are pushed by one call.
     """
     ids: list[str] = []
-    for _, group in groupby((push_arguments(queue, body) for body in bodies), _together):
+    shared = (*_SHARED, "cost") if options_of(queue).kind != "task" else _SHARED
+    together = partial(_options, shared)
+    for _, group in groupby((push_arguments(queue, body) for body in bodies), together):
         calls = list(group)
         try:
             stored = _push_group(tr, queue, calls, as_many_as_fit)
@@ -156,10 +162,9 @@ def push_all(
     return ids
 
 
-def _together(call: _Arguments) -> object:
-    """Return a key that items have in common if one call can push them."""
-    options = call[1]
-    return tuple(str(options.get(name)) for name in ("delay", "at", "ttl", *_UNIQUE))
+def _options(names: Iterable[str], call: _Arguments) -> list[str]:
+    """Return what items have in common if one call can push them."""
+    return [str(call[1].get(name)) for name in names]
 
 
 def _push_group(
@@ -170,7 +175,8 @@ def _push_group(
     push_many = partial(queue.push_many, tr, as_many_as_fit=as_many_as_fit)
     if kind == "task":
         return list(push_many([kwargs for _, kwargs in calls]))
-    shared = {name: options.get(name) for name in ("delay", "at", "ttl", *_UNIQUE)}
+    shared = {name: options.get(name) for name in _SHARED}
+    shared["cost"] = options.get("cost", 1)
     shared["unique"] = [kwargs.get("unique") for _, kwargs in calls]
     shared["groups"] = [kwargs.get("group") for _, kwargs in calls]
     if kind == "priority":

@@ -21,7 +21,9 @@ from fdbqueue.layout.items import (
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import decode_count, encode_count
-from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction
+from fdbqueue.operations.groups.starts import Starts
+from fdbqueue.operations.waking import Waiters
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
 _FIRST_ROWS = 2  # of a group that are read at first: its next item, and whether another follows
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
@@ -35,18 +37,16 @@ class Turn:
     Attributes:
         level: The level of the items.
         key: The key that every change of the turn changes.
-        pass_: The pass of the first item: the turn with the lowest one is the next.
         settings: Those of the group.
-        found: How many items were found.
+        passes: Those of the items that were found, and of the one behind them.
         stale: The turns that were met in vain on the way to this one.
     """
 
     def __init__(self, level: Level, key: bytes, pass_: int, reads: ReadTransaction) -> None:
         self.level = level
         self.key = key
-        self.pass_ = pass_
+        self.passes = [pass_]
         self.settings = GroupSettings()
-        self.found = 0
         self.stale: list[Turn] = []
         self._reads = reads
         self._rows: list[KeyValue] = []
@@ -72,12 +72,18 @@ class Turn:
                 self._begin_read(rows[-1].key + b"\x00", len(self._rows))
         return self._rows[index] if index < len(self._rows) else None
 
+    @property
+    def found(self) -> int:
+        """The number of items that were found."""
+        return len(self.passes) - 1
+
     def find(self) -> StoredItem:
         """Return the next item, which there must be."""
         row = self.row(self.found)
         assert row is not None
-        self.found += 1
-        return StoredItem(row.key, row.value, self.level, self)
+        item = StoredItem(row.key, row.value, self.level, self)
+        self.passes.append(self.passes[-1] + self.settings.step(item.header.cost))
+        return item
 
 
 class Groups:
@@ -91,8 +97,10 @@ class Groups:
     one more group. It has no turn of its own, so that queues without groups pay nothing: its pass
     is compared with the turns once an item of a group is ready.
 
-    A group that has claimed as many items as it may, or that is paused, is *held*: it has no turns,
-    so that nobody meets it. The transaction that frees one of its slots gives them back.
+    A group that may have no more items claimed or started, or that is paused, is *held*: it has no
+    turns, so that nobody meets it. The transaction that frees one of its slots gives them back, and
+    so does a sweep once its rate allows more. A group of which one item may be claimed at a time is
+    a sequence: after a failure, it is held until the failed item is available again.
 
     A push to a group that has ready items reads one key, which only the first and the last of them
     change. So it conflicts with a push of the first one and with a pop or claim of the last one.
@@ -101,6 +109,7 @@ class Groups:
     def __init__(self, layout: Layout, levels: Levels) -> None:
         self._layout = layout
         self._levels = levels
+        self._starts = Starts(layout)
 
     def _rest(self, level: Level) -> bytes:
         """Return the priority in the keys of groups; null in a FIFO queue."""
@@ -193,9 +202,10 @@ class Groups:
         stored, taken = reads[key], reads[layout.taken_passes + rest]
         turn = Turn(self._levels.in_group(level, None), key, 0, reads)
         value = stored.value or _IDLE
-        turn.pass_ = decode_count(value.removesuffix(_IDLE) or None)
+        pass_ = decode_count(value.removesuffix(_IDLE) or None)
         if value.endswith(_IDLE):
-            turn.pass_ = max(turn.pass_, decode_count(taken.value))
+            pass_ = max(pass_, decode_count(taken.value))
+        turn.passes = [pass_]
         return [turn]
 
     def _merged(
@@ -213,17 +223,17 @@ class Groups:
             group = turn.level.group
             turn.stale = stale
             if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
-                heap.append((turn.pass_, group or "", turn))
+                heap.append((turn.passes[0], group or "", turn))
             elif group is not None:
                 stale.append(turn)
         heapify(heap)
         found: list[StoredItem] = []
         while heap and len(found) < n:
-            pass_, name, turn = heap[0]
+            _, name, turn = heap[0]
             found.append(turn.find())
             may_go_on = room.get(turn, math.inf) > taken[turn.level.group] + turn.found
             if may_go_on and turn.row(turn.found) is not None:
-                heapreplace(heap, (pass_ + turn.settings.step, name, turn))
+                heapreplace(heap, (turn.passes[-1], name, turn))
             else:
                 heappop(heap)
         return found
@@ -235,80 +245,107 @@ class Groups:
         for turn, settings in zip(turns, self._settings(reads, names)):
             turn.settings = settings
         # Start all reads before waiting for the first.
-        running = {
-            turn: reads[self._slot(turn.level.group)]
-            for turn in turns
-            if turn.settings.concurrency is not None and turn.level.group is not None
-        }
-        return {
-            turn: (turn.settings.concurrency or 0) - decode_count(read.value)
-            for turn, read in running.items()
-        }
+        limits: list[tuple[Turn, int, Value]] = []
+        for turn in turns:
+            group, settings = turn.level.group, turn.settings
+            if group is not None and settings.concurrency is not None:
+                limits.append((turn, settings.concurrency, reads[self._slot(group)]))
+            if group is not None and settings.rate is not None:
+                limits.append((turn, settings.rate[0], reads[self._starts.counter(group)]))
+        rooms: dict[Turn, int] = {}
+        for turn, most, read in limits:
+            room = most - decode_count(read.value)
+            rooms[turn] = min(room, rooms.get(turn, room))
+        return rooms
 
     # Taking
 
-    def note_gone(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> None:
+    def note_gone(
+        self, tr: Transaction, now: int, items: list[StoredItem], are_claimed: bool
+    ) -> None:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
         turns = Counter(item.turn for item in items if item.turn is not None)
         for turn, n in turns.items():
-            self._take(tr, turn, n, are_claimed)
+            self._take(tr, now, turn, n, are_claimed)
         for stale in {each for turn in turns for each in turn.stale}:
-            self._settle(tr, stale.level.group or "")
+            self._settle(tr, now, stale.level.group or "")
         removed = {item.level for item in items if item.turn is None and item.level.group}
         for level in sorted(removed):
-            self._note_removed(tr, level)
+            self._note_removed(tr, now, level)
 
-    def _take(self, tr: Transaction, turn: Turn, n: int, is_claim: bool) -> None:
+    def _take(self, tr: Transaction, now: int, turn: Turn, n: int, is_claim: bool) -> None:
         """Move the turn of a group from which `n` items were taken."""
         layout, level, group = self._layout, turn.level, turn.level.group
-        rest = self._rest(level)
+        rest, settings = self._rest(level), turn.settings
         following = turn.row(n)
         tr.add_read_conflict_key(turn.key)
         end = level.end if following is None else following.key + b"\x00"
         tr.add_read_conflict_range(level.begin, end)
-        step = turn.settings.step
-        tr.max(layout.taken_passes + rest, encode_count(turn.pass_ + (n - 1) * step))
-        pass_ = turn.pass_ + n * step
+        tr.max(layout.taken_passes + rest, encode_count(turn.passes[n - 1]))
+        pass_ = turn.passes[n]
         if group is None:
             tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
             return
         tr.clear(turn.key)
         tr[self._pass_key(group, rest)] = encode_count(pass_)
         if following is None:
-            self._become_idle(tr, level, pass_)
-        is_full, limit = False, turn.settings.concurrency
+            self._become_idle(tr, now, level, pass_, settings)
+        is_full, due = False, None
         if is_claim:
-            slot = self._slot(group)
+            slot, limit = self._slot(group), settings.concurrency
             is_full = limit is not None and decode_count(tr[slot].value) + n >= limit
             tr.add(slot, encode_count(n))
-        if is_full:
-            self._hold(tr, group)
+        if settings.rate is not None:
+            room, due = self._starts.room(tr, now, group, settings.rate, n)
+            self._starts.add(tr, now, group, n)
+            due = None if is_full or room > n else due
+        if is_full or due is not None:
+            self._hold(tr, group, due)
         elif following is not None:
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
 
-    def _note_removed(self, tr: Transaction, level: Level) -> None:
+    def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
         """End the turn of a group without ready items; the present ones are those that are left."""
         layout, group, rest = self._layout, level.group or "", self._rest(level)
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
         pass_ = decode_count(tr[self._pass_key(group, rest)].value)
         tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
-        self._become_idle(tr, level, pass_)
+        (settings,) = self._settings(tr.snapshot, [group])
+        self._become_idle(tr, now, level, pass_, settings)
 
-    def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
+    def _become_idle(
+        self, tr: Transaction, now: int, level: Level, pass_: int, settings: GroupSettings
+    ) -> None:
         """Note that a group has no ready items of a priority, and forget some that had none."""
         layout, group, rest = self._layout, level.group or "", self._rest(level)
         tr.clear(layout.group_key(layout.group_members, group, rest))
-        tr[layout.turn_key(layout.idle_groups, rest, pass_, group)] = b""
+        idle_key = layout.turn_key(layout.idle_groups, rest, pass_, group)
+        tr[idle_key] = b"" if settings.rate is None else encode_count(settings.rate[1])
+        # Once nobody has a turn, the shares begin again, for those that have taken most as well.
+        if self._nobody_has_turn(tr, rest):
+            tr.max(layout.taken_passes + rest, encode_count(pass_))
         # A lower pass than the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
+            if row.value and not self._starts.forget(tr, now, idle, decode_count(row.value)):
+                continue
             key = self._pass_key(idle, rest)
             tr.add_read_conflict_key(key)  # it may just have items again
             tr.clear(key)
             tr.clear(row.key)
+
+    def _nobody_has_turn(self, tr: Transaction, rest: bytes) -> bool:
+        """Return whether no group has a turn in a priority, nor have the items without a group."""
+        turns = self._layout.range_of(self._layout.turns + rest)
+        # Start all reads before waiting for the first.
+        rows, others = (
+            tr.snapshot.get_range(*turns, limit=1),
+            tr.snapshot[self._pass_key(None, rest)],
+        )
+        return not [*rows] and (others.value or _IDLE).endswith(_IDLE)
 
     # Returning
 
@@ -333,29 +370,76 @@ class Groups:
 
     # Holding back
 
-    def note_freed(self, tr: Transaction, group: str) -> bool:
-        """Give a group that was held its turns again if a free slot allows it; return if it was."""
+    def note_freed(self, tr: Transaction, now: int, group: str) -> bool:
+        """Give a group that was held its turns again if it may go on; return whether it was."""
         was_held = tr[self._held(group)].present()
         if was_held:
-            self._settle(tr, group)
-        return was_held
+            self._settle(tr, now, group)
+        return was_held and not tr[self._held(group)].present()
 
-    def _settle(self, tr: Transaction, group: str) -> None:
-        """Hold a group that may have no more items claimed; release any other one."""
+    def note_failed(self, tr: Transaction, now: int, position: bytes) -> None:
+        """Hold a sequence until its failed item, which was just delayed, is available again."""
+        group = self._group_at(position)
+        if group is not None and next(iter(self._settings(tr.snapshot, [group]))).is_sequence:
+            tr[self._awaited(group)] = position
+            self._settle(tr, now, group)
+
+    def note_available(self, tr: Transaction, now: int, position: bytes) -> None:
+        """Let a sequence go on that was held until a failed item is not delayed any more."""
+        group = self._group_at(position)
+        if group is not None and tr[self._awaited(group)].value == position:
+            tr.clear(self._awaited(group))
+            self._settle(tr, now, group)
+
+    def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
+        """Let the groups among these timers go on if their rates allow it; return how many do.
+
+        The timers are deleted. Groups that have to wait for longer get new ones.
+        """
+        layout = self._layout
+        references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
+        groups = dict.fromkeys(filter(None, map(layout.unpack_group_reference, references)))
+        return [self.note_freed(tr, now, group) for group in groups].count(True)
+
+    def _settle(self, tr: Transaction, now: int, group: str) -> None:
+        """Hold a group that may have no more items claimed or started; release any other one."""
+        held = tr[self._held(group)].value
         (settings,) = self._settings(tr, [group])
-        limit, running = settings.concurrency, tr[self._slot(group)]
-        is_full = settings.paused or (limit is not None and decode_count(running.value) >= limit)
-        if is_full != tr[self._held(group)].present():
-            if is_full:
-                self._hold(tr, group)
-            else:
-                self._release(tr, group)
+        limit, due = settings.concurrency, None
+        is_full = settings.paused
+        is_full = is_full or (settings.is_sequence and tr[self._awaited(group)].present())
+        is_full = is_full or (
+            limit is not None and decode_count(tr[self._slot(group)].value) >= limit
+        )
+        if not is_full and settings.rate is not None:
+            room, due = self._starts.room(tr, now, group, settings.rate)
+            is_full = room == 0
+        before = decode_count(held) if held else None
+        if before is not None and is_full and due is not None and before > now:
+            return  # it is looked at again in any case
+        if before is not None:
+            tr.clear(self._timer(group, before))
+        if is_full and held is None:
+            self._hold(tr, group, due)
+        elif is_full:
+            self._set_held(tr, group, due)
+        elif held is not None:
+            self._release(tr, group)
 
-    def _hold(self, tr: Transaction, group: str) -> None:
+    def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
+        """Take its turns from a group, until it is due or something is freed."""
         layout = self._layout
         for rest, pass_ in self._passes(tr, group):
             tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
-        tr[self._held(group)] = b""
+        self._set_held(tr, group, due)
+
+    def _set_held(self, tr: Transaction, group: str, due: int | None) -> None:
+        layout = self._layout
+        tr[self._held(group)] = b"" if due is None else encode_count(due)
+        if due is not None:
+            tr[self._timer(group, due)] = b""
+            tr[layout.scheduled] = b""
+            Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
         layout = self._layout
@@ -375,6 +459,16 @@ class Groups:
 
     def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
         return self._layout.group_key(self._layout.group_passes, group, rest)
+
+    def _group_at(self, position: bytes) -> str | None:
+        return self._levels.level_of(self._layout.items + position).group
+
+    def _awaited(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.awaited_retries, group)
+
+    def _timer(self, group: str, due: int) -> bytes:
+        layout = self._layout
+        return layout.timer_key(layout.dues, due, layout.group_reference(group))
 
     def _held(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.held_groups, group)
@@ -407,7 +501,7 @@ class Groups:
             for read in own
         )
 
-    def set(self, tr: Transaction, group: str | None, changes: dict[str, Any]) -> None:
+    def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change the settings of a group, or with `None` those of all that have no own ones."""
         key = self._layout.group_key(self._layout.group_settings, group)
         settings = decode_group_settings(tr[key].value)._replace(**changes)
@@ -416,7 +510,7 @@ class Groups:
         else:
             tr[key] = encode_group_settings(settings)
         if group:
-            self._settle(tr, group)
+            self._settle(tr, now, group)
 
     def begin_again(self, tr: Transaction) -> None:
         """Hold the groups that are paused, in a queue that was cleared."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from fdbqueue.layout.items import decode_group_settings
+from fdbqueue.layout.items import GroupSettings, decode_group_settings
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_count
+from fdbqueue.layout.values import Moment, decode_count, utc_time
 from fdbqueue.types import ReadTransaction
+
+HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
+"""What keeps the ready items of a group from being handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +26,14 @@ class GroupInfo:
         weight: Its share of what is taken from a priority, in proportion to those of other groups.
         concurrency: The most of its items that may be claimed at a time; `None` for no limit.
         paused: Whether it is paused.
-        held_by: What keeps its ready items from being handed out: `"paused"`, or `"concurrency"`
-            if it has as many items claimed as it may; `None` for nothing.
+        rate: The most of its items that may be started in a time, and that time in seconds; `None`
+            for no limit.
+        in_order: Whether a failed item is tried again before those behind it, because one of its
+            items may be claimed at a time.
+        held_by: What keeps its ready items from being handed out: `"paused"`; `"concurrency"` if it
+            has as many items claimed as it may; `"retry"` if a failed item waits for its next
+            attempt; `"rate"` if as many were started as may be; `None` for nothing.
+        held_until: When its rate allows more to be started, if that holds it.
     """
 
     name: str
@@ -33,7 +42,18 @@ class GroupInfo:
     weight: float
     concurrency: int | None
     paused: bool
-    held_by: Literal["paused", "concurrency"] | None
+    rate: tuple[int, float] | None
+    in_order: bool
+    held_by: HeldBy | None
+    held_until: Moment | None
+
+
+def _held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
+    if settings.paused:
+        return "paused"
+    if due:
+        return "rate"
+    return "retry" if claimed < (settings.concurrency or 0) else "concurrency"
 
 
 def list_groups(
@@ -68,18 +88,19 @@ def list_groups(
     found: list[GroupInfo] = []
     for name in names:
         settings = decode_group_settings(own.get(name)).over(default)
-        held_by: Literal["paused", "concurrency"] | None = None
-        if held[name].present():
-            held_by = "paused" if settings.paused else "concurrency"
+        running, due = decode_count(claimed.get(name)), held[name].value
         found.append(
             GroupInfo(
                 name,
                 decode_count(ready.get(name)),
-                decode_count(claimed.get(name)),
+                running,
                 settings.weight or 1.0,
                 settings.concurrency,
                 settings.paused,
-                held_by,
+                settings.rate and (settings.rate[0], settings.rate[1] / 1000),
+                settings.is_sequence,
+                None if due is None else _held_by(settings, running, due),
+                utc_time(decode_count(due)) if due else None,
             )
         )
     return found

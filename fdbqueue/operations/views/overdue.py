@@ -92,7 +92,7 @@ def begin_overdue(
                 overdue.fates[position] = fate
         for row in dues:
             _, position = layout.unpack_timer_key(layout.dues, row.key)
-            if layout.unpack_schedule_reference(position) is None:
+            if layout.is_position(position):
                 overdue.fates[position] = fate_of_delay(decode_expiry(row.value), now)
         for row in expiries:
             _, position = layout.unpack_timer_key(layout.expiries, row.key)

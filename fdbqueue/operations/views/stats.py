@@ -77,7 +77,7 @@ def begin_stats(
     def finish() -> QueueStats:
         found = overdue()
         timers = (layout.unpack_timer_key(layout.dues, row.key) for row in dues)
-        times = (due for due, of in timers if layout.unpack_schedule_reference(of) is None)
+        times = (due for due, of in timers if layout.is_position(of))
         by_priority = counts_by_priority(tr, layout, options, counters, found)
         next_due = next(map(utc_time, times), None)
         return _stats(counters, found, by_priority, oldest(found), next_due)

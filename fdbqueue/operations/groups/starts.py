@@ -1,0 +1,111 @@
+"""The starts of a group within a transaction: how many there were in a time, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fdbqueue.layout.items import Rate, decode_start, encode_start
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.types import Transaction
+
+_MAX_FORGOTTEN = 100  # rows that one transaction forgets
+_FOREIGN = 1 << 62  # milliseconds
+
+
+_started: WeakKeyDictionary[Any, tuple[int, list[bytes]]] = WeakKeyDictionary()
+
+
+def started_in(tr: Transaction) -> list[bytes]:
+    """Return the counters of the starts that a transaction in progress has noted.
+
+    Nothing can read the rows of these starts before the commit, not even on the way to another key.
+    """
+    version, counters = _started.get(tr, (0, list[bytes]()))
+    # With another read version it is another try of the transaction.
+    return counters if counters and version == tr.get_read_version().wait() else []
+
+
+class Starts:
+    """When items of the groups of one queue were started. Each method is part of a transaction.
+
+    A group with a rate has one row for each transaction that has started some of its items, and the
+    number of all of these starts. A start is forgotten once it is older than the time of the rate.
+
+    A start has the version at which its transaction was committed, and the time of the client. It
+    is older than some seconds if it is so by the versions of the database and by the clock of the
+    client that looks: a recovery advances the versions by a hundred seconds' worth, and clocks
+    differ. As the commit of a start is before the read version of a later one, no window of this
+    length has more starts than the rate allows, by the versions. If a recovery falls into the
+    window, the clocks decide.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def counter(self, group: str) -> bytes:
+        """Return the key of the number of the starts of a group that are not forgotten."""
+        return self._layout.group_key(self._layout.start_counts, group)
+
+    def add(self, tr: Transaction, now: int, group: str, n: int) -> None:
+        """Note that the transaction starts `n` items of a group."""
+        begun = started_in(tr)
+        key = self._layout.start_key(group, len(begun))
+        tr.set_versionstamped_key(key, encode_start(now, n))
+        tr.add(self.counter(group), encode_count(n))
+        _started[tr] = tr.get_read_version().wait(), [*begun, self.counter(group)]
+
+    def room(
+        self, tr: Transaction, now: int, group: str, rate: Rate, n: int = 0
+    ) -> tuple[int, int]:
+        """Return how many items of a group may be started now, and the time when more may be.
+
+        Starts that are too old to count are forgotten, unless more than `n` may be started anyway.
+        The transaction conflicts with all others that start items of the group.
+        """
+        most, period = rate
+        count = decode_count(tr[self.counter(group)].value)
+        if most - count > n:
+            return most - count, now
+        if self.counter(group) in started_in(tr):
+            return max(0, most - count), now
+        version = tr.get_read_version().wait()
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
+        rows = [*tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)]
+        due = now + period if len(rows) < _MAX_FORGOTTEN else now
+        last, forgotten = b"", 0
+        for row in rows:
+            started, number = decode_start(row.value)
+            left = period - min(self._age(row.key, version), now - started)
+            if left > 0:
+                due = now + min(left, period)
+                break
+            last, forgotten = row.key, forgotten + number
+        if forgotten:
+            tr.clear_range(begin, last + b"\x00")
+            tr.add(self.counter(group), encode_count(-forgotten))
+        return max(0, most - (count - forgotten)), due
+
+    def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
+        """Forget all starts of a group if none is younger than `period`; return whether it did."""
+        if self.counter(group) in started_in(tr):
+            return False
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
+        version = tr.get_read_version().wait()
+        for row in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+            if min(self._age(row.key, version), now - decode_start(row.value)[0]) < period:
+                return False
+        tr.add_read_conflict_key(self.counter(group))
+        tr.clear_range(begin, end)
+        tr.clear(self.counter(group))
+        return True
+
+    def _age(self, key: bytes, version: int) -> int:
+        """Return the milliseconds since a start by the versions of the database."""
+        since = version - self._layout.unpack_start_version(key)
+        # A higher version is that of another cluster, from whose backup the queue was restored.
+        return _FOREIGN if since < 0 else since * 1000 // VERSIONS

@@ -1,0 +1,291 @@
+"""Rates of groups, which hold over every window, and sequences, which failures do not break."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import admin
+from fdbqueue.database import clock as clocks
+from fdbqueue.testing import Clock
+from tests.support.waiting import MAX_WAIT
+
+
+@pytest.fixture(params=["priority", "fifo"])
+def jobs(db: Any, name: str, request: pytest.FixtureRequest) -> Any:
+    kind = fdbqueue.PriorityQueue if request.param == "priority" else fdbqueue.Queue
+    return kind.named(db, f"{name}jobs")
+
+
+def group_of(db: Any, jobs: Any) -> Any:
+    (group,) = jobs.groups(db)
+    return group
+
+
+# Rates
+
+
+def test_a_rate_holds_over_every_window(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(3, "10s"))
+    jobs.push_many(db, range(20), group="ada")
+    with Clock() as clock:
+        assert len(jobs.claim(db, n=1)) == 1
+        clock.advance("6s")
+        assert len(jobs.claim(db, n=9)) == 2
+        assert jobs.claim(db) is None
+        group = group_of(db, jobs)
+        assert group.held_by == "rate"
+        assert 3 < (group.held_until - clock.now()).total_seconds() <= 4
+        clock.advance("5s")
+        assert len(jobs.claim(db, n=9)) == 1  # the window has two starts of six seconds later
+        assert jobs.claim(db) is None
+        clock.advance("6s")
+        assert len(jobs.claim(db, n=9)) == 2
+        clock.advance("1h")
+        assert len(jobs.claim(db, n=9)) == 3
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_pops_are_starts_too(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, rate=(2, 10))
+    for group in ("ada", "bob"):
+        jobs.push_many(db, [group] * 4, group=group)
+    with Clock() as clock:
+        assert [item.value for item in jobs.pop_many(db, 9)] == ["ada", "bob", "ada", "bob"]
+        assert jobs.pop(db) is None
+        clock.advance(10.1)
+        assert len(jobs.pop_many(db, 9)) == 4
+
+
+def test_a_client_that_waits_wakes_when_the_rate_allows_more(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(1, 0.3))
+    jobs.push_many(db, ["first", "second"], group="ada")
+    assert jobs.claim(db).items[0].value == "first"
+    began = time.monotonic()
+    assert jobs.claim(db, wait=MAX_WAIT).items[0].value == "second"
+    assert time.monotonic() - began > 0.2
+
+
+def test_another_client_that_waits_already_wakes_then(db: Any, jobs: Any) -> None:
+    """It has fallen asleep before there was anything to wait for."""
+    jobs.set_group(db, "ada", rate=(1, 0.5))
+    found: list[Any] = []
+    sleeper = threading.Thread(target=lambda: found.append(jobs.claim(db, wait=MAX_WAIT)))
+    jobs.set_group(db, "ada", paused=True)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    sleeper.start()
+    time.sleep(0.2)
+    jobs.set_group(db, "ada", paused=False)
+    sleeper.join(MAX_WAIT)
+    assert [claim.items[0].value for claim in found] == ["first"]
+
+
+def test_claims_of_one_transaction_count_together(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(3, 10))
+    jobs.push_many(db, range(9), group="ada")
+
+    @fdbqueue.transactional
+    def claim_twice(tr: Any) -> list[Any]:
+        return [jobs.claim(tr, n=2), jobs.claim(tr, n=2), jobs.claim(tr)]
+
+    with Clock() as clock:
+        first, second, third = claim_twice(db)
+        assert (len(first), len(second), third) == (2, 1, None)
+        assert jobs.claim(db) is None
+        clock.advance(10.1)
+        assert len(jobs.claim(db, n=9)) == 3
+
+
+def test_no_clock_that_is_ahead_starts_more(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The versions of the database have to agree."""
+    jobs.set_group(db, "ada", rate=(1, 60))
+    jobs.push_many(db, range(2), group="ada")
+    assert jobs.claim(db)
+    machines = clocks.time_ns
+    monkeypatch.setattr(clocks, "time_ns", lambda: machines() + 3600 * 10**9)
+    assert jobs.claim(db) is None
+    assert group_of(db, jobs).held_by == "rate"
+
+
+def test_a_new_rate_holds_at_once(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(2, 10))
+    jobs.push_many(db, range(20), group="ada")
+    with Clock() as clock:
+        assert len(jobs.claim(db, n=9)) == 2
+        jobs.set_group(db, "ada", rate=(5, 10))
+        assert len(jobs.claim(db, n=9)) == 3
+        jobs.set_group(db, "ada", rate=(1, 10))
+        clock.advance(10.1)
+        assert len(jobs.claim(db, n=9)) == 1
+        jobs.set_group(db, "ada", rate=None)
+        assert len(jobs.claim(db, n=9)) == 9
+    assert group_of(db, jobs).rate is None
+
+
+def test_a_rate_outlives_the_items(db: Any, jobs: Any) -> None:
+    """Neither an empty group nor an empty queue begins a new window."""
+    jobs.set_group(db, "ada", rate=(1, 60))
+    jobs.push(db, 1, group="ada")
+    jobs.ack(db, jobs.claim(db))
+    jobs.push(db, 2, group="ada")
+    assert jobs.claim(db) is None
+    jobs.clear(db)
+    jobs.push(db, 3, group="ada")
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, rate=(5, 10))
+    with Clock() as clock:
+        for number in range(20):
+            jobs.push(db, number, group=f"group {number}")
+            jobs.pop(db)
+            clock.advance(4)
+    rows = [jobs.subspace.unpack(row.key) for row in db[jobs.subspace.range((37,))]]
+    assert len({row[2] for row in rows if row[1] in (8, 9)}) < 12
+
+
+@pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
+def test_a_rate_is_a_number_and_a_time(db: Any, jobs: Any, rate: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        jobs.set_group(db, "ada", rate=rate)
+    assert jobs.groups(db) == []
+
+
+def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
+    """Eight threads claim, and store the versions of their commits."""
+    jobs = fdbqueue.Queue.named(db, f"{name}jobs")
+    log = fdbqueue.Subspace((f"{name}log",))
+    rates = {"a": (1, 0.05), "b": (3, 0.1), "c": (10, 0.2)}
+    for group, rate in rates.items():
+        jobs.set_group(db, group, rate=rate)
+    groups = random.choices([*rates], k=120)
+    jobs.push_many(db, range(120), groups=groups)
+
+    @fdbqueue.transactional
+    def claim(tr: Any, n: int) -> int:
+        claim = jobs.claim(tr, n=n, lease=600)
+        for item in claim.items if claim else ():
+            key = log.pack((groups[item.value], item.value))
+            tr.set_versionstamped_value(key, bytes(14))
+        return len(claim or ())
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        deadline = time.monotonic() + MAX_WAIT
+        while jobs.size(db) and time.monotonic() < deadline:
+            claim(db, rng.choice([1, 1, 3]))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    starts: dict[str, list[int]] = defaultdict(list)
+    for row in db[log.range()]:
+        starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value[:8], "big"))
+    del db[log.range()]
+    assert sum(map(len, starts.values())) == 120
+    for group, (n, period) in rates.items():
+        versions = sorted(starts[group])
+        for first, last in zip(versions, versions[n:]):
+            assert last - first >= period * 1_000_000
+    assert admin.check(db, jobs).problems == ()
+
+
+# Sequences
+
+
+@pytest.fixture
+def sequence(db: Any, jobs: Any) -> Any:
+    """A queue of which one item of `ada` may be claimed at a time."""
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push_many(db, ["first", "second", "third"], group="ada")
+    return jobs
+
+
+def value(claim: Any) -> Any:
+    return claim and claim.items[0].value
+
+
+def test_a_failed_item_is_tried_again_before_its_successors(db: Any, sequence: Any) -> None:
+    with Clock() as clock:
+        for _ in range(3):
+            claim = sequence.claim(db)
+            assert value(claim) == "first"
+            sequence.nack(db, claim, delay=60)
+            assert sequence.claim(db) is None
+            assert sequence.pop(db) is None
+            assert group_of(db, sequence).held_by == "retry"
+            clock.advance(61)
+        assert admin.check(db, sequence).problems == ()
+        sequence.ack(db, sequence.claim(db))
+        assert value(sequence.claim(db)) == "second"
+
+
+def test_a_failed_item_steps_aside_if_the_group_is_not_in_order(db: Any, sequence: Any) -> None:
+    sequence.set_group(db, None, in_order=False)
+    sequence.nack(db, sequence.claim(db), delay=60)
+    assert value(sequence.claim(db)) == "second"
+    assert not group_of(db, sequence).in_order
+
+
+def test_a_dead_letter_lets_the_sequence_go_on(db: Any, sequence: Any) -> None:
+    sequence.nack(db, sequence.claim(db), dead=True)
+    assert value(sequence.claim(db)) == "second"
+
+
+@pytest.mark.parametrize("change", ["remove", "cancel", "retry", "in_order", "concurrency"])
+def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
+    db: Any, sequence: Any, change: str
+) -> None:
+    claim = sequence.claim(db)
+    sequence.nack(db, claim, delay=3600)
+    if change in ("in_order", "concurrency"):
+        sequence.set_group(db, "ada", **{change: False if change == "in_order" else 2})
+    else:
+        getattr(sequence, change)(db, claim.items[0].id)
+    assert value(sequence.claim(db)) == ("first" if change == "retry" else "second")
+    assert admin.check(db, sequence).problems == ()
+
+
+def test_an_item_that_was_pushed_with_a_delay_holds_nobody(db: Any, sequence: Any) -> None:
+    sequence.push(db, "later", group="ada", delay=60)
+    assert value(sequence.claim(db)) == "first"
+
+
+def test_a_lease_that_runs_out_keeps_the_sequence(db: Any, sequence: Any) -> None:
+    with Clock() as clock:
+        assert value(sequence.claim(db, lease=30)) == "first"
+        clock.advance(31)
+        assert value(sequence.claim(db)) == "first"
+        assert sequence.claim(db) is None
+
+
+# Costs
+
+
+def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, ["ada"] * 20, group="ada", cost=3)
+    jobs.push_many(db, ["bob"] * 20, group="bob")
+    taken = [jobs.pop(db).value for _ in range(16)]
+    assert (taken.count("ada"), taken.count("bob")) == (4, 12)
+    claim = jobs.claim(db, n=8)
+    assert [item.value for item in claim.items].count("ada") == 2
+    jobs.nack(db, claim, delay=0)  # they keep their costs
+    assert [jobs.pop(db).value for _ in range(4)].count("ada") == 1
+
+
+@pytest.mark.parametrize("cost", [0, -1, "1", 1001, float("nan")])
+def test_a_cost_is_a_number_over_0(db: Any, jobs: Any, cost: Any) -> None:
+    with pytest.raises(ValueError, match="cost"):
+        jobs.push(db, 1, group="ada", cost=cost)
