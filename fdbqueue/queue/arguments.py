@@ -206,16 +206,19 @@ def validate_share(name: str, number: object) -> float:
     raise ValueError(f"{name} is a number from 0.001 to 1,000, not {number!r}")
 
 
-def validate_rate(rate: object) -> tuple[int, int]:
+def validate_rate(rate: Any) -> tuple[int, int]:
     """Return a rate as a number and milliseconds; raise for anything but a number and a time.
 
     >>> validate_rate((10, "1m"))
     (10, 60000)
     """
-    if not isinstance(rate, (tuple, list)) or len(rate) != 2:
-        raise TypeError(f"rate is a number and a time, such as (10, '1m'), not {rate!r}")
-    number = validate_range("the number of a rate", rate[0], 1, 10_000)
-    seconds = validate_seconds("the time of a rate", rate[1], is_over=True, below=_MAX_LEASE)
+    try:
+        number, time = rate
+    except (TypeError, ValueError):
+        text = f"rate is a number and a time, such as (10, '1m'), not {rate!r}"
+        raise ValueError(text) from None
+    number = validate_range("the number of a rate", number, 1, 10_000)
+    seconds = validate_seconds("the time of a rate", time, is_over=True, below=_MAX_LEASE)
     return number, max(1, round(1000 * seconds))
 
 

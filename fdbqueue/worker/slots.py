@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from fdbqueue.queue.base import Stop
@@ -103,7 +103,7 @@ class Share:
             self._sleep.set()
 
     @contextmanager
-    def freeing(self) -> Iterator[None]:
+    def freeing(self) -> Generator[None]:
         """Let go of a job, so that the workers learn of its end and of a free slot at once."""
         with self._slots.changed:
             yield
