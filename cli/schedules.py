@@ -21,7 +21,6 @@ from .common import (
     any_queue,
     command_options,
     echo,
-    item_queue,
     json_line,
     json_queue,
     parse_value,
@@ -71,9 +70,8 @@ def ls(db: Database, queues: tuple[str, ...], as_json: bool) -> None:
 def _schedules(db: Database, queues: tuple[str, ...]) -> Iterator[tuple[str, Schedule]]:
     for name in queues or queue_names(db):
         queue = any_queue(db, name, must_exist=True)
-        if queue.kind != "task":
-            for found in queue.schedules.all(db):
-                yield name, found
+        for found in queue.schedules.all(db):
+            yield name, found
 
 
 def _timing(found: Schedule) -> str:
@@ -124,13 +122,18 @@ def add(
     """Add a schedule NAME to QUEUE, which pushes a JSON VALUE, or change the one of this name.
 
     Give either --cron or --every. Ticks of --every are the multiples of the interval since 1970.
+    For a task queue, VALUE is an object with the fields of a task, whose deadline is a time after
+    the tick.
 
     \b
     Example:
       fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
+      fdbq schedule add todo bills '{"payload": "send", "deadline": "2h"}' --cron "0 8 1 * *"
     """
-    target = json_queue(db, queue)
+    target = any_queue(db, queue, must_exist=False)
+    if target.kind != "task":
+        target = json_queue(db, queue)
     given = {option: chosen for option, chosen in options.items() if chosen is not None}
     with usage_errors():
         if priority is None:
@@ -160,7 +163,7 @@ def rm(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq schedule rm jobs nightly
     """
-    schedules = item_queue(db, queue, must_exist=True).schedules
+    schedules = any_queue(db, queue, must_exist=True).schedules
     _answer(name, "removed", schedules.remove(db, name), as_json)
 
 
@@ -177,7 +180,7 @@ def pause(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq schedule pause jobs nightly
     """
-    schedules = item_queue(db, queue, must_exist=True).schedules
+    schedules = any_queue(db, queue, must_exist=True).schedules
     _answer(name, "paused", schedules.pause(db, name), as_json)
 
 
@@ -196,7 +199,7 @@ def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq schedule resume jobs nightly
     """
-    schedules = item_queue(db, queue, must_exist=True).schedules
+    schedules = any_queue(db, queue, must_exist=True).schedules
     _answer(name, "resumed", schedules.resume(db, name), as_json)
 
 
@@ -225,7 +228,7 @@ def run(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq schedule run jobs nightly
     """
-    schedules = item_queue(db, queue, must_exist=True).schedules
+    schedules = any_queue(db, queue, must_exist=True).schedules
     try:
         item_id = schedules.run_now(db, name)
     except QueueFull as error:

@@ -26,7 +26,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent import futures
 from itertools import islice
 from typing import (
@@ -481,6 +489,11 @@ class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
     reprioritize = _method(_TaskQueue[V].reprioritize)
+
+    @property
+    def schedules(self) -> Schedules[Mapping[str, Any]]:
+        """The schedules that push tasks to this queue."""
+        return Schedules(self.queue.schedules)
 
 
 class Worker:

@@ -90,6 +90,29 @@ def rank(
     return priority + step, deadline_number(deadline), cost
 
 
+def rank_at(
+    scheduled: tuple[int, int, float], tick: int, ageing: int | None
+) -> tuple[int, int, float]:
+    """Return the rank of a task that a schedule pushes for a tick, in milliseconds since 1970.
+
+    Args:
+        scheduled: Its rank if it were created at the beginning of 1970, with the microseconds from
+            the tick to the deadline as the deadline.
+        tick: The tick.
+        ageing: As for `rank`.
+
+    Example:
+        >>> rank_at((2, 3_000_000, 0.0), 60_000, ageing=None)
+        (2, 63000000, 0.0)
+        >>> rank_at((2, NO_DEADLINE, 0.0), 60_000, ageing=60)[0]
+        3
+    """
+    priority, left, cost = scheduled
+    deadline = NO_DEADLINE if left == NO_DEADLINE else tick * 1000 + left
+    step = 0 if ageing is None else tick // (1000 * ageing)
+    return priority + step, deadline, cost
+
+
 # How a task is stored
 
 

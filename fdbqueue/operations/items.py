@@ -200,6 +200,10 @@ class Items:
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
 
+    def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
+        """Return the level of an item that a schedule pushes with this priority at this tick."""
+        return self.levels.level(priority)
+
     # Indexes, which depend on the kind of the queue
 
     def index_entries(

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
-from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.tasks import decode_header
+from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.tasks import decode_header, rank_at
 from fdbqueue.layout.values import Header, decode_count
 from fdbqueue.operations.items import Items, LocatedItem, read_payload
 from fdbqueue.operations.views.listing import Views
@@ -94,6 +94,12 @@ class TaskItems(Items):
         if client is not None:
             entries[layout.entry_key(layout.clients, client) + position] = b""
         return entries, counters
+
+    def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
+        """Return the level of a task, whose deadline is a time after the tick that pushes it."""
+        options = self.options.read(tr)
+        ageing = None if options is None else options.ageing
+        return self.levels.level(rank_at(priority, tick, ageing))
 
     def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
         """Return the task with this id in any state; `None` if it ended."""

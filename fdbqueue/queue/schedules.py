@@ -17,10 +17,11 @@ from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.schedules import Definition, Timing
+from fdbqueue.layout.tasks import NO_DEADLINE, TaskCodec, TaskRecord
 from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.schedules.schedules import Found, has_stopped
 from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
-from fdbqueue.queue.arguments import validate_client_name, validate_seconds
+from fdbqueue.queue.arguments import validate_client_name, validate_seconds, validate_task
 from fdbqueue.types import (
     Database,
     Duration,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
+_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "client_id"}
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -52,7 +54,8 @@ class Schedule:
     Attributes:
         name: Its name.
         value: The value that it pushes.
-        priority: The priority to which it pushes; `None` in a FIFO queue.
+        priority: The priority to which it pushes; `None` in a FIFO queue and in a task queue, whose
+            tasks have theirs in the value.
         cron: The expression whose times are its ticks, or `None`.
         every: The interval between its ticks, or `None`.
         tz: The time zone in which the expression holds.
@@ -162,8 +165,10 @@ class Schedules(Generic[V]):
         Args:
             tr: A transaction or a database.
             name: Its name within the queue, printable text of 1 to 255 bytes.
-            value: The value to push, of up to 90,000 bytes when encoded.
-            priority: The priority to push to; by default 0, or none in a FIFO queue.
+            value: The value to push, of up to 90,000 bytes when encoded. In a task queue, the
+                fields of the task by name, as for `TaskQueue.push_many`; its `deadline` is a time
+                after the tick, such as `"2h"`.
+            priority: The priority to push to in a priority queue, by default 0.
             options: One of `cron` and `every`, and any of the others:
 
                 - `cron`: The times as an expression of five fields, as cron has them, or of six
@@ -216,6 +221,10 @@ class Schedules(Generic[V]):
     ) -> Definition:
         """Return the stored form of a definition."""
         store = self._store
+        if store.given_options.kind == "task":
+            if priority is not None:
+                raise InvalidSchedule(name, "the priority of a task is part of its value")
+            value, priority = _validate_task(name, value)
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(payload), _MAX_VALUE)
@@ -273,7 +282,11 @@ class Schedules(Generic[V]):
             QueueFull: The queue is full.
         """
         key = self._store.change(tr, partial(self._in.run_now, name=name))
-        return None if key is None else self._store.layout.item_id(key)
+        return None if key is None else self._id(key)
+
+    def _id(self, key: bytes) -> str:
+        """Return the id of an item that a schedule has pushed."""
+        return self._store.codec.id_of(self._store.levels.item(key, b""))
 
     def get(self, tr: ReadTransactor, name: str) -> Schedule | None:
         """Return a schedule; `None` if there is none of this name. Cost: one read.
@@ -305,14 +318,17 @@ class Schedules(Generic[V]):
         layout, definition = self._store.layout, stored.definition
         timing = definition.timing
         prefix = layout.items + definition.level
-        level = self._store.levels.level(layout.unpack_level_prefix(prefix))
-        item = self._store.codec.decode(
-            StoredItem(prefix, definition.payload, level), definition.payload
-        )
+        priority = layout.unpack_level_prefix(prefix)
+        if self._store.given_options.kind == "task":
+            value, priority = _task(definition.payload, priority), None
+        else:
+            level = self._store.levels.level(priority)
+            stored_item = StoredItem(prefix, definition.payload, level)
+            value = self._store.codec.decode(stored_item, definition.payload).value
         return Schedule(
             name,
-            item.value,
-            item.priority,
+            value,
+            priority,
             timing.cron or None,
             timedelta(milliseconds=timing.every) if timing.every else None,
             timing.tz,
@@ -321,7 +337,7 @@ class Schedules(Generic[V]):
             stored.paused,
             None if has_stopped(stored, now) else _time(stored.next),
             _time(stored.last),
-            layout.item_id(layout.items + stored.position) if stored.position else None,
+            self._id(layout.items + stored.position) if stored.position else None,
             _time(stored.declared_at),
             stored.pushed,
             stored.skipped,
@@ -338,6 +354,31 @@ def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     every = None if schedule.every is None else schedule.every.total_seconds()
     priority = priority_as_json(schedule.priority)
     return {**asdict(schedule), **times, "every": every, "priority": priority}
+
+
+def _validate_task(name: str, value: object) -> tuple[TaskRecord, tuple[int, int, float]]:
+    """Return the record of a task to schedule, and its rank at the beginning of 1970."""
+    if not isinstance(value, Mapping):
+        raise InvalidSchedule(name, f"its value is the fields of a task by name, not {value!r}")
+    fields: dict[str, Any] = {**value}
+    if unknown := sorted(fields.keys() - _TASK_FIELDS):
+        raise InvalidSchedule(name, f"a task that is scheduled has no field {unknown[0]!r}")
+    if fields.get("deadline") is not None:
+        seconds = validate_seconds("deadline", fields["deadline"], below=_LONGEST)
+        fields["deadline"] = utc_time(round(1000 * seconds))
+    return validate_task(None, 0, **fields)
+
+
+def _task(payload: bytes, rank: tuple[int, int, float]) -> dict[str, Any]:
+    """Return the fields of a task that is scheduled, without those that it leaves out."""
+    record, (_, deadline, cost) = TaskCodec().decode(payload), rank
+    fields = {
+        **record._asdict(),
+        "priority": int(record.priority),
+        "deadline": None if deadline == NO_DEADLINE else deadline / 1_000_000,
+        "cost": cost or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _time(milliseconds: int | None) -> datetime | None:

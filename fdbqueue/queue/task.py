@@ -39,6 +39,7 @@ from fdbqueue.queue.arguments import (
     whole_seconds,
 )
 from fdbqueue.queue.base import BaseQueue, find_stored, read_stored
+from fdbqueue.queue.schedules import Schedules
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -358,6 +359,11 @@ class TaskQueue(BaseQueue[Task[V]]):
         return NewItem(
             self._store.levels.level_of_valid(rank), payload, uuid, due_time(delay, at), header
         )
+
+    @property
+    def schedules(self) -> Schedules[Mapping[str, Any]]:
+        """The schedules that push tasks to this queue."""
+        return Schedules(self._store)
 
     # Pop and peek
 

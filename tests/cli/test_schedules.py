@@ -42,6 +42,16 @@ def test_a_schedule_is_added_listed_run_and_removed(fdbq: Shell) -> None:
     assert (done.returncode, done.stderr) == (1, "there is no schedule 'hourly'\n")
 
 
+def test_a_schedule_pushes_tasks_to_a_task_queue(fdbq: Shell) -> None:
+    fdbq.output("task", "push", "todo", "1", "--priority", "critical")
+    task = '{"payload": "bills", "priority": 2, "deadline": 7200.0}'
+    fdbq.output("schedule", "add", "todo", "bills", task, "--every", "1h")
+    assert '"payload":"bills"' in fdbq.output("schedule", "ls", "todo")
+    pushed = fdbq.output("schedule", "run", "todo", "bills").strip()
+    assert pushed in fdbq.output("task", "ls", "todo")
+    assert fdbq.output("schedule", "pause", "todo", "bills") == "paused bills\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

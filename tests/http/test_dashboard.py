@@ -1184,13 +1184,13 @@ def test_a_tick_that_no_client_finds_is_marked(
 
 
 def test_queues_that_have_no_schedules_say_so(page: Page, serve: Any, db: Any, name: str) -> None:
-    TaskQueue.named(db, name).push(db, payload=1)
+    PriorityQueue.named(db, name, codec="bytes").push(db, b"x")
     with serve() as (_, client):
         page.goto(address(client, name))
         expect(item_rows(page)).to_have_count(1)
         expect(page.get_by_role("link", name="Schedules")).to_have_count(0)
         page.goto(address(client, name, "schedules"))
-        expect(page.get_by_text("a task queue has no schedules")).to_be_visible()
+        expect(page.get_by_text("the items of this queue are not JSON")).to_be_visible()
         page.goto(address(client, f"{name}gone", "schedules"))
         expect(page.get_by_text("There is no such queue.")).to_be_visible()
 

@@ -83,8 +83,22 @@ def test_an_invalid_schedule_stores_nothing(
     assert Api(client, name).get("/schedules") == {"schedules": []}
 
 
-def test_a_task_queue_has_no_schedules(client: TestClient, db: Any, name: str) -> None:
-    fdbqueue.TaskQueue.named(db, name).push(db, payload=1)
-    answer = client.put(f"/v1/queues/{name}/schedules/s", json={"item": 1, "every": 60})
-    assert answer.status_code == 422
-    assert "a task queue has no schedules" in answer.json()["detail"]
+def test_a_schedule_of_a_task_queue_pushes_tasks(client: TestClient, db: Any, name: str) -> None:
+    tasks = fdbqueue.TaskQueue.named(db, name)
+    tasks.push(db, agent_name="first", priority=1)
+    path = f"/v1/queues/{name}/schedules/s"
+    task = {"payload": 1, "priority": 2, "deadline": 60.0, "agent_name": "ada"}
+    added = client.put(path, json={"item": task, "every": 60})
+    assert (added.status_code, added.json()["value"]) == (200, task)
+    run = client.post(f"{path}/run").json()
+    assert client.get(path.removesuffix("/s")).json()["schedules"][0]["last_item"] == run["id"]
+    found = tasks.get(db, run["id"])
+    assert found is not None
+    assert found.item.agent_name == "ada"
+    for body in (
+        {"item": 1, "every": 60},
+        {"item": {"wrong": 1}, "every": 60},
+        {"item": {"priority": 9}, "every": 60},
+        {"item": {}, "priority": 1, "every": 60},
+    ):
+        assert client.put(path, json=body).status_code == 422

@@ -63,7 +63,7 @@ export function queuePage(name, query) {
     if (badges.dataset.shown === text) return;
     badges.dataset.shown = text;
     badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused")].filter(Boolean));
-    const hasSchedules = codec === "json"; // that this page can show: a queue of tasks has none
+    const hasSchedules = codec === "json" || codec === "task"; // that this page can show
     replaceKeepingFocus(buttons, ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }
 

@@ -569,8 +569,11 @@ class WorkerList(BaseModel):
 class NewSchedule(_Request):
     """A schedule: what it pushes, and when."""
 
-    item: JsonValue = Field(description="The value that it pushes.")
-    priority: Priority | None = Field(None, description="By default 0.")
+    item: JsonValue = Field(
+        description="The value that it pushes; for a task queue, the fields of the task, with the "
+        "seconds from the tick to its deadline."
+    )
+    priority: Priority | None = Field(None, description="That of a priority queue, by default 0.")
     cron: Text | None = Field(None, description="The times, as five fields of cron, or six.")
     every: Annotated[float, Field(ge=1, lt=_MAX_SECONDS)] | None = Field(
         None, description="Seconds between ticks, instead of `cron`."

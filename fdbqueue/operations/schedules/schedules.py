@@ -197,8 +197,8 @@ class Schedules:
         """Push the item of a tick; return its key and the new state."""
         self._bound.reserve(tr)
         layout = self._layout
-        levels = self._items.levels
-        level = levels.level(layout.unpack_level_prefix(layout.items + schedule.definition.level))
+        priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
+        level = self._items.level_at_tick(tr, priority, tick)
         header = Header(
             unique=schedule.unique_key(name),
             schedule=name,
