@@ -10,6 +10,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,11 @@ from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 
 ENGINES = ("embedded", "memory", "cluster")
+
+# Compiled code is kept, whatever the environment says: else each of the hundreds of programs that
+# the tests start compiles the library again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _numbers = itertools.count()
 _cluster_line = pytest.StashKey[str]()
