@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from schemathesis.checks import load_all_checks
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.pytest._test_builder import build_operation_test
+from schemathesis.python._constants.orchestrator import make_constants_value_source
 from schemathesis.specs.openapi.stateful import collect_transitions
 from starlette.testclient import TestClient
 
@@ -30,15 +34,34 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"host": 
 LINKS = list(links_of(_app.openapi()))
 
 
-@schema.parametrize()
+OPERATIONS = {each.ok().label: each.ok() for each in schema.get_all_operations()}
+
+
 @settings(
     max_examples=CASES,
     derandomize="FDBQ_OPENAPI_CASES" not in os.environ,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-def test_responses_match_the_openapi_description(case: Any) -> None:
+def call_and_validate(case: Any) -> None:
     case.call_and_validate(headers={"host": "127.0.0.1"}, excluded_checks=REPLACED)
+
+
+@pytest.mark.parametrize("route", OPERATIONS)
+def test_responses_match_the_openapi_description(route: str) -> None:
+    """The examples are made here: `schema.parametrize()` makes all of them for the list of tests.
+
+    Each process of xdist lists all tests.
+    """
+    load_all_checks()
+    test = build_operation_test(
+        config=schema.config,
+        operation=OPERATIONS[route],
+        test_func=call_and_validate,
+        given_kwargs={},
+        feedback=FeedbackSources(constants_value_source=make_constants_value_source(schema)),
+    )
+    test()
 
 
 def test_limits_that_may_be_null_are_described() -> None:
