@@ -21,7 +21,6 @@ it on.
 """
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from fdb.subspace_impl import Subspace
@@ -106,5 +105,8 @@ def __getattr__(name: str) -> Any:
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(_ON_DEMAND[name]), name)
     if name == "__version__":
-        return importlib.metadata.version("fdbqueue")
+        # Imported here, because it would take an eighth of the time of `import fdbqueue`.
+        from importlib.metadata import version
+
+        return version("fdbqueue")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
