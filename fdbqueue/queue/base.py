@@ -1175,7 +1175,8 @@ class GroupedQueue(BaseQueue[_T]):
         """Set the weight of a group, and limits of what it may have claimed; others stay.
 
         Nothing has to be declared: a group exists while it has items or settings. Weights hold from
-        the next item on that is taken. Clients that wait are woken if the group may go on.
+        the next item on that is taken. Clients that wait are woken if the group may go on. With
+        `None`, further transactions release the groups that were held, 200 in each.
 
         Args:
             tr: A transaction or a database.
@@ -1211,7 +1212,14 @@ class GroupedQueue(BaseQueue[_T]):
             store.options.note_limit(tr)
             return True
 
+        def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
+            store.options.note_limit(tr)
+            return store.items.groups.settle_held(tr, now, after)
+
         store.change(tr, body)
+        after = store.layout.held_groups if name is None else None
+        while after is not None:
+            after = store.change(tr, partial(settle, after=after))
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000

@@ -130,6 +130,18 @@ def test_a_new_rate_holds_at_once(db: Any, jobs: Any) -> None:
     assert group_of(db, jobs).rate is None
 
 
+def test_a_new_rate_of_all_groups_releases_those_that_are_held(db: Any, jobs: Any) -> None:
+    names = [f"group {number}" for number in range(450)]
+    jobs.set_group(db, None, rate=(1, 3600))
+    jobs.push_many(db, range(900), groups=names * 2)
+    for _ in range(5):
+        jobs.claim(db, n=100)
+    assert jobs.claim(db) is None
+    jobs.set_group(db, None, rate=None)
+    assert sum(len(jobs.claim(db, n=100)) for _ in range(5)) == 450
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_a_rate_outlives_the_items(db: Any, jobs: Any) -> None:
     """Neither an empty group nor an empty queue begins a new window."""
     jobs.set_group(db, "ada", rate=(1, 60))

@@ -27,6 +27,7 @@ from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, 
 
 _FIRST_ROWS = 2  # of a group that are read at first: its next item, and whether another follows
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
+_SETTLED = 200  # held groups that one transaction looks at
 _NULL = b"\x00"  # as the tuple layer packs it
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
@@ -511,6 +512,24 @@ class Groups:
             tr[key] = encode_group_settings(settings)
         if group:
             self._settle(tr, now, group)
+
+    def settle_held(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
+        """Let groups that are held go on if new settings of all groups allow it.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            after: The key behind which to begin.
+
+        Returns:
+            The key behind which to go on; `None` if no more groups are held.
+        """
+        layout = self._layout
+        end = layout.range_of(layout.held_groups)[1]
+        rows = [*tr.snapshot.get_range(after + b"\x00", end, limit=_SETTLED)]
+        for row in rows:
+            self._settle(tr, now, layout.unpack_entry_key(layout.held_groups, row.key))
+        return rows[-1].key if len(rows) == _SETTLED else None
 
     def begin_again(self, tr: Transaction) -> None:
         """Hold the groups that are paused, in a queue that was cleared."""
