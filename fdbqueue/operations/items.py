@@ -408,6 +408,8 @@ class Items:
             return list
         level_of = self.levels.level_of
         rows = tr.get_range(start or begin, end, limit=n, streaming_mode=WANT_ALL)
+        # The items of groups come before the others of their priority: do not skip them unseen.
+        heads = tr.get_range(begin, end, limit=1) if start else ()
 
         def finish() -> list[StoredItem]:
             # A selector skips any keys, so the result may begin with keys behind the end.
@@ -418,9 +420,18 @@ class Items:
                 if item.level.group is not None:
                     first = [] if start else found
                     return self.groups.in_turns(tr, first, begin, end, n, skipped)
+            if found and start and self._has_groups(tr, found[0].level, heads):
+                return self.groups.in_turns(tr, [], begin, end, n, skipped)
             return found
 
         return finish
+
+    def _has_groups(self, tr: ReadTransaction, level: Level, heads: Iterable[KeyValue]) -> bool:
+        """Return whether the priority of a level has items of groups, given the first item."""
+        first = [row for row in heads if row.key.startswith(level.of_priority)]
+        if not first:
+            first = [*tr.get_range(*self.layout.range_of(level.of_priority), limit=1)]
+        return any(self.levels.level_of(row.key).group is not None for row in first)
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""
@@ -538,6 +549,7 @@ class Items:
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
+        self.groups.conflict_on(tr, items)
         self.remove_from_indexes(tr, now, items)
         for level, group in groupby(items, _level_of):
             in_level = list(group)
@@ -563,6 +575,7 @@ class Items:
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
         """
+        self.groups.conflict_on(tr, items)
         self.remove_from_indexes(tr, now, items)
         for item in items:
             tr.clear(item.key)

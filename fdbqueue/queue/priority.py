@@ -680,8 +680,13 @@ class PriorityQueue(GroupedQueue[Item[V]]):
             (1, True)
         """
         store = self._store
-        level = store.levels.level(priority)
-        moved = store.move(tr, item, lambda _: (level, None))
+        levels = store.levels
+        level = levels.level(priority)
+
+        def change(before: Item[V]) -> Moved:
+            return levels.in_group(level, levels.level_of(before.key).group), None
+
+        moved = store.move(tr, item, change)
         if moved is None:
             return None
         before, key = moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -383,8 +384,18 @@ def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
         jobs.clear(counted)
 
 
+def conflicts(tr: Any) -> bool:
+    """Commit, and return whether the transaction conflicts with another one."""
+    with suppress(*fdbqueue.error_classes()):
+        tr.commit().wait()
+        return False
+    return True
+
+
 @pytest.mark.parametrize("take", ["pop", "claim"])
-@pytest.mark.parametrize("change", ["pause", "push to it", "push to another", "first push"])
+@pytest.mark.parametrize(
+    "change", ["pause", "limit", "push to it", "push to another", "first push"]
+)
 def test_what_conflicts_with_taking_an_item_of_a_group(
     db: Any, jobs: Any, take: str, change: str
 ) -> None:
@@ -394,11 +405,15 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
     assert jobs.pop(tr) if take == "pop" else jobs.claim(tr, within=1)
     if change == "pause":
         jobs.set_group(db, "ada", paused=True)
+    elif change == "limit":
+        jobs.set_group(db, "ada", concurrency=1)
     else:
         group = {"push to it": "ada", "push to another": "bob", "first push": "Abe"}[change]
         jobs.push(db, 2, group=group)
     # Abe would have come first; a claim may take one of the first few.
-    conflicts = change in ("pause", "push to it") or (change == "first push" and take == "pop")
+    conflicts = change in ("pause", "limit", "push to it") or (
+        change == "first push" and take == "pop"
+    )
     if conflicts:
         with pytest.raises(fdbqueue.error_classes()) as caught:
             tr.commit().wait()
@@ -406,3 +421,57 @@ def test_what_conflicts_with_taking_an_item_of_a_group(
     else:
         tr.commit().wait()
     assert admin.check(db, jobs).problems == ()
+
+
+def test_a_moved_item_keeps_its_group(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    item, other = jobs.push_many(db, [1, 2], priority=5, group="ada")
+    jobs.reprioritize(db, item, 1)
+    assert jobs.change_all(db, "reprioritize", state="ready", id=other.id, to=1) == {other.id: True}
+    assert [(each.name, each.ready) for each in jobs.groups(db)] == [("ada", 2)]
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
+    """A claim in a transaction begins at any of the first `within` items."""
+    jobs.push_many(db, ["ada"] * 30, group="ada")
+    jobs.push_many(db, ["others"] * 300)
+    claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
+    assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
+    assert admin.check(db, jobs).ok
+
+
+def test_an_item_without_a_group_is_not_popped_and_claimed(db: Any, jobs: Any) -> None:
+    jobs.push(db, "one")
+    claiming = db.create_transaction()
+    assert jobs.claim(claiming, within=1)
+    jobs.push(db, "other", group="ada")  # from now on there are turns
+    popping = db.create_transaction()
+    assert jobs.pop(popping).value == "one"
+    assert not conflicts(claiming)
+    assert conflicts(popping)
+
+
+@pytest.mark.parametrize("group", [None, "bob"])
+def test_an_item_that_returns_during_a_pop_is_not_lost(db: Any, jobs: Any, group: Any) -> None:
+    jobs.push_many(db, ["other"] * 2, group="ada")
+    jobs.set_group(db, "ada", paused=True)
+    jobs.push_many(db, ["first", "second", "third"], group=group)
+    claim = jobs.claim(db)
+    popping = db.create_transaction()
+    assert [item.value for item in jobs.pop_many(popping, 2)] == ["second", "third"]
+    jobs.release(db, claim)
+    assert conflicts(popping)
+    assert [item.value for item in jobs.pop_many(db, 2)] == ["first", "second"]
+
+
+def test_a_pop_sees_the_first_item_without_a_group(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", paused=True)
+    jobs.push(db, "ada", priority=0, group="ada")
+    jobs.push(db, "late", priority=1)
+    popping = db.create_transaction()
+    assert jobs.pop(popping).value == "late"
+    jobs.push(db, "urgent", priority=0)
+    assert conflicts(popping)
+    assert jobs.pop(db).value == "urgent"

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue.layout.items import (
     GroupSettings,
@@ -227,6 +227,8 @@ class Groups:
                 heap.append((turn.passes[0], group or "", turn))
             elif group is not None:
                 stale.append(turn)
+            elif _snapshot(tr) is not tr:  # a push of one conflicts
+                cast("Transaction", tr).add_read_conflict_range(turn.level.begin, turn.level.end)
         heapify(heap)
         found: list[StoredItem] = []
         while heap and len(found) < n:
@@ -261,6 +263,23 @@ class Groups:
 
     # Taking
 
+    def conflict_on(self, tr: Transaction, items: list[StoredItem]) -> None:
+        """Add read conflicts for items that were found in turns, and for what made them the next.
+
+        Call it before any write: the engine compares a read conflict with the writes before it.
+        """
+        turns = Counter(item.turn for item in items if item.turn is not None)
+        for turn, n in turns.items():
+            following = turn.row(n)
+            end = turn.level.end if following is None else following.key + b"\x00"
+            tr.add_read_conflict_range(turn.level.begin, end)
+            settings = self._layout.group_settings
+            of_group, for_all = (
+                self._layout.group_key(settings, group) for group in (turn.level.group, None)
+            )
+            for key in dict.fromkeys((turn.key, of_group, for_all)):
+                tr.add_read_conflict_key(key)
+
     def note_gone(
         self, tr: Transaction, now: int, items: list[StoredItem], are_claimed: bool
     ) -> None:
@@ -268,7 +287,7 @@ class Groups:
         turns = Counter(item.turn for item in items if item.turn is not None)
         for turn, n in turns.items():
             self._take(tr, now, turn, n, are_claimed)
-        for stale in {each for turn in turns for each in turn.stale}:
+        for stale in dict.fromkeys(each for turn in turns for each in turn.stale):
             self._settle(tr, now, stale.level.group or "")
         removed = {item.level for item in items if item.turn is None and item.level.group}
         for level in sorted(removed):
@@ -279,9 +298,6 @@ class Groups:
         layout, level, group = self._layout, turn.level, turn.level.group
         rest, settings = self._rest(level), turn.settings
         following = turn.row(n)
-        tr.add_read_conflict_key(turn.key)
-        end = level.end if following is None else following.key + b"\x00"
-        tr.add_read_conflict_range(level.begin, end)
         tr.max(layout.taken_passes + rest, encode_count(turn.passes[n - 1]))
         pass_ = turn.passes[n]
         if group is None:
