@@ -127,6 +127,7 @@ def remove(db: Any, space: Subspace, name: str) -> None:
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
     db.clear_range_startswith(space.key())
+    db.clear_range_startswith(name.encode())  # the data of its jobs
     # Queues that were restored, or are being restored, are not among the keys below.
     names = db.get_range_startswith(NAMES.pack((name,)).removesuffix(b"\x00"))
     restored = [NAMES.unpack(row.key) for row in names if row.value.startswith(ROOT[4].key())]

@@ -213,7 +213,7 @@ class RowCheck:
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
     optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int, str, int)]
-    _check_fields(header_of(value)[0], int, *optional, bool, int, bytes, bytes, bool)
+    _check_fields(header_of(value)[0], int, *optional, bool, int, bytes, bytes, bool, (int, float))
 
 
 def _check_done(value: bytes) -> None:

@@ -108,9 +108,9 @@ def test_an_acknowledgement_pushes_its_follow_ups_or_does_nothing(
     problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": then})
     assert (problem["status"], problem["type"]) == (429, "urn:fdbqueue:QueueFull")
     assert queue.stats(db).claimed == 1
-    wrong = [{"queue": name, "item": 1, "cost": 3}]
+    wrong = [{"queue": name, "item": 1, "agent_name": "ada"}]
     problem = jobs.problem("POST", "/ack", {"token": claim["token"], "then": wrong})
-    assert "cost: a push to a priority queue has no such field" in problem["detail"]
+    assert "agent_name: a push to a priority queue has no such field" in problem["detail"]
     jobs.post("/ack", {"token": claim["token"]})
     for each in (queue, tasks):
         assert_views_agree(db, each)
@@ -323,7 +323,12 @@ def test_a_number_without_a_fraction_is_an_integer(jobs: Api) -> None:
         ("/push", {"item": 1, "delay": 1, "at": "2030-01-01T00:00:00Z"}, "not both"),
         ("/push", {"item": 1, "at": "2030-01-01T00:00:00"}, "at: "),
         ("/push", {"item": 1, "at": "1900000000"}, "is not a time such as"),
-        ("/push", {"item": 1, "cost": 1}, "cost: a push to a priority queue has no such field"),
+        (
+            "/push",
+            {"item": 1, "client_id": "c"},
+            "client_id: a push to a priority queue has no such field",
+        ),
+        ("/push", {"item": 1, "cost": 0}, "cost is a number from 0.001 to 1,000"),
         ("/push", [], "the body"),
         ("/batch", {"items": []}, "items"),
         ("/claim", {"n": 0}, "n: "),
