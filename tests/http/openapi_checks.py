@@ -47,6 +47,7 @@ REASONS = re.compile(
             "give unique_until or unique_for, not both",
             "needs a key: give unique, too",
             "^the schedule .*: ",
+            "a task queue has no groups",
             "the jobs of a task queue have no steps",
             "is not a change of",
             "is the new priority, for 'reprioritize'",

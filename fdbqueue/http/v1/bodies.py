@@ -41,6 +41,7 @@ _MAX_TEXT = 255  # characters of a name; fdbqueue counts bytes
 _MAX_SECONDS = 10**10
 
 Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
+Share = Annotated[float, Field(ge=0.001, le=1000)]
 PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
 Log = Annotated[
     str, Field(max_length=100_000, description="Lines of the log; the last 8,000 bytes are kept.")
@@ -732,11 +733,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 class AllGroupsChanges(_Request):
     """Settings of all groups that have none of their own."""
 
-    weight: float | None = Field(None, description="The share of a group, from 0.001 to 1,000.")
+    weight: Share | None = Field(None, description="The share of a group.")
     concurrency: Slots | None = Field(
         None, description="The most items of a group that may be claimed at a time."
     )
-    rate: tuple[int, PositiveSeconds] | None = Field(
+    rate: tuple[Slots, PositiveSeconds] | None = Field(
         None,
         strict=False,
         description="The most items of a group that may be claimed or popped in a time, and that "
