@@ -1,0 +1,495 @@
+"""A ledger of groups: what each transaction may do to them, in the order of commits.
+
+The state of the queue is read after each commit, while no client runs. So the ledger knows which
+items a transaction has taken, returned and removed, whoever it was, and computes whose turn it was
+from the passes, weights and limits of that moment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+from fdbqueue import Claim
+from tests.simulation.groups.state import PASS_OF_ONE, Line, State
+from tests.simulation.scheduler import Commit, SimulatedTransaction
+
+
+@dataclass(eq=False)
+class Act:
+    """One call of a client: its arguments and its outcome.
+
+    Attributes:
+        kind: Its first word is what it does.
+        client: The number of the client.
+        claim: The claim that it ends or extends.
+        values: What it pushes, or which item it changes.
+        priority: The priority of what it pushes, or moves.
+        group: The group of what it pushes, or whose settings it changes.
+        settings: The changes of its settings.
+        n: How many items it takes.
+        within: Of how many turns it takes one.
+        lease: In seconds.
+        delay: In seconds.
+        result: What it has returned.
+        returned: Whether it has returned.
+        has_changed: Whether any of its transactions has changed something.
+        transaction: Its last transaction.
+    """
+
+    kind: str
+    client: int = -1
+    claim: Claim | None = None
+    values: list[str] = field(default_factory=list)
+    priority: int = 0
+    group: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    n: int = 1
+    within: int = 1
+    lease: float = 30.0
+    delay: float = 0.0
+    result: Any = None
+    returned: bool = False
+    has_changed: bool = False
+    transaction: SimulatedTransaction | None = None
+
+    @property
+    def verb(self) -> str:
+        """What it does."""
+        return self.kind.split()[0]
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes items."""
+        return self.verb in ("pop", "claim")
+
+    def __str__(self) -> str:
+        about: Any = self.values or self.settings or self.n
+        if self.claim is not None:
+            about = [item.value for item in self.claim.items]
+        end = self.result if self.returned else "no end"
+        details = f"priority {self.priority}, group {self.group}, within {self.within}"
+        return f"client {self.client}: {self.kind} {about} ({details}) -> {end}"
+
+
+@dataclass
+class Moved:
+    """What a transaction has done to items, by position.
+
+    Attributes:
+        ended: The claims that have ended, with the groups of their items.
+        returned: The items that have become ready, or have been taken at once.
+        added: All items that have become ready, new ones among them.
+        claimed: Those that were claimed.
+        popped: Those that were popped, or staged for a pop.
+        removed: Those that have gone otherwise.
+    """
+
+    ended: dict[bytes, str | None] = field(default_factory=dict)
+    returned: dict[bytes, Line] = field(default_factory=dict)
+    added: dict[bytes, Line] = field(default_factory=dict)
+    claimed: dict[bytes, Line] = field(default_factory=dict)
+    popped: dict[bytes, Line] = field(default_factory=dict)
+    removed: dict[bytes, Line] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> dict[bytes, Line]:
+        """All that were taken."""
+        return self.claimed | self.popped
+
+
+def _moved(act: Act, before: State, after: State) -> Moved:
+    """Return what has become of the items."""
+    moved = Moved()
+    for position in sorted(before.places.keys() | after.places.keys()):
+        old, new = before.places.get(position), after.places.get(position)
+        place = new or old
+        assert place is not None
+        line = place.line
+        was_claimed = old is not None and old.state == "claimed"
+        is_claimed = new is not None and new.state == "claimed"
+        ends = was_claimed and (old and old.token) != (new and new.token)
+        if ends:
+            moved.ended[position] = line.group
+        is_taken = is_claimed and (ends or not was_claimed)
+        is_gone = new is None or new.state == "staged"
+        is_popped = act.verb == "pop" and is_gone and old is not None and old.state != "staged"
+        if is_popped and ends and old is not None and old.is_cancelled:
+            is_popped = False  # it has expired
+        if is_taken:
+            moved.claimed[position] = line
+        elif is_popped:
+            moved.popped[position] = line
+        was_ready = old is not None and old.state == "ready"
+        is_ready = new is not None and new.state == "ready"
+        if not was_ready and (is_ready or is_taken or is_popped):
+            moved.added[position] = line
+            if old is not None:
+                moved.returned[position] = line
+        elif new is None and not is_popped and act.verb != "ack":
+            moved.removed[position] = line
+    return moved
+
+
+@dataclass
+class Share:
+    """What two groups have got while both could go on, and how far apart that was.
+
+    Attributes:
+        apart: How much more the first one has got than the second one, in passes.
+        lowest: The lowest value.
+        highest: The highest value.
+    """
+
+    apart: int = 0
+    lowest: int = 0
+    highest: int = 0
+
+
+class Ledger:
+    """The groups of a simulation.
+
+    Args:
+        is_exact: Whether all items are taken in the order of their turns.
+
+    Attributes:
+        problems: What must not be.
+        events: How often something of interest happened.
+    """
+
+    def __init__(self, is_exact: bool) -> None:
+        self._is_exact = is_exact
+        self._versions = [0]
+        self._states = [State()]
+        self._follow: set[str] = set()
+        """Groups that learn of a change of the limit of all groups when they go on."""
+        self._shares: dict[tuple[Line, Line], Share] = {}
+        self._largest_steps: Counter[str | None] = Counter()
+        self._act: Act | None = None
+        self.problems: list[str] = []
+        self.events: Counter[str] = Counter()
+
+    def _say(self, problem: str) -> None:
+        self.problems.append(f"{problem}: {self._act}")
+
+    @property
+    def state(self) -> State:
+        """The present state."""
+        return self._states[-1]
+
+    def _at(self, version: int) -> State:
+        """Return the state that a transaction reads at a version."""
+        return self._states[bisect_right(self._versions, version) - 1]
+
+    def note(self, act: Act, commit: Commit, after: State) -> None:
+        """Note a commit, in the order of commits."""
+        before, read = self._states[-1], self._at(commit.read)
+        self._act = act
+        act.has_changed = True
+        self._versions.append(commit.version)
+        self._states.append(after)
+        self._look(after)
+        if act.verb == "clear" and after.places != before.places:
+            self._note_cleared(after)
+            return
+        moved = _moved(act, before, after)
+        self._note_ends(act, moved, before, commit.read)
+        self._note_limits(act, moved, before, after)
+        self._note_held(act, before, after)
+        step = _Step(act, moved, before, read, after)
+        self.problems += [f"{problem}: {act}" for problem in step.problems()]
+        self._note_shares(step)
+
+    # A state
+
+    def _look(self, state: State) -> None:
+        """Compare the rows of groups with the items."""
+        ready = {line: rows for line, rows in state.ready.items() if line.group is not None}
+        self._compare("members", state.members, set(ready))
+        counts = Counter[str | None]()
+        for line, rows in ready.items():
+            counts[line.group] += len(rows)
+        self._compare("counts", state.counts, dict(counts))
+        running = {group: n for group, n in state.running.items() if group is not None}
+        self._compare("slots", state.slots, running)
+        turns = {
+            (line.priority, state.passes.get(line, 0), line.group)
+            for line in ready
+            if line.group not in state.held
+        }
+        for priority, pass_, group in sorted(state.turns):
+            if group in state.held:
+                self._say(f"{group!r} is held back, and has a turn in {priority}, {pass_}")
+        self._compare("turns", state.turns, turns)
+        idle = {
+            (line.priority, pass_, line.group)
+            for line, pass_ in state.passes.items()
+            if line.group is not None and line not in ready
+        }
+        self._compare("idle groups", state.idle, idle)
+
+    def _compare(self, what: str, stored: Any, expected: Any) -> None:
+        if stored != expected:
+            self._say(f"{what}: stored are {stored}, and should be {expected}")
+
+    def _note_cleared(self, after: State) -> None:
+        self.events["cleared"] += 1
+        self._shares.clear()
+        self._compare("cleared", after.places, {})
+        paused = {group for group, each in after.settings.items() if group and each.paused}
+        self._compare("held groups of a cleared queue", after.held, paused)
+
+    # Limits
+
+    def _note_ends(self, act: Act, moved: Moved, before: State, read: int) -> None:
+        """Check that claims end by their holders, or because their leases are over."""
+        for position, group in moved.ended.items():
+            old = before.places[position]
+            if act.claim is not None:
+                if old.token != act.claim.token:
+                    self._say(f"it has ended the claim of another client, of {group!r}")
+            elif old.lease_end > read:
+                self._say(f"it has ended a claim that is not over, of {group!r}")
+
+    def _note_limits(self, act: Act, moved: Moved, before: State, after: State) -> None:
+        """Check that no more items of a group were claimed than its limit at this moment."""
+        for group in {line.group for line in moved.claimed.values()}:
+            limit, n = before.of(group).concurrency, after.running[group]
+            if group is None:
+                continue
+            if before.of(group).paused:
+                self._say(f"{group!r} is paused, and was claimed")
+            if limit is not None:
+                self.events["as many as the limit"] += n == limit
+                if n > limit:
+                    self._say(f"{n} of {group!r} are claimed, and {limit} may be")
+
+    def _note_held(self, act: Act, before: State, after: State) -> None:
+        """Check that exactly the groups are held back that may not go on."""
+        if act.verb == "set" and act.group is None and "concurrency" in act.settings:
+            self._follow |= {*after.running, *after.held, *(line.group for line in after.ready)} - {
+                None
+            }
+        for group in sorted(after.held | {line.group for line in after.ready if line.group}):
+            is_held, may_go_on = group in after.held, after.may_go_on(group)
+            if is_held != may_go_on:
+                self._follow.discard(group)
+            elif group in self._follow:
+                continue
+            elif is_held:
+                self._say(f"{group!r} may go on, and is held back")
+            else:
+                self._say(f"{group!r} may not go on, and has turns")
+        self.events["held back"] += len(after.held - before.held)
+        self.events["released"] += len(before.held - after.held)
+
+    # Shares
+
+    def _note_shares(self, step: _Step) -> None:
+        """Check the bound of start-time fair queueing for each pair of groups.
+
+        While two groups can go on, what they get, divided by their weights, is never further
+        apart than one item of each of them.
+        """
+        if not self._is_exact:
+            return
+        before, after = step.before, step.after
+        for group in {line.group for line in {*before.ready, *after.ready}}:
+            most = max(self._largest_steps[group], before.step(group), after.step(group))
+            self._largest_steps[group] = most
+        both = _can_go_on(before) & _can_go_on(after) - step.began_anew
+        for pair in combinations(sorted(_can_go_on(after), key=str), 2):
+            if pair[0].priority != pair[1].priority:
+                continue
+            if not both.issuperset(pair):
+                self._shares.pop(pair, None)
+                continue
+            share = self._shares.setdefault(pair, Share())
+            share.apart += step.gained[pair[0]] - step.gained[pair[1]]
+            share.lowest = min(share.lowest, share.apart)
+            share.highest = max(share.highest, share.apart)
+            bound = sum(self._largest_steps[line.group] for line in pair)
+            self.events["compared shares"] += 1
+            if share.highest - share.lowest > bound:
+                apart = (share.highest - share.lowest) / PASS_OF_ONE
+                self._say(f"the shares of {pair} are {apart} apart")
+
+    # Calls without a commit
+
+    def look_at_results(self, acts: Iterable[Act]) -> None:
+        """Check the calls that found nothing."""
+        for self._act in acts:
+            act = self._act
+            # A call that changes something may learn of its result in another transaction.
+            if not act.takes or not act.returned or act.result or act.has_changed:
+                continue
+            version = None if act.transaction is None else act.transaction.version
+            if version is not None and (found := first(self._at(version), 1)):
+                self._say(f"it has found nothing, and {found} could be taken")
+
+
+def _can_go_on(state: State) -> set[Line]:
+    return {line for line in state.ready if line.group not in state.held}
+
+
+def first(
+    state: State, n: int, gone: Counter[str | None] | None = None
+) -> list[tuple[bytes, Line]]:
+    """Return the next items in the order of turns: the rules of groups, as the guide has them."""
+    found: list[tuple[bytes, Line]] = []
+    n_of = Counter[str | None]()
+    for priority in sorted({line.priority for line in state.ready}):
+        lines = [line for line in state.ready if line.priority == priority]
+        left = {line: [*state.ready[line]] for line in lines if line.group not in state.held}
+        passes = {line: effective_pass(state, line) for line in left}
+        while len(found) < n:
+            open_ = [
+                line
+                for line, rows in left.items()
+                if rows and state.may_go_on(line.group, state.running + n_of)
+            ]
+            if not open_:
+                break
+            line = min(open_, key=lambda line: (passes[line], (line.group or "").encode()))
+            found.append((left[line].pop(0), line))
+            passes[line] += state.step(line.group)
+            n_of[line.group] += 1
+    return found
+
+
+def effective_pass(state: State, line: Line) -> int:
+    """Return the pass of a line's first item."""
+    pass_ = state.passes.get(line, 0)
+    is_fresh = line.group is None and (line.priority in state.is_idle or line not in state.passes)
+    return max(pass_, state.taken[line.priority]) if is_fresh else pass_
+
+
+class _Step:
+    """What one transaction does to passes and turns, compared with the rules.
+
+    Attributes:
+        act: The call that it is part of.
+        moved: What it has done to items.
+        before: The state before its commit.
+        read: The state that it has read.
+        after: The state after its commit.
+        gained: What each line has got, in passes.
+        began_anew: The lines whose passes have begun at the present virtual time.
+    """
+
+    def __init__(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
+        self.act = act
+        self.moved = moved
+        self.before = before
+        self.read = read
+        self.after = after
+        self.gained: Counter[Line] = Counter()
+        self.began_anew: set[Line] = set()
+        self._middle = self._found(before)
+        self._n: Counter[Line] = Counter(moved.taken.values())
+
+    def _found(self, state: State) -> State:
+        """Return a state after the transaction has returned items, before it has taken any."""
+        moved, settings = self.moved, self.before
+        middle = State(
+            places=state.places,
+            ready=defaultdict(list, {line: [*rows] for line, rows in state.ready.items()}),
+            running=state.running.copy(),
+            passes=dict(state.passes),
+            is_idle=state.is_idle,
+            taken=self.read.taken,  # by a snapshot read
+            settings=state.settings,
+            held=set(state.held),
+        )
+        for group in moved.ended.values():
+            middle.running[group] -= 1
+        if self.act.verb == "set":
+            settings, ended = self.after, {self.act.group}
+        else:
+            ended = {*moved.ended.values()}
+        for group in ended - {None}:
+            if group in middle.held and settings.may_go_on(group, middle.running):
+                middle.held.discard(group)
+                released = {line for line in state.ready if line.group == group}
+                self._begin_anew(middle, released)
+        for position, line in moved.removed.items():
+            if self.act.verb == "move" and position in middle.ready.get(line, ()):
+                middle.ready[line].remove(position)
+        for position, line in moved.added.items():
+            if line.group is not None and not middle.ready.get(line):
+                self._begin_anew(middle, {line})
+            middle.ready[line].append(position)
+            middle.ready[line].sort()
+        return middle
+
+    def _begin_anew(self, middle: State, lines: set[Line]) -> None:
+        self.began_anew |= lines
+        for line in lines:
+            middle.passes[line] = max(middle.passes.get(line, 0), self.read.taken[line.priority])
+
+    def problems(self) -> Iterable[str]:
+        """Yield what is not as the rules say."""
+        yield from self._order()
+        yield from self._passes()
+
+    def _counts(self, line: Line) -> bool:
+        """Return whether what is taken of a line adds to its pass."""
+        if line.group is not None:
+            return True
+        shown = self._found(self.read) if self.act.verb == "claim" else self._middle
+        return any(each.priority == line.priority and each.group for each in shown.ready)
+
+    def _order(self) -> Iterable[str]:
+        """Yield which items were not next."""
+        for line, n in self._n.items():
+            taken = sorted(position for position, of in self.moved.taken.items() if of == line)
+            if line.group is not None and taken != self._middle.ready.get(line, [])[:n]:
+                yield f"the items of {line} were not taken in their order"
+        n = len(self.moved.taken)
+        if not n:
+            return
+        is_pop = self.act.verb == "pop"
+        if is_pop or self.act.within <= self.act.n:
+            # A claim conflicts with nothing that comes before what it takes.
+            expected = first(self._middle if is_pop else self._found(self.read), n)
+            if {position for position, _ in expected} != self.moved.taken.keys():
+                yield f"{[line for _, line in expected]} had the turns, not {[*self._n]}"
+            return
+        for line in self._n:
+            ahead = [
+                turn for turn in self.read.turns if turn < (line.priority, self._pass(line), "")
+            ]
+            ahead = [turn for turn in ahead if turn[0] == line.priority]
+            room = max(self.act.within, self.act.n) + len(self.moved.returned)
+            if line.group is not None and len(ahead) >= room:
+                yield f"{line} was taken, and {len(ahead)} others were before it"
+
+    def _pass(self, line: Line) -> int:
+        return effective_pass(self._middle, line)
+
+    def _passes(self) -> Iterable[str]:
+        """Yield which passes are wrong."""
+        after, taken = self.after, self.before.taken.copy()
+        expected: dict[Line, int] = dict(self._middle.passes)
+        for line, n in self._n.items():
+            if not self._counts(line):
+                continue
+            step, pass_ = self.read.step(line.group), self._pass(line)
+            self.gained[line] = n * step
+            expected[line] = pass_ + n * step
+            taken[line.priority] = max(taken[line.priority], pass_ + (n - 1) * step)
+        if +taken != +after.taken:
+            yield f"the virtual time is {after.taken}, and should be {taken}"
+        for line in sorted({*expected, *after.passes}, key=str):
+            pass_, stored = expected.get(line, 0), after.passes.get(line)
+            if line in self.moved.removed.values() and not self._middle.ready.get(line):
+                continue  # it has come and gone
+            is_forgotten = stored is None and line not in after.ready
+            if is_forgotten and line.group is not None and pass_ <= taken[line.priority]:
+                continue
+            if stored != pass_:
+                yield f"the pass of {line} is {stored}, and should be {pass_}"

@@ -1,0 +1,340 @@
+"""Bugs to plant into the rules of groups, each of which the ledger has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fdbqueue.layout.items import GroupSettings
+from fdbqueue.layout.values import decode_claim
+from fdbqueue.operations.groups.groups import Groups, Turn
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.leases import Leases
+from fdbqueue.operations.slots import Slots
+
+_Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug.
+
+    Attributes:
+        plant: Plants it.
+        finds: What the problem says. Any other problem is one of the mutation itself.
+    """
+
+    plant: _Plant
+    finds: tuple[str, ...]
+
+    def has_found(self, problem: str) -> bool:
+        """Return whether a problem is that of the bug."""
+        return any(text in problem for text in self.finds)
+
+
+MUTATIONS: dict[str, Mutation] = {}
+"""All bugs by name."""
+
+
+def _found_by(*finds: str) -> Callable[[_Plant], _Plant]:
+    def add(plant: _Plant) -> _Plant:
+        MUTATIONS[plant.__name__.strip("_").replace("_", "-")] = Mutation(plant, finds)
+        return plant
+
+    return add
+
+
+def _change(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[[Any], Any]) -> None:
+    patch.setattr(owner, name, change(getattr(owner, name)))
+
+
+class _Unseen:
+    """A transaction whose reads conflict with nothing."""
+
+    def __init__(self, tr: Any) -> None:
+        self._tr = tr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr.snapshot if name.startswith("get") else self._tr, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._tr.snapshot[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._tr[key] = value
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        pass
+
+    def add_read_conflict_key(self, key: bytes) -> None:
+        pass
+
+
+def _unseen(method: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, tr, *args: method(self, _Unseen(tr), *args)
+
+
+# Shares
+
+
+@_found_by("the pass of", "the shares of")
+def _weights_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupSettings, "step", property(lambda self: 1 << 20))
+
+
+@_found_by("had the turns")
+def _any_turn_is_next(patch: pytest.MonkeyPatch) -> None:
+    """A pop passes over the first turn."""
+
+    def merged(merged: Any) -> Any:
+        def others(self: Any, tr: Any, turns: list[Any], *args: Any) -> Any:
+            return merged(self, tr, turns[:1] + turns[2:], *args)
+
+        return others
+
+    _change(patch, Groups, "_merged", merged)
+
+
+@_found_by("had the turns", "was taken, and")
+def _turns_are_read_by_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A pop does not see that another group got a turn before its own."""
+
+    def first(first: Any) -> Any:
+        return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
+
+    _change(patch, Groups, "first", first)
+
+
+@_found_by("the pass of")
+def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
+    """A group that had no items goes on with its own pass."""
+
+    def activate(activate: Any) -> Any:
+        def without_time(self: Any, tr: Any, level: Any) -> None:
+            layout = self._layout
+            hidden = layout.taken_passes + self._rest(level)
+
+            class Hidden(_Unseen):
+                @property
+                def snapshot(self) -> Any:
+                    return self
+
+                def __getitem__(self, key: Any) -> Any:
+                    return self._tr[b"\x00nothing" if key == hidden else key]
+
+            activate(self, Hidden(tr), level)
+
+        return without_time
+
+    _change(patch, Groups, "activate", activate)
+
+
+@_found_by("the pass of", "the virtual time")
+def _others_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """A claim that skips the groups takes items without one that it does not count."""
+    patch.setattr(Items, "_has_groups", lambda *_: False)
+
+
+@_found_by("were not taken in their order")
+def _second_before_first(patch: pytest.MonkeyPatch) -> None:
+    """A turn leads to the second item of its group."""
+
+    def find(find: Any) -> Any:
+        def second(self: Any) -> Any:
+            if self.found or self.row(1) is None:
+                return find(self)
+            self._rows[0], self._rows[1] = self._rows[1], self._rows[0]
+            return find(self)
+
+        return second
+
+    _change(patch, Turn, "find", find)
+
+
+# Taking
+
+
+@_found_by("had the turns", "they are stuck", "admin.check", "the pass of", "turns: stored")
+def _taking_conflicts_with_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What is taken of a group may change meanwhile."""
+    patch.setattr(Groups, "conflict_on", lambda *_: None)
+
+
+@_found_by("turns: stored", "members: stored", "idle groups: stored")
+def _last_one_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """A cancelled item leaves the turn of its group, of which it was the last one."""
+    patch.setattr(Groups, "_note_removed", lambda *_: None)
+
+
+@_found_by("members: stored", "turns: stored")
+def _pushes_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A push does not see that the last item of its group was just taken."""
+    _change(patch, Groups, "activate", _unseen)
+
+
+@_found_by("counts: stored")
+def _removed_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
+    """A ready item that is removed is counted as ready."""
+
+    def count(count: Any) -> Any:
+        def all_but_removed(self: Any, tr: Any, now: int, level: Any, n: int, taken: Any) -> None:
+            count(self, tr, now, level if taken else level._replace(group=None), n, taken)
+
+        return all_but_removed
+
+    _change(patch, Items, "_count_taken", count)
+
+
+# Limits
+
+
+@_found_by("are claimed, and")
+def _limits_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    def rooms(rooms: Any) -> Any:
+        return lambda self, tr, turns: {turn: n + 1 for turn, n in rooms(self, tr, turns).items()}
+
+    _change(patch, Groups, "_rooms", rooms)
+
+
+@_found_by("are claimed, and", "may not go on, and has turns", "may go on, and is held back")
+def _settings_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """A claim does not see that the limit of its group was just set."""
+
+    def conflict_on(conflict_on: Any) -> Any:
+        def without_settings(self: Any, tr: Any, items: list[Any]) -> None:
+            class Without(_Unseen):
+                def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+                    tr.add_read_conflict_range(begin, end)
+
+                def add_read_conflict_key(self, key: bytes) -> None:
+                    if not key.startswith(settings):
+                        tr.add_read_conflict_key(key)
+
+            settings = self._layout.group_settings
+            conflict_on(self, Without(tr), items)
+
+        return without_settings
+
+    _change(patch, Groups, "conflict_on", conflict_on)
+
+
+@_found_by("it has ended the claim of another client")
+def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
+    """A client whose claim is over ends the one that the next client has, and frees its slot."""
+
+    def any_claim(self: Any, claim: Any, reads: Any) -> Any:
+        stored = [(position, read.value) for position, read in reads]
+        return [(each, decode_claim(value)) for each, value in stored if value is not None]
+
+    patch.setattr(Leases, "_claimed", any_claim)
+
+
+@_found_by("slots: stored")
+def _a_slot_is_freed_twice(patch: pytest.MonkeyPatch) -> None:
+    """The end of a claim frees its slot, and the return of the item frees it again."""
+
+    def free(free: Any) -> Any:
+        def twice(self: Any, tr: Any, slots: Any) -> None:
+            free(self, tr, slots)
+            free(self, tr, slots)
+
+        return twice
+
+    _change(patch, Slots, "free", free)
+
+
+@_found_by("may go on, and is held back", "they are stuck")
+def _nobody_hands_the_slot_over(patch: pytest.MonkeyPatch) -> None:
+    """The end of a claim leaves its group held back."""
+    patch.setattr(Groups, "note_freed", lambda *_: False)
+
+
+@_found_by("may go on, and is held back", "slots: stored")
+def _a_sweep_frees_no_slot(patch: pytest.MonkeyPatch) -> None:
+    """A lease that is over leaves its slot taken."""
+
+    def end_over(end_over: Any) -> Any:
+        def without_slots(self: Any, *args: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(Slots, "free", lambda *_: None)
+                return end_over(self, *args)
+
+        return without_slots
+
+    _change(patch, Leases, "end_over", end_over)
+
+
+@_found_by("is held back, and has a turn")
+def _held_groups_keep_their_turns(patch: pytest.MonkeyPatch) -> None:
+    def hold(self: Any, tr: Any, group: str) -> None:
+        tr[self._held(group)] = b""
+
+    patch.setattr(Groups, "_hold", hold)
+
+
+@_found_by("is held back, and has a turn")
+def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
+    def activate(activate: Any) -> Any:
+        def all_may(self: Any, tr: Any, level: Any) -> None:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(Groups, "_held", lambda *_: b"\x00nothing")
+                activate(self, tr, level)
+
+        return all_may
+
+    _change(patch, Groups, "activate", activate)
+
+
+@_found_by("may not go on, and has turns", "is paused, and was claimed")
+def _a_pause_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    def settle(settle: Any) -> Any:
+        def without_pause(self: Any, tr: Any, group: str) -> None:
+            with pytest.MonkeyPatch.context() as inner:
+                _change(
+                    inner,
+                    Groups,
+                    "_settings",
+                    lambda of: lambda *args: [each._replace(paused=False) for each in of(*args)],
+                )
+                settle(self, tr, group)
+
+        return without_pause
+
+    _change(patch, Groups, "_settle", settle)
+
+
+@_found_by("may not go on, and has turns", "may go on, and is held back")
+def _limits_wait_for_the_next_claim(patch: pytest.MonkeyPatch) -> None:
+    """A new limit of a group holds nothing back, and releases nothing."""
+
+    def change(change: Any) -> Any:
+        def without_settling(self: Any, *args: Any) -> None:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(Groups, "_settle", lambda *_: None)
+                change(self, *args)
+
+        return without_settling
+
+    _change(patch, Groups, "set", change)
+
+
+@_found_by("held groups of a cleared queue", "may not go on, and has turns")
+def _a_cleared_queue_forgets_its_pauses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "begin_again", lambda *_: None)
+
+
+@_found_by("the pass of")
+def _released_groups_catch_up(patch: pytest.MonkeyPatch) -> None:
+    """A group that was held back goes on with its own pass."""
+
+    def release(self: Any, tr: Any, group: str) -> None:
+        layout = self._layout
+        for rest, pass_ in self._passes(tr, group):
+            if tr[layout.group_key(layout.group_members, group, rest)].present():
+                tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+        tr.clear(self._held(group))
+
+    patch.setattr(Groups, "_release", release)
