@@ -193,7 +193,7 @@ class Ledger:
         self._versions.append(commit.version)
         self._states.append(after)
         self._look(after)
-        if act.verb == "clear" and after.places != before.places:
+        if act.verb == "clear" and _all(after) != _all(before):
             self._note_cleared(after)
             return
         moved = _moved(act, before, after)
@@ -239,7 +239,7 @@ class Ledger:
     def _note_cleared(self, after: State) -> None:
         self.events["cleared"] += 1
         self._shares.clear()
-        self._compare("cleared", after.places, {})
+        self._compare("cleared", _all(after), _all(State()))
         paused = {group for group, each in after.settings.items() if group and each.paused}
         self._compare("held groups of a cleared queue", after.held, paused)
 
@@ -330,6 +330,11 @@ class Ledger:
             version = None if act.transaction is None else act.transaction.version
             if version is not None and (found := first(self._at(version), 1)):
                 self._say(f"it has found nothing, and {found} could be taken")
+
+
+def _all(state: State) -> tuple[Any, ...]:
+    """Return what a queue that was cleared does not have."""
+    return state.places, state.passes, state.taken
 
 
 def _can_go_on(state: State) -> set[Line]:
