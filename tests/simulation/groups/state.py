@@ -59,6 +59,7 @@ class State:
         taken: The highest pass of an item that was taken, by priority.
         settings: What was set for each group; `None` for all groups.
         held: The groups that are held back.
+        awaited: The positions of the failed items for which sequences wait.
         counts: How many ready items each group is said to have.
         slots: How many claimed items each group is said to have.
     """
@@ -74,6 +75,7 @@ class State:
     taken: Counter[int] = field(default_factory=Counter)
     settings: dict[str | None, GroupSettings] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    awaited: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
 
@@ -91,6 +93,7 @@ class State:
         settings = self.of(group)
         n = (self.running if running is None else running)[group]
         is_full = settings.concurrency is not None and n >= settings.concurrency
+        is_full |= settings.is_sequence and group in self.awaited
         return group is None or not (settings.paused or is_full)
 
 
@@ -142,6 +145,7 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
         state.taken[priority] = decode_count(value)
     for (group,), value in unpacked(layout.group_settings):
         state.settings[group] = decode_group_settings(value)
+    state.awaited = {group: value for (group,), value in unpacked(layout.awaited_retries)}
     state.held = {group for (group,), _ in unpacked(layout.held_groups)}
     state.counts = {group: decode_count(value) for (group,), value in unpacked(layout.group_counts)}
     state.slots = {group: decode_count(value) for (group,), value in unpacked(layout.group_slots)}
