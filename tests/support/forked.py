@@ -1,7 +1,9 @@
 """`fdbq` in a process forked with its modules loaded, which starts ten times as fast.
 
 A template process loads the modules and forks for each command. A command has its own
-arguments, environment, directory, standard streams and exit code, and exits as Python does.
+arguments, environment, directory, standard streams and exit code, and exits as Python does. That
+writes to the memory of every loaded module, which the kernel then copies. So the two commands that
+need many modules have a template each, and all others share one.
 """
 
 from __future__ import annotations
@@ -24,11 +26,20 @@ from pathlib import Path
 from typing import IO
 
 _ROOT = Path(__file__).parents[2]
-_MODULES = (
-    *("fdbq.__main__", "fdbq.main"),
-    *(f"fdbq.{name}" for name in ("dead", "items", "queues", "serve", "tasks", "top", "transfer")),
-    *("fdbq.work", "fdbqueue.http", "uvicorn", "uvicorn.protocols.http.httptools_impl"),
+_OTHERS = (
+    *("backup", "batches", "dead", "groups", "items", "main", "queues", "schedules", "steps"),
+    *("tasks", "top", "transfer"),
 )
+_MODULES = {
+    "serve": (
+        *("fdbq.__main__", "fdbq.main", "fdbq.serve", "fdbqueue.http"),
+        *("uvicorn", "uvicorn.protocols.http.httptools_impl"),
+    ),
+    "work": ("fdbq.__main__", "fdbq.main", "fdbq.work"),
+    "any other": ("fdbq.__main__", *(f"fdbq.{name}" for name in _OTHERS)),
+}
+"""The modules that a command needs."""
+
 _lock = threading.Lock()
 
 
@@ -44,8 +55,9 @@ class Forked:
         self.stderr: IO[str] = open(our_stderr, encoding="utf-8")  # noqa: SIM115
         self._monitor, its_end = socket.socketpair()
         descriptors = [stdin, stdout, stderr, its_end.detach()]
+        command = arguments[0] if arguments and arguments[0] in _MODULES else "any other"
         with _lock:
-            socket.send_fds(_template(), [b"x"], descriptors)
+            socket.send_fds(_template(command), [b"x"], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         self._monitor.sendall(json.dumps([str(path), {**environment}, arguments]).encode() + b"\n")
@@ -107,12 +119,12 @@ class Forked:
 
 
 @cache
-def _template() -> socket.socket:
-    """Start the process that forks; it ends with this one."""
+def _template(command: str) -> socket.socket:
+    """Start the process that forks for a command; it ends with this one."""
     ours, its_end = socket.socketpair()
     with its_end:
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.forked", str(its_end.fileno())],
+            [sys.executable, "-m", "tests.support.forked", command, str(its_end.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[its_end.fileno()],
@@ -160,10 +172,10 @@ def _fork_commands(connection: socket.socket) -> None:
 
 
 def _main() -> None:
-    for name in _MODULES:
+    for name in _MODULES[sys.argv[1]]:
         importlib.import_module(name)
     gc.freeze()  # so that the memory of the template stays shared
-    _fork_commands(socket.socket(fileno=int(sys.argv[1])))
+    _fork_commands(socket.socket(fileno=int(sys.argv[2])))
     sys.modules["fdbq.__main__"].main()
 
 
