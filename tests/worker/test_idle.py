@@ -93,6 +93,7 @@ from fdbqueue.coordination import steps, waiting
 url, seed, by, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rng = random.Random(seed)
 waiting.MAX_SLEEP = 10_000  # only the signal ends the sleep
+steps._SIGNALS = 0.02  # a signal that meets the thread as it falls asleep is handled after this
 sleep_on = steps.sleep_on
 
 def interrupt_soon(seconds):
