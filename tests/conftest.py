@@ -240,6 +240,28 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 1 + 2 * (os.cpu_count() or 1)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each process of xdist begin with some of the long tests.
+
+    With `--dist=worksteal`, a process gets a part of the list of tests, of about the same length as
+    the others, and runs it from the beginning.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0"))
+    if not processes:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    sizes = [(len(items) + number) // processes for number in range(processes)]
+    items.clear()
+    for number, size in enumerate(sizes):
+        items += long[number::processes]
+        missing = max(0, size - len(long[number::processes]))
+        items += others[:missing]
+        del others[:missing]
+    items += others
+
+
 # One line at the end of a run names its engines.
 
 

@@ -46,6 +46,7 @@ def pages_with(*languages: str) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path / "html"],

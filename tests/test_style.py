@@ -13,7 +13,12 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize(
     "command",
-    [["mypy"], ["ruff", "check"], ["ruff", "format", "--check"], ["codespell_lib"]],
+    [
+        pytest.param(["mypy"], marks=pytest.mark.long),
+        ["ruff", "check"],
+        ["ruff", "format", "--check"],
+        ["codespell_lib"],
+    ],
     ids=["types", "style", "format", "spelling"],
 )
 def test_the_code_passes_type_and_style_checks(command: list[str]) -> None:

@@ -20,6 +20,7 @@ from tests.support.pages import PAGES, ROOT, program
 PACKAGES = (ROOT / "fdbqueue", ROOT / "cli")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "command",
     [

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.walk import walk
 from tests.support.shell import Shell
 
 
+@pytest.mark.long
 def test_all_views_agree_after_every_transition(
     db: Any, shared_url: str, name: str, tmp_path: Path
 ) -> None:

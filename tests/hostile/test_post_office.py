@@ -6,9 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.hostile.post_office import PostOffice
 
 
+@pytest.mark.long
 def test_steps_and_batches_keep_their_promises_while_processes_are_killed_and_stopped(
     db: Any, shared_url: str, name: str, rng: random.Random, tmp_path: Path
 ) -> None:

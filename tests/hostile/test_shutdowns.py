@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.hostile.shutdowns import KINDS, Shutdowns
 
 
+@pytest.mark.long
 def test_shutdowns_count_no_attempt_and_lose_nothing(
     shared_url: str, tmp_path: Path, rng: random.Random
 ) -> None:

@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.hostile.disk.shim import Disk, need_shim
 from tests.hostile.storm import Amount, Storm
 
@@ -13,6 +15,7 @@ SHORT = Amount(operations=1_000, kills=4, stops=3, cancelled=60, vanished=40)
 DISK = Amount(operations=500, kills=3, stops=2, cancelled=20, vanished=10, faults=6, cuts=6)
 
 
+@pytest.mark.long
 def test_a_storm_neither_loses_nor_duplicates_values(
     db: Any, shared_url: str, name: str, rng: random.Random, tmp_path: Path
 ) -> None:
@@ -23,6 +26,7 @@ def test_a_storm_neither_loses_nor_duplicates_values(
     assert not verdict.problems, "\n".join(verdict.problems)
 
 
+@pytest.mark.long
 def test_a_storm_on_a_failing_disk_takes_nothing_back(rng: random.Random, tmp_path: Path) -> None:
     need_shim()
     for name in ("db", "storm"):

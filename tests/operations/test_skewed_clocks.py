@@ -13,6 +13,7 @@ from fdbqueue.types import Database, Missed
 from tests.support.skewed_clocks import INTERVAL, Simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missed", ["all", "latest", "skip"])
 def test_each_tick_is_pushed_once_whatever_the_clocks_say(
     db: Database, name: str, engine: str, missed: Missed, rng: random.Random
