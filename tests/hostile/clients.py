@@ -36,6 +36,7 @@ from typing import Any, TypeVar
 import fdbqueue
 from fdbqueue import aio
 from fdbqueue.errors import FdbqueueError, WrongState
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.hostile.http_client import JOBS, HttpClient, unique_value
 from tests.hostile.ledger import DISK_ERRORS, Gone, Ledger, Operation
@@ -43,7 +44,9 @@ from tests.hostile.ledger import DISK_ERRORS, Gone, Ledger, Operation
 KINDS = ("threads", "aio", "http", "worker")
 WORLDS = ("spared", "killed")
 QUEUES = [
-    f"{world}-{name}" for world in WORLDS for name in ("jobs", "tasks", "swept", "left", *JOBS)
+    f"{world}-{name}"
+    for world in WORLDS
+    for name in ("jobs", "tasks", "grouped", "swept", "left", *JOBS)
 ]
 LEASE = 0.3  # seconds
 JOB_LEASE = 1.0  # seconds
@@ -52,6 +55,8 @@ ONE = (1).to_bytes(8, "little")
 LATE_ACK = 3 * LEASE  # seconds after which another client usually has the item
 PRIORITIES = 4
 AGENTS = ("ada", "bob", None)
+LIMITS = {"ada": 1, "bob": 2, "eve": 3}
+"""How many items of each group may be claimed."""
 THREADS = 3
 TASKS = 8
 LATE = 0.1  # share of the commits of a troubled database that apply after a reported failure
@@ -350,6 +355,55 @@ class Tasks(Jobs):
         return False
 
 
+class Grouped(Jobs):
+    """A queue whose items have groups; it looks whether more are claimed than may be."""
+
+    base = "grouped"
+
+    async def step(self, rng: random.Random) -> None:
+        steps = [self.push, self.claim, self.look, super().step]
+        (step,) = rng.choices(steps, [30, 40, 5, 25])
+        await step(rng)
+
+    async def _end(self, claim: Any, number: int, rng: random.Random) -> None:
+        await self._pause(rng.choice([0, 0.02, 0.1]))
+        await self.look(rng)
+        await super()._end(claim, number, rng)
+
+    async def _push(self, values: list[Any], rng: random.Random, delay: float | None) -> list[Any]:
+        priorities = [rng.randrange(2) for _ in values]
+        groups = [rng.choice([*LIMITS, None]) for _ in values]
+        return list(
+            await self.queue.push_many(
+                self.db, values, priorities=priorities, groups=groups, delay=delay
+            )
+        )
+
+    def rank_of(self, item: Any, at_max: bool) -> Any:
+        return -item.priority if at_max else item.priority
+
+    async def look(self, rng: random.Random) -> None:
+        """Count the claimed items of each group at one read version."""
+        layout, levels = self._layout_and_levels()
+
+        @fdbqueue.transactional
+        def claimed(tr: fdbqueue.Transaction) -> list[str | None]:
+            begin, end = layout.range_of(layout.claims)
+            positions = [row.key[len(layout.claims) :] for row in tr.snapshot.get_range(begin, end)]
+            return [levels.level_of(layout.items + position).group for position in positions]
+
+        with self.ledger.operation("peek", self.name) as operation:
+            counts = Counter(claimed(self.db))
+            over = {group: n for group, n in counts.items() if n > LIMITS.get(group or "", n)}
+            assert not over, f"more are claimed than may be: {over}"
+            operation.done([])
+
+    def _layout_and_levels(self) -> tuple[Any, Any]:
+        queue = self.queue.queue if isinstance(self.queue, Blocking) else self.queue
+        store = store_of(getattr(queue, "_queue", queue))
+        return store.layout, store.levels
+
+
 class Swept(Jobs):
     """A queue that is cleared from time to time; its items are never put back."""
 
@@ -405,7 +459,7 @@ def threads(setting: Setting, ledger: Ledger) -> None:
     works = [
         kind(setting, each, Blocking(setting.open(db, kind)), ledger, values)
         for each in (db, TroubledDatabase(db, setting.seed))
-        for kind in (Jobs, Jobs, Tasks, Swept)
+        for kind in (Jobs, Jobs, Tasks, Grouped, Swept)
     ]
     rngs = [random.Random(f"{setting.seed} {number}") for number in range(THREADS)]
 
@@ -444,7 +498,7 @@ def asynchronous(setting: Setting, ledger: Ledger) -> None:
         return kind(setting, db, wrapped(setting.open(db, kind)), ledger, values)
 
     async def live() -> None:
-        works, swept = [work(Jobs), work(Jobs), work(Tasks)], work(Swept)
+        works, swept = [*map(work, (Jobs, Jobs, Tasks, Grouped))], work(Swept)
         running = [asyncio.create_task(rng.choice(works).step(rng)) for _ in range(TASKS)]
         for _ in range(rng.randrange(5, 40)):
             if setting.must_stop():
@@ -571,7 +625,10 @@ def prepare(setting: Setting, _: Ledger) -> None:
     """Create the queues."""
     db = fdbqueue.open(setting.url)
     for name in QUEUES:
-        open_queue(db, setting.prefix, name).configure(db, max_attempts=MAX_ATTEMPTS)
+        queue = open_queue(db, setting.prefix, name)
+        queue.configure(db, max_attempts=MAX_ATTEMPTS)
+        for group, limit in LIMITS.items() if name.endswith("grouped") else ():
+            queue.set_group(db, group, concurrency=limit)
 
 
 def end_with(parent: int) -> None:

@@ -508,6 +508,9 @@ class Storm:
                 problems.append(f"{name} does not come to rest")
                 break
             time.sleep(0.1)
+        if name.endswith("grouped"):
+            held = [group for group in queue.groups(db) if group.claimed or group.held_by]
+            problems += [f"{name} holds a group back: {group}" for group in held]
         letters = list(queue.items(db, state="dead"))
         values += [getattr(letter.item, pushed)["id"] for letter in letters]
         self._check(db, name, problems)
