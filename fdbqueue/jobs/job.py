@@ -15,6 +15,7 @@ from fdbqueue.queue.arguments import (
     validate_key,
     validate_on_dead,
     validate_scope,
+    validate_share,
     validate_unique,
 )
 from fdbqueue.queue.batches import Members, push_after
@@ -59,6 +60,7 @@ class Settings:
         unique_until: When the key is free again.
         unique_for: For how long the key is not free, instead of `unique_until`.
         group: Its group, or how the group follows from its arguments.
+        cost: What it counts for in the share of its group.
         delay: The time until it is ready.
         at: The time at which it is ready.
         ttl: The time after which it expires.
@@ -74,6 +76,7 @@ class Settings:
     unique_until: UniqueUntil | None = None
     unique_for: Duration | None = None
     group: Group | None = None
+    cost: float = 1
     delay: Duration | None = None
     at: datetime | None = None
     ttl: Duration | None = None
@@ -88,6 +91,7 @@ class Settings:
             raise TypeError(f"unique is a key, True, or a function of arguments, not {unique!r}")
         if self.group is not None and not callable(self.group):
             validate_key("a group", self.group)
+        validate_share("cost", self.cost)
         validate_scope(unique, self.unique_until, self.unique_for)
         validate_on_dead(self.on_dead)
         if self.after and (self.delay is not None or self.at is not None):
@@ -260,6 +264,7 @@ class Pusher(Generic[_Push, _Result]):
             "delay": settings.delay,
             "at": settings.at,
             "ttl": settings.ttl,
+            "cost": settings.cost,
             **scope,
         }
 
@@ -349,6 +354,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
         group: str | None = None,
+        cost: float | None = None,
         after: Iterable[Handle[Any]] | None = None,
         on_dead: OnDead | None = None,
     ) -> Pusher[_Push, _Result]:
@@ -366,6 +372,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             unique_until: `"claimed"` if the key is free once a worker has the job.
             unique_for: For how long the key is not free, instead of `unique_until`.
             group: Another group.
+            cost: What it counts for in the share of its group, by default 1.
             after: Jobs of this app that have to end before it is ready; up to 100 may follow one.
                 Those that are not known any more have ended.
             on_dead: `"cancel"`, the default: if one of these is not done, because it dies, is
@@ -386,6 +393,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "unique_until": unique_until,
             "unique_for": unique_for,
             "group": group,
+            "cost": cost,
             "after": None if after is None else [*after],
             "on_dead": on_dead,
         }

@@ -129,7 +129,8 @@ class Members(NamedTuple):
         """Return the items, with this in their headers."""
         arguments: Any = map(self.arguments.get, _ARGUMENTS)
         values, priority, groups, delay, at, ttl, *unique = arguments
-        plain = new_headers(len(values), ttl, *unique)
+        cost = self.arguments.get("cost", 1)
+        plain = new_headers(len(values), ttl, *unique, cost=cost)
         headers = [header._replace(batch=batch) for header in plain]
         priorities, of = [priority] * len(values), each_group(len(values), None, groups)
         return new_items(store_of(self.queue), values, priorities, of, delay, at, headers)

@@ -25,6 +25,27 @@ def test_jobs_of_groups_share_the_worker(db: Any, name: str) -> None:
     assert {"bob", "eve"} <= {*ran[:4]}
 
 
+def test_a_job_counts_by_its_cost(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+    ran: list[str] = []
+
+    @app.job(name="work", queue=f"{name}jobs", group=str)
+    def work(of: str) -> None:
+        ran.append(of)
+
+    @app.job(name="end", queue=f"{name}ends")
+    def end(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    work.using(cost=3).push_many([work.bind("ada") for _ in range(8)])
+    with app.batch(then=end) as batch:
+        for _ in range(8):
+            batch.push(work.using(cost=1), "bob")
+    app.work(drain=True, concurrency=1)
+    assert (ran[:8].count("ada"), ran[:8].count("bob")) == (2, 6)
+    with pytest.raises(ValueError, match="cost"):
+        work.using(cost=0)
+
+
 def test_members_of_a_batch_are_in_groups(db: Any, name: str) -> None:
     app = fdbqueue.App(db)
     counts: list[int] = []
