@@ -51,7 +51,7 @@ from fdbqueue.types import (
 )
 
 _ARGUMENTS = (
-    *("values", "priority", "groups", "delay", "at", "ttl"),
+    *("values", "priority", "groups", "delay", "at", "ttl", "cost"),
     *("unique", "unique_until", "unique_for"),
 )
 MAX_FOLLOWING = 100
@@ -128,9 +128,8 @@ class Members(NamedTuple):
     def items(self, batch: bytes) -> list[NewItem]:
         """Return the items, with this in their headers."""
         arguments: Any = map(self.arguments.get, _ARGUMENTS)
-        values, priority, groups, delay, at, ttl, *unique = arguments
-        cost = self.arguments.get("cost", 1)
-        plain = new_headers(len(values), ttl, *unique, cost=cost)
+        values, priority, groups, delay, at, ttl, cost, unique, until, period = arguments
+        plain = new_headers(len(values), ttl, unique, until, period, cost or 1)
         headers = [header._replace(batch=batch) for header in plain]
         priorities, of = [priority] * len(values), each_group(len(values), None, groups)
         return new_items(store_of(self.queue), values, priorities, of, delay, at, headers)
