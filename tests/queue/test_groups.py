@@ -475,3 +475,22 @@ def test_a_pop_sees_the_first_item_without_a_group(db: Any, name: str) -> None:
     jobs.push(db, "urgent", priority=0)
     assert conflicts(popping)
     assert jobs.pop(db).value == "urgent"
+
+
+def test_a_lower_limit_of_all_groups_hides_none_that_may_go_on(db: Any, name: str) -> None:
+    """Groups that have more claimed than they may keep their turns until these are met."""
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    for group in ("ada", "bob", "eve", "kim"):
+        jobs.push_many(db, [group] * 3, group=group)
+    jobs.push(db, "late", priority=1)
+    assert len(jobs.claim(db, n=2)) == 2  # of ada and bob
+    jobs.set_group(db, "eve", weight=0.1)
+    assert jobs.pop(db).value == "eve"  # whose next turn is far behind
+    jobs.set_group(db, None, concurrency=1)
+    assert [item.value for item in jobs.pop_many(db, 2)] == ["kim", "eve"]
+    assert [(each.name, each.held_by) for each in jobs.groups(db)] == [
+        ("ada", "concurrency"),
+        ("bob", "concurrency"),
+        ("eve", None),
+        ("kim", None),
+    ]

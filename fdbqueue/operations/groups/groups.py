@@ -191,9 +191,9 @@ class Groups:
                 of_group = self._levels.in_group(level, group)
                 turns.append(Turn(of_group, row.key, pass_, _snapshot(tr)))
             found = self._merged(tr, turns, n, taken, stale)
-            if found or len(rows) < limit:
+            # Beside the turn of the items without a group, and those met in vain.
+            if len(rows) < limit or len(turns) - 1 - len(stale) >= n:
                 return found
-            turns = []
             read = tr.get_range(rows[-1].key + b"\x00", end, limit=limit, streaming_mode=WANT_ALL)
 
     def _turn_of_others(self, tr: ReadTransaction, level: Level, rest: bytes) -> list[Turn]:
@@ -217,12 +217,13 @@ class Groups:
         taken: Counter[str | None],
         stale: list[Turn],
     ) -> list[StoredItem]:
-        """Return the first items of some turns, and add the turns that had none to `stale`."""
+        """Return the first items of some turns, and set `stale` to the turns that had none."""
         room = self._rooms(tr, turns)
         heap: list[tuple[int, str, Turn]] = []
+        stale.clear()
         for turn in turns:
             group = turn.level.group
-            turn.stale = stale
+            turn.found, turn.stale = 0, stale
             if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
                 heap.append((turn.passes[0], group or "", turn))
             elif group is not None:
