@@ -223,7 +223,7 @@ class Groups:
         stale.clear()
         for turn in turns:
             group = turn.level.group
-            turn.found, turn.stale = 0, stale
+            turn.passes, turn.stale = turn.passes[:1], stale
             if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
                 heap.append((turn.passes[0], group or "", turn))
             elif group is not None:
