@@ -129,7 +129,7 @@ def add(
     Example:
       fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
-      fdbq schedule add todo bills '{"payload": "send", "deadline": "2h"}' --cron "0 8 1 * *"
+      fdbq schedule add todo bills '{"payload": "send", "deadline": "2h"}' --cron "0 8 * * 1"
     """
     target = any_queue(db, queue, must_exist=False)
     if target.kind != "task":
