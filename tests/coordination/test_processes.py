@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,6 +16,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from tests.support.leases import let_versions_pass
+from tests.support.separate import separate_processes
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
@@ -58,7 +58,7 @@ class Crew:
     """Processes that start at the same moment."""
 
     def __init__(self, url: str, queue: PriorityQueue, kinds: list[str], folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = separate_processes()
         barrier = context.Barrier(PROCESSES + 1)
         self._journals = [folder / str(number) for number in range(PROCESSES)]
         self.processes = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import time
@@ -23,6 +22,7 @@ from fdbqueue.layout.keys import Layout
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 from tests.support.many_processes import injected, retry_timeouts
+from tests.support.separate import separate_processes
 
 PUSHES = int(os.environ.get("FDBQ_RACING_PUSHES", "1200"))
 """Pushes in the race of processes; run a million by hand."""
@@ -422,7 +422,7 @@ def test_racing_processes_never_exceed_the_bound(
     bound = 40
     queue = PriorityQueue(space, codec="bytes", max_size=bound, max_attempts=3)
     queue.push(db, b"x")
-    context = multiprocessing.get_context("spawn")
+    context = separate_processes()
     pipes = []
     for _ in range(4):
         ours, theirs = context.Pipe()

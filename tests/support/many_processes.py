@@ -6,7 +6,6 @@ So every pushed value must have been popped exactly once.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import threading
@@ -24,6 +23,7 @@ import fdbqueue
 from fdbqueue.database.opening import API_VERSION
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from recipes.priority_queue import PriorityQueue as Recipe
+from tests.support.separate import separate_processes
 
 PROCESSES = THREADS = 4
 PRIORITIES = 5
@@ -175,7 +175,7 @@ class Work:
 
     def run(self, rng: random.Random, meanwhile: Callable[[], object]) -> Outcome:
         """Run the processes; call `meanwhile` from time to time until they end."""
-        context = multiprocessing.get_context("spawn")
+        context = separate_processes()
         all_are_there = context.Barrier(PROCESSES, timeout=60)
         seeds = [rng.randrange(2**32) for _ in range(PROCESSES)]
         with ProcessPoolExecutor(PROCESSES, context, all_are_there.wait) as pool:

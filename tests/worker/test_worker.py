@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import multiprocessing
 import os
 import random
 import re
@@ -37,6 +36,7 @@ from fdbqueue.worker import threads
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
+from tests.support.separate import separate_processes
 from tests.support.shell import Shell, error_of, has_handlers
 from tests.support.spans import span_exporter
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -505,7 +505,7 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
     jobs = [{"n": n, "amount": amount} for n, amount in enumerate(amounts)]
     for begin in range(0, JOBS, 1000):
         queue.push_many(db, jobs[begin : begin + 1000])
-    context = multiprocessing.get_context("spawn")
+    context = separate_processes()
 
     def start() -> Any:
         arguments = (shared_url, space.key())
