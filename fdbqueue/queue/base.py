@@ -1176,7 +1176,7 @@ class GroupedQueue(BaseQueue[_T]):
 
         Nothing has to be declared: a group exists while it has items or settings. Weights hold from
         the next item on that is taken. Clients that wait are woken if the group may go on. With
-        `None`, further transactions release the groups that were held, 200 in each.
+        `None`, further transactions hold and release groups that exist, up to 200 in each.
 
         Args:
             tr: A transaction or a database.
@@ -1214,7 +1214,7 @@ class GroupedQueue(BaseQueue[_T]):
 
         def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
             store.options.note_limit(tr)
-            return store.items.groups.settle_held(tr, now, after)
+            return store.items.groups.settle_limited(tr, now, after)
 
         store.change(tr, body)
         after = store.layout.held_groups if name is None else None

@@ -301,3 +301,18 @@ def test_an_item_counts_by_its_cost(db: Any, jobs: Any) -> None:
 def test_a_cost_is_a_number_over_0(db: Any, jobs: Any, cost: Any) -> None:
     with pytest.raises(ValueError, match="cost"):
         jobs.push(db, 1, group="ada", cost=cost)
+
+
+def test_a_lower_limit_of_all_groups_holds_at_once(db: Any, jobs: Any) -> None:
+    """A client that waits wakes once one of the items that are over it has ended."""
+    jobs.push_many(db, [1, 2, 3], group="ada")
+    claims = [jobs.claim(db) for _ in range(2)]
+    jobs.set_group(db, None, concurrency=1)
+    assert group_of(db, jobs).held_by == "concurrency"
+    jobs.ack(db, claims[0])
+    assert jobs.claim(db) is None
+    threading.Timer(0.2, lambda: jobs.ack(db, claims[1])).start()
+    began = time.monotonic()
+    assert jobs.claim(db, wait=60).item.value == 3
+    assert time.monotonic() - began < 25  # a lease lasts longer
+    assert admin.check(db, jobs).problems == ()

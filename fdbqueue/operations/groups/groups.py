@@ -27,7 +27,7 @@ from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, 
 
 _FIRST_ROWS = 2  # of a group that are read at first: its next item, and whether another follows
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
-_SETTLED = 200  # held groups that one transaction looks at
+_SETTLED = 200  # groups that one transaction looks at
 _NULL = b"\x00"  # as the tuple layer packs it
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
@@ -530,23 +530,31 @@ class Groups:
         if group:
             self._settle(tr, now, group)
 
-    def settle_held(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
-        """Let groups that are held go on if new settings of all groups allow it.
+    def settle_limited(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
+        """Hold groups, or let those that are held go on, as new settings of all groups say.
 
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
-            after: The key behind which to begin.
+            after: The key behind which to begin; that of all held groups at first.
 
         Returns:
-            The key behind which to go on; `None` if no more groups are held.
+            The key behind which to go on; `None` if no more groups are held or have claimed items.
         """
         layout = self._layout
-        end = layout.range_of(layout.held_groups)[1]
+        are_held = after.startswith(layout.held_groups)
+        space = layout.held_groups if are_held else layout.group_slots
+        end = layout.range_of(space)[1]
         rows = [*tr.snapshot.get_range(after + b"\x00", end, limit=_SETTLED)]
-        for row in rows:
-            self._settle(tr, now, layout.unpack_entry_key(layout.held_groups, row.key))
-        return rows[-1].key if len(rows) == _SETTLED else None
+        groups = [layout.unpack_entry_key(space, row.key) for row in rows]
+        for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
+            limit = settings.concurrency
+            if are_held or (limit is not None and decode_count(row.value) >= limit):
+                self._settle(tr, now, group)
+        following: bytes | None = layout.group_slots if are_held else None
+        if len(rows) == _SETTLED:
+            following = rows[-1].key
+        return following
 
     def begin_again(self, tr: Transaction) -> None:
         """Hold the groups that are paused, in a queue that was cleared."""
