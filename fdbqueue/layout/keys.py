@@ -54,12 +54,18 @@ _NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a s
 _VERSIONSTAMP = b"\x33"  # before a versionstamp in a tuple
 _STAMP = 12  # bytes of a versionstamp with the number of the transaction
 _OF_GROUP = 3  # the kind of a slot
+_SLOT_OF_GROUP = fdb_tuple.pack((_OF_GROUP,))
 _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
 @functools.lru_cache(4096)
 def _packed_integer(number: int) -> bytes:
     return fdb_tuple.pack((number,))
+
+
+@functools.lru_cache(4096)
+def _packed_group(group: str | None) -> bytes:
+    return fdb_tuple.pack((group,))
 
 
 @functools.lru_cache(1024)
@@ -542,7 +548,7 @@ class Layout:
     @staticmethod
     def slot_of_group(group: str) -> bytes:
         """Return the slot of a group, as a claim stores it."""
-        return fdb_tuple.pack((_OF_GROUP, group))
+        return _SLOT_OF_GROUP + _packed_group(group)
 
     @staticmethod
     def group_of_slot(slot: bytes) -> str | None:
@@ -560,7 +566,7 @@ class Layout:
     @staticmethod
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
         """Return the key of a group, in a priority, in a space that begins with the group."""
-        return index + fdb_tuple.pack((group,)) + rest
+        return index + _packed_group(group) + rest
 
     @staticmethod
     def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:
@@ -576,7 +582,7 @@ class Layout:
     @staticmethod
     def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
         """Return the key of a group that has this pass in a priority."""
-        return index + rest + fdb_tuple.pack((number, group))
+        return index + rest + fdb_tuple.pack((number,)) + _packed_group(group)
 
     @staticmethod
     def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
