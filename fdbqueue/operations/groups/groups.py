@@ -286,7 +286,8 @@ class Groups:
     ) -> None:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
         turns = Counter(item.turn for item in items if item.turn is not None)
-        for turn, n in turns.items():
+        # The last group without items says where shares begin again: the one that has most.
+        for turn, n in sorted(turns.items(), key=lambda each: each[0].passes[each[1]]):
             self._take(tr, now, turn, n, are_claimed)
         for stale in dict.fromkeys(each for turn in turns for each in turn.stale):
             self._settle(tr, now, stale.level.group or "")
