@@ -25,6 +25,17 @@ from .common import (
 )
 
 _PAGE = 1000
+HELD_BY = {
+    "queue_paused": "The queue is paused.",
+    "queue_concurrency": "As many items of the queue are claimed as its concurrency allows.",
+    "agent_concurrency": "As many tasks of its agent are claimed as their concurrency allows.",
+    "group_paused": "Its group is paused.",
+    "group_concurrency": "As many items of its group are claimed as their concurrency allows.",
+    "group_rate": "As many items of its group have started as their rate allows.",
+    "group_retry": "A failed item of its group, which waits for its next attempt, comes first.",
+}
+"""Why a ready item is not handed out, by `ItemInfo.held_by`."""
+
 _group_argument = click.argument("name", metavar="GROUP")
 
 

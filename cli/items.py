@@ -63,6 +63,7 @@ from .common import (
     value_of,
     with_priorities,
 )
+from .groups import HELD_BY
 from .signals import defer_signals
 from .steps import step_line
 
@@ -406,6 +407,9 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
 def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
+    If a ready item is not handed out, `held_by` says why; `ahead_in_group` is the number of ready
+    items of its group ahead of it, up to 100.
+
     Exits with code 1 if the queue has no item with this ID, for example because it was removed.
 
     \b
@@ -425,6 +429,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
     fields["in_batch"] = info.in_batch or None
     del fields["stored_steps"]  # which follow
+    if info.held_by is not None:
+        fields["held_by"] = HELD_BY[info.held_by]
     if info.job is not None:
         fields["job"] = str(info.job)
     if info.progress is not None:

@@ -45,6 +45,7 @@ __all__ = [
     "HistoryWindow",
     "IfFull",
     "Item",
+    "ItemHeldBy",
     "ItemInfo",
     "Json",
     "Keep",
@@ -104,6 +105,17 @@ none, or for each of the last 1,000."""
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
 """What happens to a tick while the item of the last one has not ended: push all the same, not at
 all, or once it has ended."""
+
+ItemHeldBy: TypeAlias = Literal[
+    "queue_paused",
+    "queue_concurrency",
+    "agent_concurrency",
+    "group_paused",
+    "group_concurrency",
+    "group_rate",
+    "group_retry",
+]
+"""What keeps a ready item from being claimed: its queue, its agent or its group."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
 """The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
@@ -375,6 +387,10 @@ class ItemInfo:
             done item, why it was discarded.
         unique: Its unique key, or `None`.
         group: Its group, or `None`.
+        held_by: What keeps a ready item from being claimed, whatever is ahead of it; `None` for
+            nothing, or in any other state.
+        ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
+            up to 100; `None` without a group, in any other state, and in lists of items.
         progress: How far the work on a claimed item is, as its client has reported; `None` in any
             other state, or if it has not.
         log: The lines that the handler of a claimed or done item has logged, as text.
@@ -403,6 +419,8 @@ class ItemInfo:
     error: str | None
     unique: str | None
     group: str | None
+    held_by: ItemHeldBy | None
+    ahead_in_group: int | None
     progress: Progress | None
     log: str
     stored_steps: int
@@ -770,15 +788,12 @@ class Future(Protocol):
 
     def block_until_ready(self) -> None:
         """Wait until the result, or its error, is ready."""
-        ...
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(future)` once ready."""
-        ...
 
     def cancel(self) -> None:
         """Give up on a result that is not ready yet."""
-        ...
 
 
 class _Bytes(Future, Protocol):
@@ -897,19 +912,15 @@ class _Writes(Protocol):
 
     def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
-        ...
 
     def clear(self, key: KeyLike) -> None:
         """Clear a key."""
-        ...
 
     def clear_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
-        ...
 
     def clear_range_startswith(self, prefix: KeyLike) -> None:
         """Clear all keys that start with `prefix`."""
-        ...
 
     def __setitem__(self, key: KeyLike, value: ValueLike, /) -> None: ...
 
@@ -917,51 +928,39 @@ class _Writes(Protocol):
 
     def add(self, key: KeyLike, param: ValueLike) -> None:
         """Add a little-endian integer. A missing value counts as zero."""
-        ...
 
     def bit_and(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "and". A missing value becomes the parameter."""
-        ...
 
     def bit_or(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "or". A missing value counts as zeros."""
-        ...
 
     def bit_xor(self, key: KeyLike, param: ValueLike) -> None:
         """Apply a bitwise "xor". A missing value counts as zeros."""
-        ...
 
     def max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the larger of two little-endian integers."""
-        ...
 
     def min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the smaller of two little-endian integers. A missing value becomes the parameter."""
-        ...
 
     def byte_max(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts later, byte by byte."""
-        ...
 
     def byte_min(self, key: KeyLike, param: ValueLike) -> None:
         """Keep the value that sorts earlier. A missing value becomes the parameter."""
-        ...
 
     def append_if_fits(self, key: KeyLike, param: ValueLike) -> None:
         """Append to the value, unless the result would exceed 100,000 bytes."""
-        ...
 
     def compare_and_clear(self, key: KeyLike, param: ValueLike) -> None:
         """Clear the key if its value equals the parameter."""
-        ...
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
-        ...
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
-        ...
 
     @property
     def options(self) -> Any:
@@ -982,19 +981,15 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 
     def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
-        ...
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
-        ...
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
-        ...
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
         """Make other transactions conflict as if the key had been written."""
-        ...
 
     def watch(self, key: KeyLike) -> Future:
         """Return a future that is ready once the key's value differs from the one seen here."""
@@ -1010,7 +1005,6 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 
     def set_read_version(self, version: int) -> None:
         """Read at this version."""
-        ...
 
     def get_committed_version(self) -> int:
         """Return the version of the commit; -1 if nothing was written."""
@@ -1022,11 +1016,9 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 
     def reset(self) -> None:
         """Restore the state of a new transaction."""
-        ...
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
-        ...
 
 
 class Database(_Writes, Protocol):

@@ -21,6 +21,7 @@ from fdbqueue.layout.json import decode_json
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
+from fdbqueue.operations.groups.held import Holds, begin_ahead
 from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Filter, Items, LocatedItem, NewItem, read_payload
 from fdbqueue.operations.push import Pushed
@@ -112,6 +113,7 @@ class Reads(Generic[_T]):
         self._items = items
         self._done_items = done
         self.views = Views(items, first_key)
+        self._holds = Holds(items.layout, lambda tr, now: self.views.overdue(tr, now).leaving)
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""
@@ -170,9 +172,11 @@ class Reads(Generic[_T]):
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it ended."""
-        return self._at(tr, item, lambda tr, found: self._info(tr, found)())
+        return self._at(tr, item, lambda tr, found: self._info(tr, found, counts_ahead=True)())
 
-    def _info(self, tr: ReadTransaction, found: LocatedItem) -> Callable[[], ItemInfo]:
+    def _info(
+        self, tr: ReadTransaction, found: LocatedItem, counts_ahead: bool = False
+    ) -> Callable[[], ItemInfo]:
         """Start to read what is known of an item; return a function that waits for it."""
         state, key, header = found.state, found.key, found.item.header
         position = self.layout.position(key)
@@ -181,12 +185,15 @@ class Reads(Generic[_T]):
         begun_lease = self.views.begin_lease(tr, found)
         begun_attempts = begin_attempts(tr, self.layout, position)
         begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
+        begun_hold = self._holds.begin(tr, found.item) if state == "ready" else None
+        begun_ahead = begin_ahead(tr, found.item) if begun_hold and counts_ahead else None
 
         def finish() -> ItemInfo:
             options, lease, failed = begun_options(), begun_lease(), begun_attempts()
             error = found.error or (failed[-1].error if failed else None)
+            item = self._decoded_if_possible(tr, found)
             return ItemInfo(
-                item=self._decoded_if_possible(tr, found),
+                item=item,
                 id=self.codec.id_of(found.item),
                 state=state,
                 attempts=found.attempts,
@@ -205,6 +212,8 @@ class Reads(Generic[_T]):
                 error=found.error if state == "done" else error,
                 unique=header.unique_key,
                 group=found.item.level.group,
+                held_by=begun_hold and begun_hold(options, item, milliseconds()),
+                ahead_in_group=begun_ahead and begun_ahead(),
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
                 stored_steps=header.steps,

@@ -826,8 +826,12 @@ class BaseQueue(ABC, Generic[_T]):
         `configure`): when they failed, the client that had claimed the item, the error,
         and the end of the traceback.
 
+        `held_by` says why a ready item is not handed out, and `ahead_in_group` how many items of
+        its group are ahead of it.
+
         Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
-        nine for another; two more for a task.
+        nine for another; two more for a task. For a ready item two more if it has a group, and one
+        for each concurrency of the queue; up to six more if something holds it back.
 
         Args:
             tr: A transaction or a database.

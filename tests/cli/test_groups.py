@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from fdbq.groups import HELD_BY
 
 import fdbqueue
+from fdbqueue.types import ItemHeldBy
 from tests.support.shell import Shell, error_of
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -82,3 +88,24 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
         assert answer in error_of(fdbq("group", *arguments))
     assert "a group is text of 1 to 255 bytes" in error_of(fdbq("push", "jobs", "1", "--group", ""))
     assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+
+
+def test_show_says_why_an_item_is_not_running(fdbq: Shell) -> None:
+    first, second = (
+        fdbq.output("push", "jobs", value, "--group", "ada").strip() for value in ("1", "2")
+    )
+    shown = fdbq.output("show", "jobs", second)
+    assert "held_by" not in shown
+    assert "ahead_in_group  1\n" in shown
+    fdbq.output("group", "pause", "jobs", "ada")
+    assert "held_by       Its group is paused.\n" in fdbq.output("show", "jobs", first)
+    assert json.loads(fdbq.output("show", "jobs", first, "--json"))["held_by"] == "group_paused"
+    fdbq.output("pause", "jobs")
+    assert "held_by       The queue is paused.\n" in fdbq.output("show", "jobs", first)
+
+
+def test_each_reason_has_its_words_in_the_shell_and_in_the_dashboard() -> None:
+    script = (ROOT / "fdbqueue" / "http" / "static" / "held.js").read_text()
+    in_dashboard = dict(re.findall(r'^  (\w+): "([^"]+)",$', script, re.MULTILINE))
+    assert in_dashboard == HELD_BY
+    assert {*HELD_BY} == {*get_args(ItemHeldBy)}

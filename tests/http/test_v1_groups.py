@@ -77,3 +77,16 @@ def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> No
     assert client.get(f"/v1/queues/{name}nope/groups").status_code == 404
     (group,) = client.get(path).json()["groups"]
     assert (group["ready"], group["weight"]) == (1, 1)
+
+
+def test_an_item_says_why_it_is_not_running(client: TestClient, db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, "ada", concurrency=1)
+    _, second = jobs.push_many(db, [1, 2], group="ada")
+    info = Api(client, name).get(f"/items/{second.id}")
+    assert (info["held_by"], info["ahead_in_group"]) == (None, 1)
+    jobs.claim(db)
+    info = Api(client, name).get(f"/items/{second.id}")
+    assert (info["held_by"], info["ahead_in_group"]) == ("group_concurrency", 0)
+    (listed,) = Api(client, name).get("/items")["items"]
+    assert (listed["held_by"], listed["ahead_in_group"]) == ("group_concurrency", None)

@@ -3,6 +3,7 @@
 import { actOnOne, actionsFor } from "./actions.js";
 import { can, get, itemPath, patch } from "./api.js";
 import { callText, clock, duration, plural, priorityText, wait } from "./format.js";
+import { heldText } from "./held.js";
 import { poll } from "./live.js";
 import { batchList, stepList } from "./steps.js";
 import { tree } from "./tree.js";
@@ -11,6 +12,7 @@ import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, progressBar
 const QUICK = 100; // milliseconds
 const SLOW = 5; // requests of the item for one of its position, or of many steps
 const MANY = 20; // steps
+const MAX_AHEAD = 100; // items that the server counts
 
 /** Make the page of an item. */
 export function itemPage(queue, id) {
@@ -135,6 +137,7 @@ function parsed(text) {
 function show(content, info, position, stepCard, batchCard) {
   const isOpen = new Map([...content.querySelectorAll("details[data-attempt]")].map((node) => [node.dataset.attempt, node.open]));
   content.replaceChildren(
+    info.held_by === null ? "" : hold(info),
     info.state === "claimed" ? holder(info) : "",
     info.state === "dead" ? verdict(info) : "",
     h("div.columns", {},
@@ -153,6 +156,9 @@ function show(content, info, position, stepCard, batchCard) {
 const logText = (text) => h("pre.raw", { tabindex: 0, role: "region", "aria-label": "Lines of the log" }, text);
 
 const card = (title, ...content) => h("section.card", { "aria-label": title }, h("h2", {}, title), ...content);
+
+const hold = ({ held_by }) => h("div.notice", { data: { state: "delayed" } }, icon("pause"),
+  h("p", {}, h("strong", {}, "It does not run now. "), heldText(held_by)));
 
 function holder(info) {
   return h("div.notice", { data: { state: "claimed" } }, icon("workers"), h("div", {}, h("p", {},
@@ -215,6 +221,8 @@ function facts(info, position) {
     ["Attempts", info.max_attempts === null ? String(info.attempts) : `${info.attempts} of ${info.max_attempts}`],
     ["Run time", info.run_time === null ? null : wait(info.run_time)],
     ["Ahead of it", position === null ? null : plural(position, "item")],
+    ["Group", info.group],
+    ["Ahead of it in its group", aheadText(info.ahead_in_group)],
     ["Due", info.due_at && ago(info.due_at)],
     ["Expires", info.expires_at && ago(info.expires_at)],
     ["Unique key", info.unique],
@@ -225,6 +233,11 @@ function facts(info, position) {
   ];
   return h("dl.facts", {}, given.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+function aheadText(ahead) {
+  if (ahead === null) return null;
+  return ahead < MAX_AHEAD ? plural(ahead, "item") : `${MAX_AHEAD} items or more`;
 }
 
 const ENDS = { discarded: "Discarded", cancelled: "Cancelled" };

@@ -25,7 +25,7 @@ from fdbqueue.queue.base import HeldBy
 from fdbqueue.queue.batches import BatchKind
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.queue.steps import StepKind, StepState
-from fdbqueue.types import Missed, OnDead, Overlap, State, UniqueUntil
+from fdbqueue.types import ItemHeldBy, Missed, OnDead, Overlap, State, UniqueUntil
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -350,6 +350,11 @@ class Info(BaseModel):
     progress: Progress | None = Field(description="What its client reported; null if not claimed.")
     log: str
     group: str | None = Field(description="Its group.")
+    held_by: ItemHeldBy | None = Field(description="What keeps a ready item from being claimed.")
+    ahead_in_group: int | None = Field(
+        description="How many ready items of its group are ahead of it in its priority, up to 100; "
+        "null in a list."
+    )
     stored_steps: int = Field(description="How many steps of the job are stored.")
     in_batch: bool = Field(description="Whether it counts in a batch, or waits for one.")
     run_time: float | None = Field(description="Seconds that its last attempt ran, once it ended.")

@@ -48,7 +48,8 @@ class GroupInfo:
     held_until: Moment | None
 
 
-def _held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
+def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
+    """Return what holds a group back that is held; `due` is when its rate allows more, or empty."""
     if settings.paused:
         return "paused"
     if due:
@@ -99,8 +100,15 @@ def list_groups(
                 settings.paused,
                 settings.rate and (settings.rate[0], settings.rate[1] / 1000),
                 settings.is_sequence,
-                None if due is None else _held_by(settings, running, due),
+                None if due is None else held_by(settings, running, due),
                 utc_time(decode_count(due)) if due else None,
             )
         )
     return found
+
+
+def read_settings(reads: ReadTransaction, layout: Layout, group: str) -> GroupSettings:
+    """Return the settings of a group."""
+    key, space = layout.group_key, layout.group_settings
+    own, for_all = reads[key(space, group)], reads[key(space, None)]
+    return decode_group_settings(own.value).over(decode_group_settings(for_all.value))

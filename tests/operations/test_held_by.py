@@ -1,0 +1,174 @@
+"""Why a ready item is not handed out, and how many items of its group are ahead of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.testing import Clock
+from tests.support.counting import CountingDatabase
+from tests.support.leases import come_due, lapse
+
+
+@pytest.fixture(params=["priority", "fifo"])
+def jobs(db: Any, name: str, request: pytest.FixtureRequest) -> Any:
+    kind = PriorityQueue if request.param == "priority" else Queue
+    return kind.named(db, f"{name}jobs")
+
+
+def held_by(db: Any, queue: Any, item: Any) -> str | None:
+    info = queue.get(db, item)
+    assert info is not None
+    if info.state == "ready":
+        assert [each.held_by for each in queue.items(db, state="ready") if each.id == info.id] == [
+            info.held_by
+        ]
+    reason: str | None = info.held_by
+    return reason
+
+
+def test_the_queue_is_paused_or_at_its_concurrency(db: Any, jobs: Any) -> None:
+    first, second = jobs.push_many(db, ["first", "second"])
+    assert held_by(db, jobs, second) is None
+    jobs.configure(db, concurrency=1)
+    assert held_by(db, jobs, second) is None
+    claim = jobs.claim(db)
+    assert held_by(db, jobs, first) is None  # it runs
+    assert held_by(db, jobs, second) == "queue_concurrency"
+    jobs.configure(db, paused=True)
+    assert held_by(db, jobs, second) == "queue_paused"
+    jobs.configure(db, paused=False)
+    jobs.ack(db, claim)
+    assert held_by(db, jobs, second) is None
+
+
+def test_its_group_is_paused_or_at_its_concurrency(db: Any, jobs: Any) -> None:
+    jobs.push(db, "first", group="ada")
+    second = jobs.push(db, "second", group="ada")
+    jobs.set_group(db, "ada", concurrency=1)
+    assert held_by(db, jobs, second) is None
+    claim = jobs.claim(db)
+    other = jobs.push(db, "other")
+    assert held_by(db, jobs, second) == "group_concurrency"
+    assert held_by(db, jobs, other) is None
+    jobs.set_group(db, "ada", paused=True)
+    assert held_by(db, jobs, second) == "group_paused"
+    jobs.configure(db, paused=True)
+    assert held_by(db, jobs, second) == "queue_paused"
+    jobs.configure(db, paused=False)
+    jobs.set_group(db, "ada", paused=False)
+    assert held_by(db, jobs, second) == "group_concurrency"
+    jobs.ack(db, claim)
+    assert held_by(db, jobs, second) is None
+
+
+def test_its_group_has_started_as_many_items_as_its_rate_allows(db: Any, jobs: Any) -> None:
+    with Clock() as clock:
+        jobs.set_group(db, "ada", rate=(1, 60))
+        jobs.push_many(db, ["first", "second"], group="ada")
+        second = [*jobs.items(db)][1]
+        assert held_by(db, jobs, second) is None
+        jobs.pop(db)
+        assert held_by(db, jobs, second) == "group_rate"
+        clock.advance(61)
+        assert held_by(db, jobs, second) is None  # although no client has noticed yet
+        assert jobs.pop(db).value == "second"
+
+
+def test_a_failed_item_of_its_group_comes_first(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", concurrency=1)
+    _, second = jobs.push_many(db, ["first", "second"], group="ada")
+    jobs.nack(db, jobs.claim(db), delay=600)
+    assert held_by(db, jobs, second) == "group_retry"
+    come_due(db, jobs)
+    assert held_by(db, jobs, second) is None  # although no client has noticed yet
+    assert jobs.claim(db).item.value == "first"
+    assert held_by(db, jobs, second) == "group_concurrency"
+
+
+def test_a_task_waits_for_its_agent(db: Any, name: str) -> None:
+    tasks = TaskQueue.named(db, f"{name}tasks")
+    tasks.configure(db, agent_concurrency=1)
+    for agent in ("ada", "ada", "bob"):
+        tasks.push(db, agent_name=agent)
+    claim: Any = tasks.claim(db)
+    assert claim.item.agent_name == "ada"
+    found = {info.item.agent_name: info.held_by for info in tasks.items(db, state="ready")}
+    assert found == {"ada": "agent_concurrency", "bob": None}
+
+
+@pytest.mark.parametrize("limit", ["queue", "group"])
+def test_a_lease_that_is_over_holds_nothing_back(db: Any, jobs: Any, limit: str) -> None:
+    first, second = jobs.push_many(db, ["first", "second"], group="ada")
+    if limit == "queue":
+        jobs.configure(db, concurrency=1)
+    else:
+        jobs.set_group(db, "ada", concurrency=1)
+    jobs.claim(db)
+    assert held_by(db, jobs, second) == f"{limit}_concurrency"
+    lapse(db, jobs)
+    assert jobs.state(db, first) == "ready"  # although no client has noticed yet
+    assert held_by(db, jobs, first) is None
+    assert held_by(db, jobs, second) is None
+    assert jobs.claim(db).item == first
+
+
+def test_a_lease_that_is_over_frees_one_of_several_slots_over_a_lowered_limit(
+    db: Any, jobs: Any
+) -> None:
+    items = jobs.push_many(db, [*range(3)], group="ada")
+    jobs.claim(db, lease=1)
+    jobs.claim(db, lease=3600)
+    jobs.set_group(db, "ada", concurrency=1)
+    lapse(db, jobs, 60)
+    assert held_by(db, jobs, items[2]) == "group_concurrency"
+    assert jobs.claim(db) is None
+
+
+def test_items_of_its_group_ahead_of_it_are_counted_up_to_100(db: Any, jobs: Any) -> None:
+    items = jobs.push_many(db, [*range(105)], group="ada")
+    other, plain = jobs.push(db, "other", group="bob"), jobs.push(db, "plain")
+    ahead = [jobs.get(db, item).ahead_in_group for item in (items[0], items[7], items[104])]
+    assert ahead == [0, 7, 100]
+    assert jobs.get(db, other).ahead_in_group == 0
+    assert jobs.get(db, plain).ahead_in_group is None
+    assert {info.ahead_in_group for info in jobs.items(db, state="ready")} == {None}
+    claim = jobs.claim(db)
+    assert jobs.get(db, claim.item).ahead_in_group is None
+
+
+def test_only_items_of_the_same_priority_are_counted(db: Any, name: str) -> None:
+    jobs = PriorityQueue.named(db, f"{name}jobs")
+    jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 9], group="ada")
+    last = jobs.push(db, "d", 5, group="ada")
+    info = jobs.get(db, last)
+    assert info is not None
+    assert info.ahead_in_group == 1
+
+
+def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> None:
+    jobs.configure(db, concurrency=2)
+    jobs.set_group(db, "ada", concurrency=1)
+    jobs.push(db, "first", group="ada")
+    second = jobs.push(db, "second", group="ada")
+    tr = db.create_transaction()
+    info = jobs.get(tr, second)
+    assert (info.held_by, info.ahead_in_group) == (None, 1)
+    tr[jobs.subspace["other"].key()] = b""
+    assert jobs.claim(db).item.value == "first"
+    tr.commit().wait()
+    assert held_by(db, jobs, second) == "group_concurrency"
+
+
+def test_an_item_without_a_group_costs_no_read_more(db: Any, name: str) -> None:
+    counted = CountingDatabase(db)
+    jobs = PriorityQueue.named(counted, f"{name}jobs")
+    plain, grouped = jobs.push(db, 1), jobs.push(db, 2, group="ada")
+    costs: list[int] = []
+    for item in (plain, grouped):
+        counted.clear()
+        jobs.get(counted, item)
+        costs.append(counted.reads)
+    assert costs == [3, 5]
