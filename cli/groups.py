@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import click
@@ -10,6 +9,7 @@ from click.types import FuncParamType
 
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.base import GroupInfo
+from fdbqueue.queue.overview import group_as_json
 from fdbqueue.types import Database
 
 from .common import (
@@ -65,7 +65,7 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     after: str | None = None
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
-            echo(json_line(_fields(each)) if as_json else _line(each))
+            echo(json_line(group_as_json(each)) if as_json else _line(each))
         after = page[-1].name
 
 
@@ -74,11 +74,6 @@ def _queue(db: Database, name: str) -> Any:
     if found.kind == "task":
         raise unsupported(found, name, "group")
     return found
-
-
-def _fields(info: GroupInfo) -> dict[str, Any]:
-    until = info.held_until and info.held_until.isoformat(timespec="milliseconds")
-    return {**dataclasses.asdict(info), "held_until": until}
 
 
 def _line(info: GroupInfo) -> str:

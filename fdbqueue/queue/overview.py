@@ -34,7 +34,7 @@ from fdbqueue.operations.views.stats import (
     unknown_stats,
 )
 from fdbqueue.queue.arguments import validate_number
-from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
     Database,
@@ -245,6 +245,20 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     return fields
 
 
+def group_as_json(info: GroupInfo) -> dict[str, Any]:
+    """Return what is known of a group as a JSON object.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> jobs.set_group(db, "ada", rate=(1, "1h"))
+    >>> _ = jobs.push(db, "x", group="ada"), jobs.pop(db)
+    >>> group_as_json(jobs.groups(db)[0])["rate"]
+    (1, 3600.0)
+    """
+    return _fields(info)
+
+
 def _with_run_time(record: ItemInfo | FailedAttempt) -> dict[str, Any]:
     """Return the fields of a record by name, and the seconds that an attempt ran."""
     run_time = record.run_time
@@ -252,7 +266,9 @@ def _with_run_time(record: ItemInfo | FailedAttempt) -> dict[str, Any]:
 
 
 def _fields(
-    record: QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt | Progress,
+    record: (
+        QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt | Progress | GroupInfo
+    ),
 ) -> dict[str, Any]:
     """Return the fields of a record by name, with times as text."""
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -90,3 +91,16 @@ def test_an_item_says_why_it_is_not_running(client: TestClient, db: Any, name: s
     assert (info["held_by"], info["ahead_in_group"]) == ("group_concurrency", 0)
     (listed,) = Api(client, name).get("/items")["items"]
     assert (listed["held_by"], listed["ahead_in_group"]) == ("group_concurrency", None)
+
+
+def test_a_group_at_its_rate_is_listed_with_the_time_when_it_goes_on(
+    client: TestClient, db: Any, name: str
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, "ada", rate=(1, "1h"))
+    jobs.push_many(db, [1, 2], group="ada")
+    jobs.pop(db)
+    (info,) = jobs.groups(db)
+    (shown,) = Api(client, name).get("/groups")["groups"]
+    assert (shown["held_by"], shown["rate"]) == ("rate", [1, 3600])
+    assert datetime.fromisoformat(shown["held_until"]) == info.held_until

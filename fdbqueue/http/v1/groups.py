@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -15,6 +14,7 @@ from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
 from fdbqueue.http.v1.values import invalid_values, options_of
+from fdbqueue.queue.overview import group_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
@@ -45,7 +45,7 @@ async def groups(
     found = await aio.run(queue.groups, served.db, after=after, limit=limit)
     is_last = len(found) < limit
     body = {
-        "groups": [*map(dataclasses.asdict, found)],
+        "groups": [*map(group_as_json, found)],
         "next": None if is_last else found[-1].name,
     }
     return json_response(body)
