@@ -1,6 +1,7 @@
 // The frame of the page: routes, navigation, keyboard, token, colours.
 
 import { ApiError, hasToken, loadRole, onTokenNeeded, signOut } from "./api.js";
+import { groupsPage } from "./groups.js";
 import { itemPage } from "./item.js";
 import { jobsPage } from "./jobs.js";
 import { onConnection } from "./live.js";
@@ -41,6 +42,7 @@ function pageOf(parts, query) {
   if (first === "workers" && parts.length === 1) return { nav: "#/workers", open: () => workersPage() };
   if (first === "queues" && parts.length === 2) return { nav: "#/", open: () => queuePage(name, query) };
   if (first === "queues" && second === "schedules" && parts.length === 3) return { nav: "#/", open: () => schedulesPage(name) };
+  if (first === "queues" && second === "groups" && parts.length === 3) return { nav: "#/", open: () => groupsPage(name, query) };
   if (first === "queues" && second === "items" && parts.length === 4) return { nav: "#/", open: () => itemPage(name, id) };
   return { nav: "", open: unknownPage };
 }

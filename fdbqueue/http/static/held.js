@@ -1,4 +1,4 @@
-// Why a ready item is not handed out, in words.
+// What holds items and groups back, in words.
 
 const HELD_BY = {
   queue_paused: "The queue is paused.",
@@ -12,3 +12,13 @@ const HELD_BY = {
 
 /** Say what holds an item back; `heldBy` is that of the API. */
 export const heldText = (heldBy) => HELD_BY[heldBy];
+
+const GROUP_HELD_BY = {
+  paused: "paused",
+  concurrency: "at its concurrency",
+  rate: "at its rate",
+  retry: "tries a failed item first",
+};
+
+/** Say what holds a group back; `heldBy` is that of the API. */
+export const groupHeldText = (heldBy) => GROUP_HELD_BY[heldBy];

@@ -3,6 +3,7 @@
 import { get, queuePath } from "./api.js";
 import { address, filterBar, filtersOf, inState } from "./filters.js";
 import { number, short } from "./format.js";
+import { groupsLink } from "./groups.js";
 import { historyCard } from "./history.js";
 import { itemListing } from "./listing.js";
 import { poll } from "./live.js";
@@ -64,7 +65,7 @@ export function queuePage(name, query) {
     badges.dataset.shown = text;
     badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused")].filter(Boolean));
     const hasSchedules = codec === "json" || codec === "task"; // that this page can show
-    replaceKeepingFocus(buttons, ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
+    replaceKeepingFocus(buttons, ...(kind === "task" ? [] : [groupsLink(name)]), ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }
 
   listing.filter(filters);

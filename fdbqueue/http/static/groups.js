@@ -1,0 +1,151 @@
+// The groups of a queue: who waits, who runs, who is held back and by what, and what can be set for each.
+
+import { can, get, patch, queuePath } from "./api.js";
+import { clock, lengthText, number, plural, secondsOf } from "./format.js";
+import { groupHeldText } from "./held.js";
+import { poll } from "./live.js";
+import { ask, attempt, badge, button, cell, command, empty, h, icon, reconcile, replaceKeepingFocus, row, setText, skeleton, table, toast } from "./ui.js";
+
+const PAGE = 50; // groups
+
+/**
+ * @typedef {{name: string, ready: number, claimed: number, weight: number, concurrency: number | null, paused: boolean,
+ *   rate: [number, number] | null, held_by: string | null, held_until: string | null}} Group
+ */
+
+const queueAddress = (queue) => `#/queues/${encodeURIComponent(queue)}`;
+const pageAddress = (queue, after) => `${queueAddress(queue)}/groups${after === null ? "" : `?${new URLSearchParams({ after })}`}`;
+
+/** Make the link to the groups of a queue, which looks like a button. */
+export const groupsLink = (queue) => h("a.button", { href: pageAddress(queue, null), data: { key: "groups" } },
+  icon("groups"), h("span", {}, "Groups"));
+
+/** Make the page of the groups of a queue, from the one that follows the `after` of the query. */
+export function groupsPage(queue, query) {
+  let after = query.get("after");
+  const { node, body } = table("Groups", COLUMNS.map(({ label, style, hidden }) => ({ label, class: style, hidden })));
+  const heading = h("h1", { tabindex: -1 }, "Groups");
+  const lead = h("p.lead");
+  const place = h("div", {}, skeleton(6));
+  const first = h("a.button", { href: pageAddress(queue, null) }, "First page"), next = h("a.button", {}, "Next page");
+  const foot = h("nav.list-foot", { "aria-label": "Pages", hidden: true }, first, next);
+
+  async function load() {
+    const asked = after;
+    const { groups, next: last } = await get(`${queuePath(queue)}/groups`, { limit: PAGE, after: asked });
+    if (asked !== after) return; // the user has turned the page meanwhile
+    setText(lead, groups.length ? leadText(groups) : "");
+    const hadFocus = place.contains(document.activeElement);
+    reconcile(body, groups, ({ name }) => name, () => row(), (element, group) => {
+      const text = JSON.stringify(group);
+      if (element.shown === text) return;
+      element.shown = text;
+      replaceKeepingFocus(element, ...COLUMNS.map(({ label, style, show }) => cell(label, style, show(group, queue, () => polling.now()))));
+    });
+    if (!groups.length) place.replaceChildren(asked === null ? none(queue) : empty("No group follows.", h("p", {}, "The groups of this page have no items any more.")));
+    else if (place.firstChild !== node) place.replaceChildren(node);
+    first.hidden = asked === null;
+    next.hidden = last === null;
+    if (last !== null) next.setAttribute("href", pageAddress(queue, last));
+    foot.hidden = first.hidden && next.hidden;
+    if (hadFocus && document.activeElement === document.body) heading.focus();
+  }
+
+  const polling = poll(load, { failed(error) {
+    setText(lead, "");
+    foot.hidden = true;
+    place.replaceChildren(empty(error.status === 404 ? "There is no such queue." : "The groups cannot be shown.",
+      h("p", {}, error.status === 404 ? "It was dropped or renamed, or nothing was pushed to it yet." : error.message),
+      h("p", {}, h("a", { href: "#/" }, "Go to the overview"))));
+  } });
+
+  return {
+    title: `Groups of ${queue}`,
+    nodes: [
+      h("nav.crumbs", { "aria-label": "Breadcrumb" },
+        h("a", { href: "#/" }, "Overview"), h("span", { "aria-hidden": "true" }, "/"), h("a", { href: queueAddress(queue) }, queue)),
+      h("div.title-row", {}, heading), lead,
+      h("section.queues.groups", { "aria-label": "Groups" }, place, foot),
+    ],
+    update(changed) {
+      after = changed.get("after");
+      heading.focus();
+      void polling.now();
+    },
+    stop: polling.stop,
+  };
+}
+
+const none = (queue) => empty(`${queue} has no groups.`,
+  h("p", {}, "Groups share what is taken from a queue, whatever one of them pushes. A group exists once an item names it:"),
+  command(`fdbq push ${queue} '"hello"' --group "customer 7"`));
+
+function leadText(groups) {
+  const paused = groups.filter((group) => group.paused).length;
+  const held = groups.filter(({ ready, held_by }) => ready > 0 && held_by !== null && held_by !== "paused").length;
+  return [`${plural(groups.length, "group")} on this page`, paused && `${number(paused)} paused`, held && `${number(held)} held back by limits`]
+    .filter(Boolean).join(", ") + ".";
+}
+
+// Columns
+
+/** @type {{label: string, style: string, hidden?: boolean, show: (group: Group, queue: string, refresh: () => Promise<void>) => any}[]} */
+const COLUMNS = [
+  { label: "Group", style: "group-name", show: ({ name }) => h("strong", {}, name) },
+  { label: "Ready", style: "number", show: ({ ready }) => number(ready) },
+  { label: "Claimed", style: "number", show: ({ claimed }) => number(claimed) },
+  { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
+  { label: "Rate", style: "number", show: ({ rate }) => (rate === null ? h("span.muted", {}, "no limit") : `${number(rate[0])} in ${lengthText(rate[1])}`) },
+  { label: "Weight", style: "number", show: ({ weight }) => String(weight) },
+  { label: "State", style: "group-state", show: stateCell },
+  { label: "Actions", style: "row-actions", hidden: true, show: buttons },
+];
+
+/** Say whether a group waits, runs, or is held back, and by what. */
+function stateCell({ ready, claimed, held_by, held_until }) {
+  if (held_by !== null) return [badge(groupHeldText(held_by), held_by === "paused" ? "paused" : ""), held_until && h("span.muted", {}, " until ", clock(held_until))];
+  if (ready > 0) return claimed > 0 ? "runs, and takes turns" : "waits for its turn";
+  return claimed > 0 ? "runs" : h("span.muted", {}, "has no items");
+}
+
+function buttons(group, queue, refresh) {
+  if (!can("admin")) return null;
+  const { name, paused } = group;
+  const path = `${queuePath(queue)}/groups/${encodeURIComponent(name)}`;
+  const small = (label, action, props) => button(label, async () => { await action(); await refresh(); },
+    { kind: "small", "aria-label": `${label} ${name}`, ...props });
+  return h("div.actions", {},
+    small(paused ? "Resume" : "Pause", () => attempt(() => patch(path, { paused: !paused }), `${name} was ${paused ? "resumed" : "paused"}.`), { key: "pause" }),
+    small("Limits", () => editGroup(group, path)));
+}
+
+async function editGroup(group, path) {
+  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: group.rate === null ? "" : `${group.rate[0]}/${lengthText(group.rate[1])}` };
+  const answer = await ask({
+    title: `Limits of ${group.name}`,
+    fields: [
+      { name: "weight", label: "Weight", value: stored.weight, hint: "Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. Empty for that of all groups." },
+      { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: "Its items that are claimed at a time. Empty for that of all groups." },
+      { name: "rate", label: "Rate", value: stored.rate, hint: "Its items that are started in a time, such as 100/1m. Empty for that of all groups." },
+    ],
+    yes: "Save",
+    async action(values) {
+      const changed = Object.keys(stored).filter((setting) => values[setting].trim() !== stored[setting]);
+      const body = Object.fromEntries(changed.map((setting) => [setting, valueOf(values[setting].trim(), setting)]));
+      if (changed.length) await patch(path, body);
+    },
+  });
+  if (answer) toast(`The limits of ${group.name} were saved.`);
+}
+
+function valueOf(text, setting) {
+  if (text === "") return null;
+  if (setting === "rate") {
+    const [most, time] = text.split("/");
+    if (!/^\d+$/.test(most) || !time) throw new Error(`a rate is a number and a time, such as 100/1m, not ${text}`);
+    return [Number(most), secondsOf(time, "the time of a rate")];
+  }
+  const value = Number(text);
+  if (Number.isNaN(value)) throw new Error(`${setting} is a number, not ${text}`);
+  return value;
+}

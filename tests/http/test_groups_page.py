@@ -1,0 +1,125 @@
+"""The page of the groups of a queue, and what the page of an item says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from tests.support.dom import in_node, visit
+
+pytestmark = in_node
+
+
+def test_groups_are_shown_with_what_holds_them_back(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, "ada", concurrency=1, weight=2.5)
+    jobs.push_many(db, [1, 2], group="ada")
+    jobs.claim(db)
+    jobs.push_many(db, [3, 4], group="bob")
+    jobs.set_group(db, "bob", paused=True)
+    jobs.push(db, 5, group="eve")
+    with serve() as (_, client):
+        (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
+    assert page["lines"][-4:] == [
+        "Group | Ready | Claimed | Concurrency | Rate | Weight | State | ",
+        "ada | 1 | 1 | 1 | no limit | 2.5 | at its concurrency | Pause Limits",
+        "bob | 2 | 0 | no limit | no limit | 1 | paused | Resume Limits",
+        "eve | 1 | 0 | no limit | no limit | 1 | waits for its turn | Pause Limits",
+    ]
+    assert "3 groups on this page, 1 paused, 1 held back by limits." in page["lines"]
+
+
+def test_groups_are_paused_resumed_and_limited(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, "a/b", concurrency=3)
+    jobs.push(db, 1, group="a/b")
+    with serve() as (_, client):
+        shown = visit(
+            *(tmp_path, str(client.base_url), f"#/queues/{name}/groups"),
+            *(("press", "Pause a/b"), ("show",), ("press", "Limits a/b"), ("show",)),
+            *(("fill", "weight", "0"), ("press", "Save"), ("show",)),
+            *(("fill", "weight", "4"), ("fill", "concurrency", ""), ("fill", "rate", "5/1m30s")),
+            *(("press", "Save"), ("show",)),
+            *(("press", "Resume a/b"), ("show",)),
+        )
+    paused, asked, refused, saved, resumed = shown
+    assert paused["lines"][-1] == "a/b | 1 | 0 | 3 | no limit | 1 | paused | Resume Limits"
+    assert paused["toasts"] == ["a/b was paused."]
+    assert asked["lines"][0] == "Limits of a/b"
+    assert any("weight: Input should be greater" in line for line in refused["lines"])
+    assert saved["lines"][-1] == "a/b | 1 | 0 | no limit | 5 in 1m30s | 4 | paused | Resume Limits"
+    assert resumed["lines"][-1].endswith("waits for its turn | Pause Limits")
+    (group,) = jobs.groups(db)
+    assert (group.weight, group.concurrency, group.paused) == (4, None, False)
+    assert group.rate == (5, 90)
+
+
+def test_a_group_at_its_rate_says_until_when(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, "fast", rate=(1, 3600))
+    jobs.set_group(db, "sequence", concurrency=1)
+    jobs.push_many(db, [1, 2], group="fast")
+    jobs.pop(db)
+    jobs.push_many(db, [1, 2], group="sequence")
+    jobs.nack(db, jobs.claim(db), delay=600)
+    with serve() as (_, client):
+        (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
+    fast, sequence = page["lines"][-2:]
+    assert fast.startswith("fast | 1 | 0 | no limit | 1 in 1h | 1 | at its rate  until 2")
+    assert "| tries a failed item first |" in sequence
+
+
+def test_groups_are_paged_by_name(serve: Any, db: Any, name: str, tmp_path: Path) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    names = [f"group {number:03}" for number in range(60)]
+    jobs.push_many(db, names, groups=names)
+    with serve() as (_, client):
+        here = f"#/queues/{name}/groups"
+        first, second = visit(
+            *(tmp_path, str(client.base_url), here),
+            *(("show",), ("turn", "after=group 049"), ("show",)),
+        )
+    assert first["links"]["Next page"] == f"{here}?after=group+049"
+    assert "First page" not in first["links"]
+    assert any(line.startswith("group 049 |") for line in first["lines"])
+    rows = [line for line in second["lines"] if line.startswith("group ")]
+    assert [row.split(" | ")[0] for row in rows] == names[50:]
+    assert second["links"]["First page"] == here
+    assert "Next page" not in second["links"]
+
+
+def test_a_queue_without_groups_says_how_to_get_them(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
+    fdbqueue.PriorityQueue.named(db, name).configure(db, max_size=7)
+    with serve() as (_, client):
+        texts: list[str] = []
+        for queue in (name, f"{name}tasks", f"{name}gone"):
+            address = f"#/queues/{queue}/groups"
+            (page,) = visit(tmp_path, str(client.base_url), address, ("show",))
+            texts.append("\n".join(page["lines"]))
+    assert f"{name} has no groups." in texts[0]
+    assert "a task queue has no groups" in texts[1]
+    assert "There is no such queue." in texts[2]
+
+
+def test_an_item_says_why_it_does_not_run(serve: Any, db: Any, name: str, tmp_path: Path) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    _, second = jobs.push_many(db, [1, 2], group="ada")
+    address = f"#/queues/{name}/items/{second.id}"
+    with serve() as (_, client):
+        (free,) = visit(tmp_path, str(client.base_url), address, ("show",))
+        jobs.set_group(db, "ada", paused=True)
+        (held,) = visit(tmp_path, str(client.base_url), address, ("show",))
+    assert "It does not run now. Its group is paused." in held["lines"]
+    assert not any("does not run now" in line for line in free["lines"])
+    facts = "\n".join(free["lines"])
+    assert "Group\nada\nAhead of it in its group\n1 item" in facts
