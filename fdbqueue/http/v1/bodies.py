@@ -774,9 +774,7 @@ class Group(BaseModel):
     rate: tuple[int, float] | None = Field(description="Its rate: a number of items, and seconds.")
     in_order: bool
     held_by: HeldBy | None = Field(description="What keeps its ready items from being handed out.")
-    held_until: datetime | None = Field(
-        description="When its rate allows more to be started, if that holds it."
-    )
+    held_until: datetime | None = Field(description="When its rate allows more, if that holds it.")
 
 
 class GroupList(BaseModel):
