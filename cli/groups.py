@@ -1,4 +1,4 @@
-"""Commands for the groups of a queue: group ls, set, pause and resume."""
+"""Commands for the groups of a queue: group ls, set, pause, resume, clear, cancel and retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from .common import (
     Group,
     any_queue,
     command_options,
+    confirm,
     echo,
+    echo_results,
     json_line,
     printable,
     queue_argument,
@@ -172,3 +174,59 @@ def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
     """
     with usage_errors():
         _queue(db, queue).set_group(db, name, paused=False)
+
+
+@group.command()
+@queue_argument
+@_group_argument
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@command_options()
+def clear(db: Database, queue: str, name: str, yes: bool, as_json: bool) -> None:
+    """Remove the items of GROUP in all states, after asking for confirmation.
+
+    Claimed items, dead letters and done items are removed too. The settings of the group stay.
+
+    \b
+    Example:
+      fdbq group clear jobs ada --yes
+    """
+    target = _queue(db, queue)
+    if not yes:
+        confirm(f"Remove all items of the group {name!r} from {queue!r}?")
+    with usage_errors():
+        results = target.clear_group(db, name)
+    echo_results(results, "removed", as_json, lambda _: "a pop is taking it, or it has ended")
+
+
+@group.command()
+@queue_argument
+@_group_argument
+@command_options()
+def cancel(db: Database, queue: str, name: str, as_json: bool) -> None:
+    """Cancel the jobs of GROUP, as `fdbq cancel` does: those that wait, and those that run.
+
+    \b
+    Example:
+      fdbq group cancel jobs ada
+    """
+    with usage_errors():
+        results = _queue(db, queue).cancel_group(db, name)
+    echo_results(results, "cancelled", as_json, lambda _: "it has ended")
+
+
+@group.command()
+@queue_argument
+@_group_argument
+@command_options()
+def retry(db: Database, queue: str, name: str, as_json: bool) -> None:
+    """Retry the dead letters of GROUP.
+
+    Exits with code 1 if the queue has no room for one, or another item has taken its unique key.
+
+    \b
+    Example:
+      fdbq group retry jobs ada
+    """
+    with usage_errors():
+        results = _queue(db, queue).retry_group(db, name)
+    echo_results(results, "retried", as_json, lambda _: "the queue is full, or its key is taken")

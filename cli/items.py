@@ -287,6 +287,7 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     help="With --state claimed, only items held by a client with this text in its name.",
 )
 @click.option("--job", metavar="NAME", help="Only jobs of this name.")
+@click.option("--group", metavar="GROUP", help='Only items of this group; "" for those of none.')
 @click.option("--after", metavar="ID", help="List only items after this one.")
 @click.option("--reverse", is_flag=True, help="List items in reverse order.")
 @command_options()

@@ -403,6 +403,9 @@ class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     reprioritize = _method(_PriorityQueue[V].reprioritize)
     set_group = _method(_PriorityQueue[V].set_group)
     groups = _method(_PriorityQueue[V].groups)
+    clear_group = _method(_PriorityQueue[V].clear_group)
+    cancel_group = _method(_PriorityQueue[V].cancel_group)
+    retry_group = _method(_PriorityQueue[V].retry_group)
 
     @property
     def schedules(self) -> Schedules[V]:
@@ -444,6 +447,9 @@ class Queue(_Handle[_FifoQueue[V]], Generic[V]):
     items: _FifoItems[V] = cast("_FifoItems[V]", _listed(_FifoQueue[V].items))
     set_group = _method(_FifoQueue[V].set_group)
     groups = _method(_FifoQueue[V].groups)
+    clear_group = _method(_FifoQueue[V].clear_group)
+    cancel_group = _method(_FifoQueue[V].cancel_group)
+    retry_group = _method(_FifoQueue[V].retry_group)
 
     @property
     def schedules(self) -> Schedules[V]:

@@ -82,13 +82,15 @@ class Finished(NamedTuple):
 class _Range(NamedTuple):
     """The items in a state and in a range of keys, as those of ready items.
 
-    Done items are in a range of the index of their times.
+    Done items are in a range of the index of their times. With `group`, the range has only the
+    items of a group in it, or those without one.
     """
 
     state: State
     begin: bytes
     end: bytes
     reverse: bool
+    group: str | None = None
 
 
 class Reads(Generic[_T]):
@@ -252,13 +254,40 @@ class Reads(Generic[_T]):
         """
         if is_database(tr):
             return self._pages(tr, show, of, limit)
-        state, begin, end, reverse = of
+        state, begin, end, reverse, _ = of
         found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
         return chain.from_iterable(show(tr, [item]) for item in found)
 
     def _pages(self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int) -> Iterator[_R]:
         """Iterate over what is shown of some items, page by page."""
-        now, (state, first, last, reverse) = milliseconds(), of
+        now = milliseconds()
+        ranges = [of] if of.group is None else self._of_group(db, of, of.group, now)
+        pages = (self._pages_of(db, show, each, limit, now) for each in ranges)
+        return chain.from_iterable(pages)
+
+    def _of_group(self, db: ReadTransactor, of: _Range, group: str, now: int) -> Iterator[_Range]:
+        """Yield the ranges of the items of a group: one for each priority that has items."""
+        state, begin, end, reverse, _ = of
+        levels = self._items.levels
+        while begin < end:
+
+            def first(
+                tr: ReadTransaction, begin: bytes = begin, end: bytes = end
+            ) -> LocatedItem | None:
+                return next(self.views.listed(tr, state, begin, end, now, 1, reverse), None)
+
+            found = read(db, first)
+            if found is None:
+                return
+            level = levels.in_group(found.item.level, group or None)
+            yield _Range(state, max(begin, level.begin), min(end, level.end), reverse)
+            before, after = self.layout.range_of(level.of_priority)
+            begin, end = (begin, before) if reverse else (after, end)
+
+    def _pages_of(
+        self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int, now: int
+    ) -> Iterator[_R]:
+        state, first, last, reverse, _ = of
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
@@ -305,7 +334,7 @@ class Reads(Generic[_T]):
         reverse: bool = False,
     ) -> Iterator[ItemInfo]:
         """Iterate over the items in a state that match, in order, page by page."""
-        of = self._range(db, state, after, reverse, wanted.priority)
+        of = self._range(db, state, after, reverse, wanted.priority, wanted.group)
         found = self._pages(db, partial(self._selected, wanted, self._infos), of, 0)
         return islice((info for _, info in found if info is not None), limit or None)
 
@@ -320,14 +349,14 @@ class Reads(Generic[_T]):
         scan: int,
     ) -> SearchPage:
         """Return up to `limit` items in a state that match, among up to `scan` items."""
-        of = self._range(db, state, after, reverse, wanted.priority)
+        of = self._range(db, state, after, reverse, wanted.priority, wanted.group)
         return SearchPage(*self._first(db, of, wanted, self._infos, limit, scan))
 
     def count(
         self, db: ReadTransactor, state: State, wanted: Filter, after: _T | str | None, scan: int
     ) -> MatchCount:
         """Return how many items in a state match, among up to `scan` items."""
-        of = self._range(db, state, after, False, wanted.priority)
+        of = self._range(db, state, after, False, wanted.priority, wanted.group)
         found, last, scanned = self._first(db, of, wanted, _matches, scan, scan)
         return MatchCount(len(found), last, scanned)
 
@@ -369,8 +398,9 @@ class Reads(Generic[_T]):
         last, scanned = None, 0
         # One more item shows whether any follows.
         by_key = self.given_options.kind == "priority" and of.state != "done"
-        all_match = wanted == (Filter(wanted.priority) if by_key else Filter())
-        most = min(limit, scan) if all_match else scan
+        of_group = None if of.state == "done" else wanted.group
+        by_range = Filter(wanted.priority if by_key else None, group=of_group)
+        most = min(limit, scan) if wanted == by_range else scan
         select = partial(self._selected, wanted, show_few)
         for found, one in self._pages(db, select, of, most + 1):
             if scanned == scan or len(shown) == limit:
@@ -393,7 +423,9 @@ class Reads(Generic[_T]):
         self, tr: ReadTransaction, wanted: Filter, found: LocatedItem
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
-        priority, agent, id, error, client, job = wanted
+        priority, agent, id, error, client, job, group = wanted
+        if group is not None and (found.item.level.group or "") != group:
+            return _never
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
         if priority is not None and self.given_options.kind == "priority":
@@ -457,6 +489,7 @@ class Reads(Generic[_T]):
         after: _T | str | None,
         reverse: bool,
         priority: Priority | None = None,
+        group: str | None = None,
     ) -> _Range:
         """Return the items in a state behind an item.
 
@@ -469,14 +502,14 @@ class Reads(Generic[_T]):
             level = self._items.levels.level(priority)
             begin, end = self.layout.range_of(level.of_priority)
         if after is None:
-            return _Range(state, begin, end, reverse)
+            return _Range(state, begin, end, reverse, None if state == "done" else group)
         if state == "done":
             newer, older = self._times_around(tr, after, not reverse)
             return _Range(state, *((newer, end) if reverse else (begin, older)), reverse)
         passed = self._key_of(tr, after)
         if reverse:
-            return _Range(state, begin, min(end, passed), reverse)
-        return _Range(state, max(begin, passed + b"\0"), end, reverse)
+            return _Range(state, begin, min(end, passed), reverse, group)
+        return _Range(state, max(begin, passed + b"\0"), end, reverse, group)
 
     def _times_around(
         self, tr: ReadTransactor, after: _T | str, may_be_gone: bool

@@ -736,6 +736,7 @@ class Filter(NamedTuple):
         error: Text within the error of the last failed attempt, ignoring case.
         client: Text within the name of the client that has claimed the item, ignoring case.
         job: The name of the job that is its value, or the end of the name behind a dot.
+        group: Their group; an empty text for the items without one.
     """
 
     priority: Any = None
@@ -744,6 +745,7 @@ class Filter(NamedTuple):
     error: str | None = None
     client: str | None = None
     job: str | None = None
+    group: str | None = None
 
 
 class LocatedItem(NamedTuple):

@@ -377,6 +377,10 @@ def validate_filter(kind: str, state: State, wanted: Filter) -> Filter:
         text = getattr(wanted, name)
         if text is not None and not (isinstance(text, str) and text):
             raise ValueError(f"{name} is text of at least one character, not {text!r}")
+    if wanted.group is not None:
+        if kind == "task":
+            raise ValueError("group: the items of a task queue have no groups")
+        validate_key("a group", wanted.group, may_be_empty=True)
     if wanted.priority is not None:
         if kind == "fifo":
             raise ValueError("priority: the items of a fifo queue have no priorities")

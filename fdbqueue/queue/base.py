@@ -550,13 +550,14 @@ class BaseQueue(ABC, Generic[_T]):
         error: str | None = None,
         client: str | None = None,
         job: str | None = None,
+        group: str | None = None,
         limit: int = 0,
         to: Priority | None = None,
     ) -> dict[str, bool]:
         """Make the same change of all items in a state; return by id whether each was changed.
 
-        With `priority`, `agent`, `id`, `error`, `client` and `job`, only the items that match are
-        changed, as `search` finds them.
+        With `priority`, `agent`, `id`, `error`, `client`, `job` and `group`, only the items that
+        match are changed, as `search` finds them.
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
@@ -582,6 +583,8 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
+            group: Only items of this group, which are found without looking at others, except for
+                done ones; an empty text for the items without a group.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
 
@@ -615,14 +618,9 @@ class BaseQueue(ABC, Generic[_T]):
             changes["reprioritize"] = (partial(_begin_moves, store, self._move_to(to)), MOVABLE)
         if change not in changes or validate_state(state) not in changes[change][1]:
             raise ValueError(f"{change!r} is not a change of {state} items")
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
-        items = store.reads.matching(db, state, wanted, validate_number(limit, "limit"))
-        results: dict[str, bool] = {}
-        # An item that was moved to a later priority comes once more.
-        new = (info.id for info in items if info.id not in results)
-        while ids := [*islice(new, _CHANGES)]:
-            results |= _change_some(store, db, changes[change][0], ids)
-        return results
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
+        begin = changes[change][0]
+        return _change_matching(store, db, begin, state, wanted, validate_number(limit, "limit"))
 
     def search(
         self,
@@ -635,6 +633,7 @@ class BaseQueue(ABC, Generic[_T]):
         error: str | None = None,
         client: str | None = None,
         job: str | None = None,
+        group: str | None = None,
         limit: int = 100,
         after: _T | str | None = None,
         reverse: bool = False,
@@ -663,6 +662,8 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
+            group: Only items of this group, which are found without looking at others, except for
+                done ones; an empty text for the items without a group.
             limit: The maximum number of items in the page, from 1.
             after: An item or the id of one: only the items behind it.
             reverse: Search in the opposite order.
@@ -688,7 +689,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [info.error for info in page.items], page.next
             (['timeout'], None)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
         limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
         return self._store.reads.search(db, state, wanted, limit, after, reverse, scan)
 
@@ -703,6 +704,7 @@ class BaseQueue(ABC, Generic[_T]):
         error: str | None = None,
         client: str | None = None,
         job: str | None = None,
+        group: str | None = None,
         after: _T | str | None = None,
         scan: int = MAX_SCAN,
     ) -> MatchCount:
@@ -725,6 +727,8 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
+            group: Only items of this group, which are found without looking at others, except for
+                done ones; an empty text for the items without a group.
             after: An item or the id of one: only the items behind it.
             scan: The maximum number of items to look at, from 1.
 
@@ -743,7 +747,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> tasks.count(db, state="ready", agent="ada")
             MatchCount(count=2, next=None, scanned=3)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job))
+        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
         scan = validate_number(scan, "scan", 1)
         return self._store.reads.count(db, state, wanted, after, scan)
 
@@ -1252,6 +1256,87 @@ class GroupedQueue(BaseQueue[_T]):
         layout = self._store.layout
         return read(tr, lambda tr: list_groups(tr, layout, after, limit))
 
+    def clear_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Remove the items of a group in all states; return by id whether each was removed.
+
+        Delayed, ready and claimed items, dead letters and done items are removed, in this order. A
+        client that works on a claimed item cannot acknowledge it any more. The settings of the
+        group stay. An item that is pushed, or comes into another state, meanwhile may be removed
+        or not. Transactions and cost are those of `change_all`, for a claimed item those of
+        `release`, too.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> for group in ("ada", "bob"):
+            ...     _ = jobs.push_many(db, [group] * 2, group=group)
+            >>> sum(jobs.clear_group(db, "ada").values()), jobs.size(db)
+            (2, 2)
+        """
+        states: tuple[State, ...] = ("delayed", "ready", "claimed", "dead", "done")
+        return self._change_group(db, group, partial(_clear_item, self._store), states)
+
+    def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
+
+        Delayed and ready items are removed. Claimed ones end with their claims, and their workers
+        are told. Dead letters and done items stay. An item that is pushed, or comes into another
+        state, meanwhile may be cancelled or not. Transactions and cost are those of `change_all`.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
+            >>> claim = jobs.claim(db)
+            >>> [*jobs.cancel_group(db, "ada").values()], jobs.get(db, claim.item).cancelling
+            ([True, True], True)
+        """
+        states: tuple[State, ...] = ("delayed", "ready", "claimed")
+        return self._change_group(db, group, self._store.cancel, states)
+
+    def retry_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Make the dead letters of a group ready; return by id whether each was retried.
+
+        One is not if the queue is full, or if another item has its unique key, as for `retry`.
+        Transactions and cost are those of `change_all`.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> item = jobs.push(db, "send", group="ada")
+            >>> jobs.nack(db, jobs.claim(db))
+            >>> jobs.retry_group(db, "ada") == {item.id: True}, jobs.state(db, item)
+            (True, 'ready')
+        """
+        return self._change_group(db, group, partial(self._store.retry, state="dead"), ("dead",))
+
+    def _change_group(
+        self,
+        db: Database,
+        group: str,
+        change: Callable[[Transaction, str], bool],
+        states: tuple[State, ...],
+    ) -> dict[str, bool]:
+        wanted, results = self._filter("ready", Filter(group=group)), dict[str, bool]()
+        for state in states:
+            results |= _change_matching(self._store, db, _each(change), state, wanted)
+        return results
+
 
 def new_items(
     store: Store[Item],
@@ -1300,6 +1385,12 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
         return False
 
 
+def _clear_item(store: Store[Any], tr: Transaction, item_id: str) -> bool:
+    """Remove an item in any state, a claimed one with its claim; return false if it has ended."""
+    is_claimed = store.take_back(tr, item_id)
+    return store.remove(tr, item_id) or is_claimed
+
+
 def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
     """Return a beginning without state that changes of one transaction share."""
     return lambda tr: partial(change, tr)
@@ -1311,6 +1402,19 @@ def _begin_moves(
     """Begin the moves of one transaction, which share the ends of the levels."""
     tails: dict[bytes, Tail] = {}
     return lambda item_id: store.move(tr, item_id, moved, tails) is not None
+
+
+def _change_matching(
+    store: Store[Any], db: Database, begin: _Begin, state: State, wanted: Filter, limit: int = 0
+) -> dict[str, bool]:
+    """Change all items in a state that match, some in each transaction."""
+    items = store.reads.matching(db, state, wanted, limit)
+    results: dict[str, bool] = {}
+    # An item that was moved to a later priority comes once more.
+    new = (info.id for info in items if info.id not in results)
+    while ids := [*islice(new, _CHANGES)]:
+        results |= _change_some(store, db, begin, ids)
+    return results
 
 
 def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str]) -> dict[str, bool]:

@@ -109,3 +109,29 @@ def test_each_reason_has_its_words_in_the_shell_and_in_the_dashboard() -> None:
     in_dashboard = dict(re.findall(r'^  (\w+): "([^"]+)",$', script, re.MULTILINE))
     assert in_dashboard == HELD_BY
     assert {*HELD_BY} == {*get_args(ItemHeldBy)}
+
+
+def test_one_group_is_listed_retried_cancelled_and_cleared(fdbq: Shell) -> None:
+    for group in ("ada", "ada", "bob"):
+        fdbq.output("push", "jobs", f'"{group}"', "--group", group)
+    listed = fdbq.output("items", "jobs", "--state", "ready", "--group", "ada").splitlines()
+    assert [line.rpartition("  ")[2] for line in listed] == ['"ada"', '"ada"']
+    assert fdbq.output("group", "retry", "jobs", "ada") == "0 retried\n"
+    asked = fdbq("group", "clear", "jobs", "ada")
+    assert asked.returncode != 0
+    assert "Remove all items of the group 'ada' from 'jobs'?" in asked.stderr
+    assert fdbq.output("group", "cancel", "jobs", "ada") == "2 cancelled\n"
+    (line,) = fdbq.output("group", "clear", "jobs", "bob", "--yes", "--json").splitlines()
+    assert json.loads(line)["removed"] is True
+    assert fdbq.output("group", "ls", "jobs") == ""
+
+
+def test_a_dead_letter_of_a_group_that_cannot_be_retried_is_told(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "ada")
+    fdbq.output("limit", "jobs", "--attempts", "1")
+    assert fdbq("work", "jobs", "--exec", "false", "--drain").returncode in (0, 1)
+    fdbq.output("limit", "jobs", "--size", "1")
+    fdbq.output("push", "jobs", "2", "--group", "ada")
+    refused = fdbq("group", "retry", "jobs", "ada")
+    assert (refused.returncode, refused.stdout) == (1, "0 retried\n")
+    assert "was not retried: the queue is full, or its key is taken" in refused.stderr

@@ -48,6 +48,8 @@ REASONS = re.compile(
             "needs a key: give unique, too",
             "^the schedule .*: ",
             "a task queue has no groups",
+            "the items of a task queue have no groups",
+            "a group is text of . to 255 bytes",
             "the jobs of a task queue have no steps",
             "is not a change of",
             "is the new priority, for 'reprioritize'",

@@ -10,6 +10,9 @@ from tests.support.dom import in_node, visit
 
 pytestmark = in_node
 
+PAUSE, RESUME = (f"{first} Limits Retry Cancel Clear" for first in ("Pause", "Resume"))
+"""The buttons of a group."""
+
 
 def test_groups_are_shown_with_what_holds_them_back(
     serve: Any, db: Any, name: str, tmp_path: Path
@@ -25,9 +28,9 @@ def test_groups_are_shown_with_what_holds_them_back(
         (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
     assert page["lines"][-4:] == [
         "Group | Ready | Claimed | Concurrency | Rate | Weight | State | ",
-        "ada | 1 | 1 | 1 | no limit | 2.5 | at its concurrency | Pause Limits",
-        "bob | 2 | 0 | no limit | no limit | 1 | paused | Resume Limits",
-        "eve | 1 | 0 | no limit | no limit | 1 | waits for its turn | Pause Limits",
+        f"ada | 1 | 1 | 1 | no limit | 2.5 | at its concurrency | {PAUSE}",
+        f"bob | 2 | 0 | no limit | no limit | 1 | paused | {RESUME}",
+        f"eve | 1 | 0 | no limit | no limit | 1 | waits for its turn | {PAUSE}",
     ]
     assert "3 groups on this page, 1 paused, 1 held back by limits." in page["lines"]
 
@@ -48,12 +51,12 @@ def test_groups_are_paused_resumed_and_limited(
             *(("press", "Resume a/b"), ("show",)),
         )
     paused, asked, refused, saved, resumed = shown
-    assert paused["lines"][-1] == "a/b | 1 | 0 | 3 | no limit | 1 | paused | Resume Limits"
+    assert paused["lines"][-1] == f"a/b | 1 | 0 | 3 | no limit | 1 | paused | {RESUME}"
     assert paused["toasts"] == ["a/b was paused."]
     assert asked["lines"][0] == "Limits of a/b"
     assert any("weight: Input should be greater" in line for line in refused["lines"])
-    assert saved["lines"][-1] == "a/b | 1 | 0 | no limit | 5 in 1m30s | 4 | paused | Resume Limits"
-    assert resumed["lines"][-1].endswith("waits for its turn | Pause Limits")
+    assert saved["lines"][-1] == f"a/b | 1 | 0 | no limit | 5 in 1m30s | 4 | paused | {RESUME}"
+    assert resumed["lines"][-1].endswith(f"waits for its turn | {PAUSE}")
     (group,) = jobs.groups(db)
     assert (group.weight, group.concurrency, group.paused) == (4, None, False)
     assert group.rate == (5, 90)
@@ -74,6 +77,25 @@ def test_a_group_at_its_rate_says_until_when(
     fast, sequence = page["lines"][-2:]
     assert fast.startswith("fast | 1 | 0 | no limit | 1 in 1h | 1 | at its rate  until 2")
     assert "| tries a failed item first |" in sequence
+
+
+def test_the_items_of_a_group_are_listed_and_changed(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.push_many(db, [1, 2], group="a b")
+    jobs.push(db, 3, group="bob")
+    with serve() as (_, client):
+        before, asked, after = visit(
+            *(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",)),
+            *(("press", "Clear a b"), ("show",), ("press", "Clear"), ("show",)),
+        )
+    assert before["links"]["2"] == f"#/queues/{name}?state=ready&group=a+b"
+    assert asked["lines"][0] == "Clear the items of a b?"
+    assert "The settings of the group stay." in asked["lines"][1]
+    assert after["toasts"] == ["2 items were removed."]
+    assert [item.value for item in jobs.items(db)] == [3]
+    assert not any(line.startswith("a b |") for line in after["lines"])
 
 
 def test_groups_are_paged_by_name(serve: Any, db: Any, name: str, tmp_path: Path) -> None:

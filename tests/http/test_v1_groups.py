@@ -104,3 +104,29 @@ def test_a_group_at_its_rate_is_listed_with_the_time_when_it_goes_on(
     (shown,) = Api(client, name).get("/groups")["groups"]
     assert (shown["held_by"], shown["rate"]) == ("rate", [1, 3600])
     assert datetime.fromisoformat(shown["held_until"]) == info.held_until
+
+
+def test_one_group_is_retried_cancelled_and_cleared(client: TestClient, db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
+    path = f"/v1/queues/{name}"
+    dead = jobs.push(db, 1, group="a/b")
+    jobs.nack(db, jobs.claim(db))
+    jobs.push(db, 2, group="bob")
+    assert [
+        each["id"] for each in Api(client, name).get("/items", state="dead", group="a/b")["items"]
+    ] == [dead.id]
+    assert client.get(f"{path}/items?group=").json()["items"] == []
+    for call, answer in (
+        ("retry", {"changed": 1, "unchanged": []}),
+        ("cancel", {"changed": 1, "unchanged": []}),
+        ("clear", {"changed": 0, "unchanged": []}),
+    ):
+        assert client.post(f"{path}/groups/a%2Fb/{call}").json() == answer
+    jobs.push(db, 3, group="a/b")
+    change = {"change": "remove", "state": "ready", "group": "a/b"}
+    assert client.post(f"{path}/change", json=change).json()["changed"] == 1
+    assert [item.value for item in jobs.items(db)] == [2]
+    assert client.post(f"{path}/groups/{'x' * 256}/clear").status_code == 422
+    fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
+    assert client.post(f"{path}tasks/groups/a/clear").status_code == 422
+    assert client.get(f"{path}tasks/items?group=a").status_code == 422

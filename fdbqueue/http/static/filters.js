@@ -7,7 +7,7 @@ import { h, setText, STATES, toast } from "./ui.js";
  * The state and the order of the items that a page shows, and what they must match. An empty text is any.
  *
  * @typedef {{state: string, priority: string, agent: string, id: string, error: string, client: string, job: string,
- *   order: string}} Filters
+ *   group: string, order: string}} Filters
  */
 
 /**
@@ -21,6 +21,7 @@ const FILTERS = {
   client: { label: "Held by", size: 8, states: ["claimed"], lacks: [], text: (value) => `are held by a client with “${value}” in its name` },
   error: { label: "Error contains", size: 14, states: STATES.filter((state) => state !== "done"), lacks: [], text: (value) => `have “${value}” in their last error` },
   job: { label: "Job", size: 10, states: STATES, lacks: [], text: (value) => `are jobs with the name “${value}”` },
+  group: { label: "Group", size: 8, states: STATES, lacks: ["task"], text: (value) => `belong to the group “${value}”` },
   id: { label: "Id", size: 10, states: STATES, lacks: [], text: (value) => `have “${value}” in their id` },
 };
 const NAMES = Object.keys(FILTERS);

@@ -1,6 +1,7 @@
 // The groups of a queue: who waits, who runs, who is held back and by what, and what can be set for each.
 
-import { can, get, patch, queuePath } from "./api.js";
+import { can, get, patch, post, queuePath } from "./api.js";
+import { address } from "./filters.js";
 import { clock, lengthText, number, plural, secondsOf } from "./format.js";
 import { groupHeldText } from "./held.js";
 import { poll } from "./live.js";
@@ -92,14 +93,16 @@ function leadText(groups) {
 /** @type {{label: string, style: string, hidden?: boolean, show: (group: Group, queue: string, refresh: () => Promise<void>) => any}[]} */
 const COLUMNS = [
   { label: "Group", style: "group-name", show: ({ name }) => h("strong", {}, name) },
-  { label: "Ready", style: "number", show: ({ ready }) => number(ready) },
-  { label: "Claimed", style: "number", show: ({ claimed }) => number(claimed) },
+  { label: "Ready", style: "number", show: ({ name, ready }, queue) => itemsLink(queue, name, "ready", ready) },
+  { label: "Claimed", style: "number", show: ({ name, claimed }, queue) => itemsLink(queue, name, "claimed", claimed) },
   { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
   { label: "Rate", style: "number", show: ({ rate }) => (rate === null ? h("span.muted", {}, "no limit") : `${number(rate[0])} in ${lengthText(rate[1])}`) },
   { label: "Weight", style: "number", show: ({ weight }) => String(weight) },
   { label: "State", style: "group-state", show: stateCell },
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
 ];
+
+const itemsLink = (queue, group, state, count) => (count ? h("a", { href: address(queue, { state, group }), data: { key: state } }, number(count)) : number(count));
 
 /** Say whether a group waits, runs, or is held back, and by what. */
 function stateCell({ ready, claimed, held_by, held_until }) {
@@ -116,7 +119,28 @@ function buttons(group, queue, refresh) {
     { kind: "small", "aria-label": `${label} ${name}`, ...props });
   return h("div.actions", {},
     small(paused ? "Resume" : "Pause", () => attempt(() => patch(path, { paused: !paused }), `${name} was ${paused ? "resumed" : "paused"}.`), { key: "pause" }),
-    small("Limits", () => editGroup(group, path)));
+    small("Limits", () => editGroup(group, path)),
+    CHANGES.map((change) => small(change.label, () => changeItems(change, group, path), { kind: change.danger ? "small danger-quiet" : "small" })));
+}
+
+const CHANGES = [
+  { label: "Retry", past: "retried", effect: "Its dead letters return to their places in the queue, with all their attempts again." },
+  { label: "Cancel", past: "cancelled", danger: true, no: "Go back",
+    effect: "Its ready and delayed items are removed for good. Its claimed items end with their claims: their workers are told to stop, and they do not run again." },
+  { label: "Clear", past: "removed", danger: true,
+    effect: "This removes all its items for good: ready, delayed, claimed and done ones, and dead letters. A client that works on a claimed item cannot acknowledge it any more. The settings of the group stay." },
+];
+
+async function changeItems({ label, past, effect, danger, no }, group, path) {
+  let outcome = "";
+  const answer = await ask({
+    title: `${label} the items of ${group.name}?`, text: [h("p", {}, effect)], yes: label, no, danger,
+    async action() {
+      const { changed, unchanged } = await post(`${path}/${label.toLowerCase()}`);
+      outcome = `${plural(changed, "item was", "items were")} ${past}.${unchanged.length ? ` ${plural(unchanged.length, "item was", "items were")} not.` : ""}`;
+    },
+  });
+  if (answer) toast(outcome);
 }
 
 async function editGroup(group, path) {

@@ -13,7 +13,7 @@ from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
-from fdbqueue.http.v1.values import invalid_values, options_of
+from fdbqueue.http.v1.values import change_report, invalid_values, options_of
 from fdbqueue.queue.overview import group_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -73,3 +73,28 @@ async def change_all_groups(
     with invalid_values():
         await aio.run(queue.set_group, served.db, None, **body.model_dump(exclude_unset=True))
     return Response(status_code=204)
+
+
+@router.post(f"{_PATH}/{{group}}/clear", response_model=bodies.Changed)
+async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+    """Remove the items of a group in all states, 100 in a transaction; its settings stay."""
+    return await _change(served, name, group, "clear_group")
+
+
+@router.post(f"{_PATH}/{{group}}/cancel", response_model=bodies.Changed)
+async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+    """Remove the ready and delayed items of a group; let the claimed ones end with their claims."""
+    return await _change(served, name, group, "cancel_group")
+
+
+@router.post(f"{_PATH}/{{group}}/retry", response_model=bodies.Changed)
+async def retry_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+    """Return the dead letters of a group to their places, with all their attempts again."""
+    return await _change(served, name, group, "retry_group")
+
+
+async def _change(served: ServedQueues, name: str, group: str, change: str) -> Response:
+    queue = await _queue(served, name)
+    with invalid_values():
+        results = await aio.run(getattr(queue, change), served.db, decoded(group))
+    return json_response(change_report(results))

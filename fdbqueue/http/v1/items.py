@@ -25,7 +25,14 @@ from fdbqueue.http.v1.parameters import (
     WriteOf,
     known_parameters,
 )
-from fdbqueue.http.v1.values import exact_priority, found_info, invalid_values, options_of, steps_of
+from fdbqueue.http.v1.values import (
+    change_report,
+    exact_priority,
+    found_info,
+    invalid_values,
+    options_of,
+    steps_of,
+)
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.queue.overview import decode_json
 from fdbqueue.types import State
@@ -34,7 +41,6 @@ router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parame
 
 _OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")
 _CHANGED_ITEM = links(204, of_item(SAME_ITEM, "get", "position"))
-_MAX_UNCHANGED = 1000  # ids in a response
 _RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
 """The states of the items that each of the two changes makes ready."""
 
@@ -62,7 +68,8 @@ def _chosen(handle: Handle, filters: Filters) -> dict[str, Any]:
         of_item("$response.body#/items/0/id"),
         next_page(
             *("/v1/queues/{name}/items", "items"),
-            *("state", "priority", "agent", "id", "error", "client", "job", "reverse", "scan"),
+            *("state", "priority", "agent", "id", "error", "client", "job", "group"),
+            *("reverse", "scan"),
             name=SAME_QUEUE,
         ),
     ),
@@ -270,6 +277,4 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
         if body.change == "run_now":
             given["change"] = "retry"
         results = await handle.change_all(served.db, **given)
-    unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
-    changed = len(results) - len(unchanged)
-    return json_response({"changed": changed, "unchanged": unchanged[:_MAX_UNCHANGED]})
+    return json_response(change_report(results))

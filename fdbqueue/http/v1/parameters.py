@@ -67,6 +67,10 @@ class Filters:
     job: Annotated[
         str | None, _text("Only jobs of this name, or of one that ends with it behind a dot.")
     ] = None
+    group: Annotated[
+        str | None,
+        Query(max_length=255, description="Only items of this group; empty for those without one."),
+    ] = None
 
 
 def _names(dependant: Dependant) -> Iterator[str]:

@@ -22,6 +22,8 @@ from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transacto
 AnyQueue: TypeAlias = BaseQueue[Any]
 """A queue of any kind."""
 
+_MAX_UNCHANGED = 1000  # ids in a response
+
 _JSON = frozenset({"json", "task"})
 """The codecs whose values are JSON."""
 
@@ -49,6 +51,12 @@ def invalid_values() -> Generator[None]:
         raise
     except ValueError as error:
         raise HTTPException(422, str(error)) from None
+
+
+def change_report(results: dict[str, bool]) -> dict[str, Any]:
+    """Return how many items were changed, and the ids of up to 1,000 that were not."""
+    unchanged = [item_id for item_id, is_changed in results.items() if not is_changed]
+    return {"changed": len(results) - len(unchanged), "unchanged": unchanged[:_MAX_UNCHANGED]}
 
 
 def options_of(queue: AnyQueue) -> Options:
