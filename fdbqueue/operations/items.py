@@ -549,7 +549,7 @@ class Items:
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        self.groups.conflict_on(tr, items)
+        are_in_groups = self.groups.conflict_on(tr, items)
         self.remove_from_indexes(tr, now, items)
         for level, group in groupby(items, _level_of):
             in_level = list(group)
@@ -558,10 +558,8 @@ class Items:
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
             self._count_taken(tr, now, level, len(in_level), "popped")
-        for item in items:
-            if item.turn is not None or item.level.group is not None:
-                self.groups.note_gone(tr, now, items, are_claimed=False)
-                break
+        if are_in_groups:
+            self.groups.note_gone(tr, now, items, are_claimed=False)
         self.history.note_taken(tr, now, items)
 
     def delete(
@@ -575,16 +573,14 @@ class Items:
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
         """
-        self.groups.conflict_on(tr, items)
+        are_in_groups = self.groups.conflict_on(tr, items)
         self.remove_from_indexes(tr, now, items)
         for item in items:
             tr.clear(item.key)
         for level, group in groupby(items, _level_of):
             self._count_taken(tr, now, level, len(list(group)), taken)
-        for item in items:
-            if item.turn is not None or item.level.group is not None:
-                self.groups.note_gone(tr, now, items, taken == "claimed")
-                break
+        if are_in_groups:
+            self.groups.note_gone(tr, now, items, taken == "claimed")
         if taken is not None:
             self.history.note_taken(tr, now, items)
 

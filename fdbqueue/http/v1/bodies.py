@@ -230,9 +230,7 @@ class ChangeAll(_Request):
     error: Part | None = None
     client: Part | None = None
     job: Part | None = None
-    group: str | None = Field(
-        None, max_length=255, description="Its name; empty for the items without a group."
-    )
+    group: str | None = Field(None, max_length=255, description="Empty for items without a group.")
     limit: Integer = Field(0, ge=0, description="The maximum number of items, 0 for all.")
     to: Priority | None = Field(None, description="The new priority, for `reprioritize`.")
 

@@ -40,6 +40,7 @@ class Turn:
         key: The key that every change of the turn changes.
         settings: Those of the group.
         passes: Those of the items that were found, and of the one behind them.
+        n_taken: How many of them the transaction has taken already, for other requests.
         stale: The turns that were met in vain on the way to this one.
     """
 
@@ -48,6 +49,7 @@ class Turn:
         self.key = key
         self.passes = [pass_]
         self.settings = GroupSettings()
+        self.n_taken = 0
         self.stale: list[Turn] = []
         self._reads = reads
         self._rows: list[KeyValue] = []
@@ -264,14 +266,22 @@ class Groups:
 
     # Taking
 
-    def conflict_on(self, tr: Transaction, items: list[StoredItem]) -> None:
+    def conflict_on(self, tr: Transaction, items: list[StoredItem]) -> bool:
         """Add read conflicts for items that were found in turns, and for what made them the next.
 
         Call it before any write: the engine compares a read conflict with the writes before it.
+
+        Returns:
+            Whether any of the items has a group, or was found in a turn.
         """
+        for item in items:
+            if item.turn is not None or item.level.group is not None:
+                break
+        else:
+            return False
         turns = Counter(item.turn for item in items if item.turn is not None)
         for turn, n in turns.items():
-            following = turn.row(n)
+            following = turn.row(turn.n_taken + n)
             end = turn.level.end if following is None else following.key + b"\x00"
             tr.add_read_conflict_range(turn.level.begin, end)
             settings = self._layout.group_settings
@@ -280,6 +290,7 @@ class Groups:
             )
             for key in dict.fromkeys((turn.key, of_group, for_all)):
                 tr.add_read_conflict_key(key)
+        return True
 
     def note_gone(
         self, tr: Transaction, now: int, items: list[StoredItem], are_claimed: bool
@@ -287,7 +298,8 @@ class Groups:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
         turns = Counter(item.turn for item in items if item.turn is not None)
         # The last group without items says where shares begin again: the one that has most.
-        for turn, n in sorted(turns.items(), key=lambda each: each[0].passes[each[1]]):
+        ends = {turn: turn.passes[turn.n_taken + n] for turn, n in turns.items()}
+        for turn, n in sorted(turns.items(), key=lambda each: ends[each[0]]):
             self._take(tr, now, turn, n, are_claimed)
         for stale in dict.fromkeys(each for turn in turns for each in turn.stale):
             self._settle(tr, now, stale.level.group or "")
@@ -299,13 +311,14 @@ class Groups:
         """Move the turn of a group from which `n` items were taken."""
         layout, level, group = self._layout, turn.level, turn.level.group
         rest, settings = self._rest(level), turn.settings
-        following = turn.row(n)
-        tr.max(layout.taken_passes + rest, encode_count(turn.passes[n - 1]))
-        pass_ = turn.passes[n]
+        before = turn.passes[turn.n_taken]
+        turn.n_taken += n
+        following, pass_ = turn.row(turn.n_taken), turn.passes[turn.n_taken]
+        tr.max(layout.taken_passes + rest, encode_count(turn.passes[turn.n_taken - 1]))
         if group is None:
             tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
             return
-        tr.clear(turn.key)
+        tr.clear(layout.turn_key(layout.turns, rest, before, group))
         tr[self._pass_key(group, rest)] = encode_count(pass_)
         if following is None:
             self._become_idle(tr, now, level, pass_, settings)
