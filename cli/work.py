@@ -67,6 +67,7 @@ _RELOADED = 0.5  # seconds from the failure of a changed program to its next sta
 _log = logging.getLogger("fdbqueue.worker")
 
 _running: set[subprocess.Popen[bytes]] = set()
+_starting = threading.RLock()  # held while a command starts, until it is one of those
 """The commands that run."""
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
@@ -469,15 +470,16 @@ def _command(command: str, grace: float) -> Callable[[Context], None]:
         item = context.item
         # A file and not a pipe: the command may outlive the worker, and must not fail by that.
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                command,
-                shell=True,  # the help promises a shell command
-                stdin=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "FDBQ_ID": item.id},
-                start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
-            )
-            _running.add(process)
+            with _starting:
+                process = subprocess.Popen(
+                    command,
+                    shell=True,  # the help promises a shell command
+                    stdin=subprocess.PIPE,
+                    stderr=errors,
+                    env={**os.environ, "FDBQ_ID": item.id},
+                    start_new_session=True,  # Ctrl-C reaches only the worker, which lets it finish
+                )
+                _running.add(process)
             try:
                 _wait(process, json_line(value_of(item)).encode(), errors.fileno(), context, grace)
             finally:
@@ -491,6 +493,8 @@ def _command(command: str, grace: float) -> Callable[[Context], None]:
 
 
 def _kill_commands() -> None:
+    """Kill the commands, before the process ends; no other one starts."""
+    _starting.acquire()
     for process in list(_running):
         _signal(process, signal.SIGKILL)
 

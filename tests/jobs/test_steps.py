@@ -507,7 +507,7 @@ def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> Non
         return Claim((), (1,), (key,), decode_claim(row.value).token, "")
 
     build.push()
-    report = app.work(drain=True)
+    report = app.work(drain=True, concurrency=1)
     assert (report.lost, report.done) == (1, 1)
     assert lost == ["lost"] * 4
     assert count(app, f"{name} stale") == 0
