@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -67,8 +68,9 @@ _RELOADED = 0.5  # seconds from the failure of a changed program to its next sta
 _log = logging.getLogger("fdbqueue.worker")
 
 _running: set[subprocess.Popen[bytes]] = set()
-_starting = threading.RLock()  # held while a command starts, until it is one of those
 """The commands that run."""
+
+_starting = threading.RLock()  # held while a command starts, until it is one of those that run
 
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 
