@@ -24,7 +24,6 @@ from fdbqueue.layout.schedules import StoredSchedule
 from fdbqueue.layout.steps import StoredStep
 from fdbqueue.queue.base import end_cancelled, store_of
 from fdbqueue.queue.batches import Batches, Members, push_after, was_cancelled
-from fdbqueue.queue.schedules import Schedule
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
@@ -478,18 +477,11 @@ class Client:
             while self.work():
                 pass
             after = self._queue.schedules.all(self._db)
-            stuck = [new for old, new in zip(before, after) if self._is_stuck(old, new)]
+            stuck = [new for old, new in zip(before, after) if new.pushed == old.pushed]
             if not stuck:
                 break
             self._pause(max(self.storm.intervals))
         return [f"it does not go on: {schedule}" for schedule in stuck]
-
-    def _is_stuck(self, old: Schedule, new: Schedule) -> bool:
-        """Return whether a schedule has not pushed, unless its last tick was by a fast clock."""
-        if new.pushed != old.pushed:
-            return False
-        ahead = 0.0 if new.next_tick is None else new.next_tick.timestamp() - milliseconds() / 1000
-        return not max(self.storm.intervals) < ahead < 1000 * min(self.storm.intervals)
 
 
 def _shown_payload(item: Any) -> dict[str, Any]:
