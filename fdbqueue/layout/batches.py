@@ -22,8 +22,8 @@ Ending: TypeAlias = Literal[
 Stage: TypeAlias = Literal["open", "closing", "closed"]
 
 BatchKind: TypeAlias = Literal["then", "after", "run"]
-"""What waits for a batch: the item that follows it, which gets its counts; an item that runs only
-if all others were done; or a step of a job, which gets their results."""
+"""The one that waits for a batch: the item that follows it, which gets its counts; an item that
+runs only if all others were done; or a step of a job, which gets their results."""
 
 
 class End(NamedTuple):

@@ -55,7 +55,7 @@ Rate: TypeAlias = tuple[int, int]
 
 
 class GroupSettings(NamedTuple):
-    """What was set for a group, or for all of a queue. `None` is what was set for all, or nothing.
+    """The settings of a group, or of all groups. `None` stands for that of all, or for none.
 
     Attributes:
         weight: Its share of what is taken, in proportion to those of other groups.
@@ -84,7 +84,7 @@ class GroupSettings(NamedTuple):
 
     @property
     def is_sequence(self) -> bool:
-        """Whether a failed item is tried again before those behind it."""
+        """True if a failed item is tried again before those behind it."""
         return self.concurrency == 1 and self.in_order is not False
 
     def step(self, cost: float) -> int:

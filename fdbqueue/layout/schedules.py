@@ -24,7 +24,7 @@ class Timing(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """What a schedule pushes, and when.
+    """The item that a schedule pushes, and its timing.
 
     Attributes:
         timing: When it is due.

@@ -1184,7 +1184,8 @@ class GroupedQueue(BaseQueue[_T]):
 
         Nothing has to be declared: a group exists while it has items or settings. Weights hold from
         the next item on that is taken. Clients that wait are woken if the group may go on. With
-        `None`, further transactions hold and release groups that exist, up to 200 in each.
+        `None`, further transactions hold and release groups that exist, up to 200 in each; if a
+        transaction is given, it is the one that does so.
 
         Args:
             tr: A transaction or a database.

@@ -247,7 +247,7 @@ class WatchFuture(_Promise):
     database: object
     """The database, which must stay open while a thread waits."""
     is_ahead: bool
-    """Whether it may be ready before the change is on disk."""
+    """True if it may be ready before the change is on disk."""
 
     def __init__(self) -> None:
         super().__init__()

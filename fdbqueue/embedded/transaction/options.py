@@ -60,7 +60,7 @@ class _Options:
 
     _scope: dict[str, Any]
     _counted: Settings | Attempt
-    """What has the counter of enables and disables of reads of own writes."""
+    """The object with the counter of enables and disables of reads of own writes."""
 
     def set_snapshot_ryw_enable(self) -> None:
         """Let snapshot reads see the transaction's own writes. Undoes one disable."""

@@ -751,9 +751,7 @@ class AllGroupsChanges(_Request):
         examples=[[10, 60]],
     )
     in_order: bool | None = Field(
-        None,
-        description="Whether an item that failed is tried again before those behind it, if one may "
-        "be claimed at a time; by default true.",
+        None, description="For a concurrency of 1: whether a failed item is tried again first."
     )
 
 
