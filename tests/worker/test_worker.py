@@ -529,8 +529,8 @@ def test_the_balance_is_exact_although_workers_are_killed_and_stopped(
                 workers[workers.index(victim)] = start()
                 killed += 1
             else:
-                # Past its lease, with all jobs it holds. It may also hold the lock of the writers of
-                # an embedded database: a commit here would wait for it for ever.
+                # Past its lease, with all jobs it holds. It may also hold the lock of the writers
+                # of an embedded database: a commit here would wait for it for ever.
                 os.kill(victim.pid, signal.SIGSTOP)
                 time.sleep(1.5)
                 os.kill(victim.pid, signal.SIGCONT)

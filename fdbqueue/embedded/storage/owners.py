@@ -52,10 +52,13 @@ class Owners:
 
     def release(self) -> None:
         """Release whatever owners that are gone have left."""
-        while self._gone:
-            reference = self._gone[0]
+        while True:
+            try:
+                reference = self._gone[0]
+            except IndexError:
+                return  # other threads may have released the last ones
             reference.held.drop()
             # Afterwards: an interrupted release is repeated. Another thread may do the same.
             self._references.discard(reference)
-            with suppress(ValueError):
+            with suppress(ValueError, IndexError):  # it, or one beside it, has been removed
                 self._gone.remove(reference)
