@@ -109,6 +109,7 @@ def _next(found: Schedule) -> str:
     show_default=True,
     help="What to do at a tick while the item of the last one has not ended.",
 )
+@click.option("--group", help="Group of the items, as for `fdbq push`.")
 @command_options(creates=True)
 def add(
     db: Database,

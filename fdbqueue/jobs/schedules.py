@@ -49,7 +49,8 @@ class AppSchedules:
         Args:
             name: Its name within the queue of the job.
             call: What `Job.bind` returned.
-            options: As for `Schedules.add`: `cron` or `every`, `tz`, `missed`, `overlap`.
+            options: As for `Schedules.add`: `cron` or `every`, `tz`, `missed`, `overlap`, and
+                `group` for another group than that of the job.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -65,6 +66,7 @@ class AppSchedules:
         """
         job = self._app.jobs[call.stored.name]
         schedules = self._app.queue(job.settings.queue).schedules
+        options.setdefault("group", call.group)
         schedules.add(self._app.db, name, call.stored.value, job.settings.priority, **options)
 
     def all(self) -> list[Schedule]:
@@ -111,6 +113,7 @@ class AppSchedules:
         """
         name = job.name if name is None else name
         settings = job.settings
+        options = {**options, "group": call.group}
         validate_schedule(name, options)
         declared = self._declared.setdefault(settings.queue, {})
         if name in declared:

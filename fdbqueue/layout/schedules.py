@@ -32,6 +32,7 @@ class Definition(NamedTuple):
         level: The prefix of the level to which it pushes, without the prefix of all items.
         missed: What happens to ticks that nobody has found in time.
         overlap: What happens to a tick while the item of the last one has not ended.
+        group: The group of the items, or `None`.
     """
 
     timing: Timing
@@ -39,6 +40,7 @@ class Definition(NamedTuple):
     level: bytes
     missed: Missed
     overlap: Overlap
+    group: str | None = None
 
 
 class StoredSchedule(NamedTuple):

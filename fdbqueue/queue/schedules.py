@@ -21,7 +21,12 @@ from fdbqueue.layout.tasks import NO_DEADLINE, TaskCodec, TaskRecord
 from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.schedules.schedules import Found, has_stopped
 from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
-from fdbqueue.queue.arguments import validate_client_name, validate_seconds, validate_task
+from fdbqueue.queue.arguments import (
+    validate_client_name,
+    validate_key,
+    validate_seconds,
+    validate_task,
+)
 from fdbqueue.types import (
     Database,
     Duration,
@@ -61,6 +66,7 @@ class Schedule:
         tz: The time zone in which the expression holds.
         missed: What happens to ticks that no client has found in time.
         overlap: What happens to a tick while the item of the last one has not ended.
+        group: The group of the items that it pushes, or `None`.
         paused: Whether it pushes nothing until it is resumed.
         next_tick: Its next tick; `None` while it is paused, or if it has stopped because no worker
             has declared it for a day.
@@ -81,6 +87,7 @@ class Schedule:
     tz: str
     missed: Missed
     overlap: Overlap
+    group: str | None
     paused: bool
     next_tick: datetime | None
     last_tick: datetime | None
@@ -124,10 +131,11 @@ class LateOptions(TypedDict, total=False):
 
 
 class ScheduleOptions(LateOptions, total=False):
-    """The timing of a schedule and what it does when it is late; `Schedules.add` describes them."""
+    """The timing of a schedule and other options; `Schedules.add` describes them."""
 
     cron: str
     every: Duration
+    group: str | None
 
 
 class Schedules(Generic[V]):
@@ -181,6 +189,7 @@ class Schedules(Generic[V]):
                 - `overlap`: What happens to a tick while the item of the last one has not ended:
                   `"allow"`, the default, pushes all the same, `"skip"` does not push, and `"queue"`
                   pushes once it has ended.
+                - `group`: The group of the items, as for `push`; by default they have none.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -232,7 +241,10 @@ class Schedules(Generic[V]):
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
         timing, missed, overlap = validate_schedule(name, options)
-        return Definition(timing, payload, level, missed, overlap)
+        group = options.get("group")
+        if group is not None and store.given_options.kind == "task":
+            raise InvalidSchedule(name, "the items of a task queue have no groups")
+        return Definition(timing, payload, level, missed, overlap, group)
 
     def remove(self, tr: Transactor, name: str) -> bool:
         """Remove a schedule; return false if there is none of this name. Its items stay.
@@ -334,6 +346,7 @@ class Schedules(Generic[V]):
             timing.tz,
             definition.missed,
             definition.overlap,
+            definition.group,
             stored.paused,
             None if has_stopped(stored, now) else _time(stored.next),
             _time(stored.last),
@@ -389,6 +402,8 @@ def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Miss
     """Return the options of a schedule; raise `InvalidSchedule` for invalid ones."""
     try:
         validate_client_name(name)
+        if options.get("group") is not None:
+            validate_key("a group", options.get("group"))
     except ValueError as error:
         raise InvalidSchedule(name, str(error)) from None
     timing = _timing(name, options)

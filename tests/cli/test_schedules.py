@@ -18,7 +18,18 @@ def fdbq(tmp_path: Path) -> Shell:
 def test_a_schedule_is_added_listed_run_and_removed(fdbq: Shell) -> None:
     added = fdbq.output("schedule", "add", "jobs", "hourly", '{"of": 1}', "--every", "1h")
     assert added.startswith("hourly: next tick 20")
-    lisbon = ("--cron", "0 3 * * *", "--tz", "Europe/Lisbon", "--overlap", "skip", "-p", "5")
+    lisbon = (
+        "--cron",
+        "0 3 * * *",
+        "--tz",
+        "Europe/Lisbon",
+        "--overlap",
+        "skip",
+        "-p",
+        "5",
+        "--group",
+        "ada",
+    )
     fdbq.output("schedule", "add", "jobs", "nightly", "2", *lisbon)
     hourly, nightly = fdbq.output("schedule", "ls").splitlines()
     assert hourly.startswith("jobs  hourly  every 1h  20")
@@ -27,6 +38,7 @@ def test_a_schedule_is_added_listed_run_and_removed(fdbq: Shell) -> None:
     first, second = map(json.loads, fdbq.output("schedule", "ls", "jobs", "--json").splitlines())
     assert (first["every"], first["cron"], first["priority"]) == (3600, None, 0)
     assert (second["overlap"], second["missed"], second["priority"]) == ("skip", "latest", 5)
+    assert (first["group"], second["group"]) == (None, "ada")
 
     item_id = fdbq.output("schedule", "run", "jobs", "nightly").strip()
     assert item_id in fdbq.output("items", "jobs")
@@ -59,6 +71,7 @@ def test_a_schedule_pushes_tasks_to_a_task_queue(fdbq: Shell) -> None:
         (("1", "--every", "1ms"), "at least 1 seconds"),
         (("1", "--cron", "61 * * * *"), "Bad minute"),
         (("1", "--cron", "* * * * *", "--tz", "Mars"), "there is no time zone 'Mars'"),
+        (("1", "--every", "1h", "--group", ""), "a group is text of 1 to 255 bytes"),
         (("x", "--every", "1h"), "the value is not JSON"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -34,9 +34,11 @@ def test_a_schedule_is_added_changed_run_and_removed(
     assert "has not ended" in again.json()["detail"]
 
     changed = client.put(
-        f"/v1/queues/{name}/schedules/every%2Fnight", json={"item": 1, "priority": 5, "every": 90}
+        f"/v1/queues/{name}/schedules/every%2Fnight",
+        json={"item": 1, "priority": 5, "every": 90, "group": "a"},
     )
     assert (changed.json()["every"], changed.json()["priority"]) == (90, 5)
+    assert (shown["group"], changed.json()["group"]) == (None, "a")
     assert changed.json()["pushed"] == 1
     for action, paused in (("pause", True), ("resume", False)):
         done = client.post(f"/v1/queues/{name}/schedules/every%2Fnight/{action}")

@@ -324,6 +324,24 @@ def test_a_check_finds_nothing_wrong_and_repairs_a_lost_timer(
     assert queue.pop(db) is not None
 
 
+@pytest.mark.parametrize("kind", [fdbqueue.PriorityQueue, fdbqueue.Queue])
+def test_the_items_of_a_schedule_are_in_its_group(
+    db: Database, name: str, clock: Clock, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    queue.push_many(db, ["flood"] * 3, group="ada")
+    queue.schedules.add(db, "hourly", "tick", every="1h", group="bob")
+    assert queue.schedules.get(db, "hourly").group == "bob"
+    clock.advance("1h")
+    assert [queue.pop(db).value for _ in range(4)] == ["flood", "tick", "flood", "flood"]
+    queue.schedules.add(db, "hourly", "tick", every="1h")
+    assert queue.schedules.get(db, "hourly").group is None
+    clock.advance("1h")
+    claim = queue.claim(db, wait=30)  # one without a wait may have swept a moment ago
+    assert queue.get(db, claim.item).group is None
+    assert admin.check(db, queue).ok
+
+
 def test_a_fifo_queue_has_schedules(db: Database, name: str, clock: Clock) -> None:
     queue = fdbqueue.Queue[Any].named(db, name)
     queue.schedules.add(db, "hourly", [1], every="1h")
@@ -370,6 +388,8 @@ def test_a_schedule_of_tasks_has_the_fields_of_a_task(
     tasks = fdbqueue.TaskQueue.named(db, name)
     with pytest.raises(ValueError, match=r"task|deadline"):
         tasks.schedules.add(db, "bad", value, priority, every="1h")
+    with pytest.raises(InvalidSchedule, match="have no groups"):
+        tasks.schedules.add(db, "bad", {"payload": 1}, every="1h", group="ada")
     assert tasks.schedules.all(db) == []
 
 

@@ -9,7 +9,7 @@ const LATE = 60; // seconds after which a tick that was not found is shown as ov
 
 /**
  * @typedef {{name: string, value: any, priority: any, cron: string | null, every: number | null, tz: string, missed: string,
- *   overlap: string, paused: boolean, next_tick: string | null, next_ticks: string[], last_tick: string | null,
+ *   overlap: string, group: string | null, paused: boolean, next_tick: string | null, next_ticks: string[], last_tick: string | null,
  *   last_item: string | null, declared_at: string | null, pushed: number, skipped: number}} Schedule
  */
 
@@ -100,8 +100,8 @@ function nameCell(schedule) {
     h("span.payload", {}, preview(schedule.value)));
 }
 
-function timingCell({ cron, every, tz, missed, overlap }) {
-  const rules = [missed !== "latest" && `missed: ${missed}`, overlap !== "allow" && `overlap: ${overlap}`].filter(Boolean);
+function timingCell({ cron, every, tz, missed, overlap, group }) {
+  const rules = [missed !== "latest" && `missed: ${missed}`, overlap !== "allow" && `overlap: ${overlap}`, group !== null && `group: ${group}`].filter(Boolean);
   return lines(
     cron === null ? h("span", {}, `every ${lengthText(every)}`) : [h("code", {}, cron), h("span", {}, tz)],
     rules.length > 0 && h("span.muted", {}, rules.join(", ")));

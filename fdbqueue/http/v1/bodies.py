@@ -590,6 +590,7 @@ class NewSchedule(_Request):
     overlap: Overlap = Field(
         "allow", description="What to do while the item of the last tick has not ended."
     )
+    group: Text | None = Field(None, description="The group of the items.")
 
 
 class Schedule(BaseModel):
@@ -603,6 +604,7 @@ class Schedule(BaseModel):
     tz: str
     missed: Missed
     overlap: Overlap
+    group: str | None
     paused: bool
     next_tick: datetime | None
     next_ticks: list[datetime] = Field(

@@ -164,7 +164,7 @@ class Schedules:
         if has_stopped(before, now):
             self._store(tr, name, before, before._replace(next=None))
             return False
-        timing, _, _, missed, overlap = before.definition
+        timing, _, _, missed, overlap, _ = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
@@ -199,6 +199,7 @@ class Schedules:
         layout = self._layout
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
         level = self._items.level_at_tick(tr, priority, tick)
+        level = self._items.levels.in_group(level, schedule.definition.group)
         header = Header(
             unique=schedule.unique_key(name),
             schedule=name,
