@@ -15,9 +15,9 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
-from fdbqueue.layout.codecs import RowCodec
+from fdbqueue.layout.codecs import decode_json
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.json import decode_json
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error

@@ -24,10 +24,10 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NO_REPORT, Header
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems

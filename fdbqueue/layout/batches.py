@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.json import json_bytes
+from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER, Header, decode_fields, encode_fields
 from fdbqueue.types import OnDead

@@ -1,40 +1,154 @@
-"""Codecs of values: JSON, raw bytes, tuples, or a custom one; and what queues show of a row.
+"""Codecs of values: JSON of any depth that a queue holds, raw bytes, tuples, or a custom one.
 
 Stored bytes are never unpickled or evaluated.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import json
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from concurrent import futures
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import (
-    FdbqueueError,
-    InvalidItemId,
-    InvalidValue,
-    PayloadTooLarge,
-    UndecodableItem,
-    UnknownCodec,
-)
-from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.json import (
-    MAX_NESTING,
-    TOO_DEEP,
-    JsonCodec,
-    with_new_stack,
-)
-from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, utc_time
-from fdbqueue.types import Codec, Item
+from fdbqueue.errors import InvalidValue, PayloadTooLarge, UnknownCodec
+from fdbqueue.types import Codec, Json
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
+
+MAX_NESTING = 100
+"""The maximum depth of nested lists, objects and tuples in a value.
+
+Every Python reads and writes this depth with its default recursion limit of 1,000. So do the JSON
+libraries of other languages, many of which stop at 128.
+"""
+
+MAX_RETURNED = 90_000  # bytes of JSON that a handler may return, to be stored as one value
+
+TOO_DEEP = f"it is nested too deeply: {MAX_NESTING} levels of lists and objects at most"
+
+_WHITESPACE = " \t\n\r"  # of JSON
+_decoder = json.JSONDecoder()
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_any_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+_CONTAINERS: tuple[type[Any], ...] = (dict, list)
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
+    """Call a recursive function, in a new thread if the caller's stack has no room for it.
+
+    Raises:
+        ValueError: A new thread's stack has no room either.
+
+    Example:
+        >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
+        False
+    """
+    try:
+        return function(argument)
+    except RecursionError:
+        return with_new_stack(function, argument)
+
+
+def with_new_stack(function: Callable[[_V], _T], argument: _V) -> _T:
+    """Call a function in a new thread; raise `ValueError` if its stack has no room either."""
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(_unless_too_deep, function, argument).result()
+
+
+def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
+    try:
+        return function(argument)
+    except RecursionError as error:
+        raise ValueError(TOO_DEEP) from error
+
+
+def json_bytes(value: object) -> bytes:
+    r"""Return the JSON text, in UTF-8, of any value that a queue holds.
+
+    UTF-8 cannot encode a lone surrogate. It is escaped, so that every stored value can be written.
+
+    >>> json_bytes({"half a character": chr(0xD83D)})
+    b'{"half a character":"\\ud83d"}'
+    """
+    # A lone surrogate can only be inside a string, where this is its JSON escape.
+    return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
+
+
+def encode_returned(value: Any) -> bytes:
+    """Return what a handler returned as JSON; raise `InvalidValue` or `PayloadTooLarge`.
+
+    >>> decode_json(encode_returned({"sent": 3}))
+    {'sent': 3}
+    """
+    try:
+        encoded = JsonCodec().encode(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(value, f"the result of a job cannot be stored: {error}") from error
+    if len(encoded) > MAX_RETURNED:
+        raise PayloadTooLarge(len(encoded), MAX_RETURNED)
+    return encoded
+
+
+def decode_json(stored: bytes | None) -> Any:
+    """Return the value of a JSON text; `None` for `None`."""
+    return None if stored is None else JsonCodec().decode(stored)
+
+
+class JsonCodec:
+    """JSON values, stored as text in UTF-8. `None` is JSON's `null`, a value like any other.
+
+    The codec rejects values that JSON cannot represent: tuples, keys that are not text, NaN and
+    infinity. It also rejects lists and objects nested deeper than `MAX_NESTING`, which some
+    programs cannot read.
+
+    >>> JsonCodec().encode({"to": "ada@example.com"})
+    b'{"to":"ada@example.com"}'
+    """
+
+    def encode(self, value: Json, /) -> bytes:
+        """Return the JSON text of a value; raise `TypeError` or `ValueError`."""
+        _check_json(value)
+        return _encoder.encode(value).encode()
+
+    def restore(self, value: object, /) -> bytes:
+        """Return the payload of a value that `decode` returned, even a deeply nested one."""
+        return json_bytes(value)
+
+    def decode(self, payload: bytes, /) -> Any:
+        """Return the value of a JSON text."""
+        text = str(payload, "utf-8").strip(_WHITESPACE)
+        value, end = _decoder.raw_decode(text)
+        return value if end == len(text) else _decoder.decode(text)  # which raises
+
+
+def _check_json(value: Json) -> None:
+    """Raise for values that `json` would change, and for too many nested levels."""
+    found: list[tuple[dict[Any, Any] | list[Any], int]] = [([value], 0)]
+    while found:
+        container, level = found.pop()
+        if level > MAX_NESTING:
+            raise ValueError(TOO_DEEP)
+        parts: Iterable[Any] = container
+        if isinstance(container, dict):
+            for key in container:
+                if not isinstance(key, str):
+                    raise TypeError(f"the keys of a JSON object must be text, not {key!r}")
+            parts = container.values()
+        for part in parts:
+            if type(part) in _SCALARS:
+                continue
+            if isinstance(part, _CONTAINERS):
+                found.append((part, level + 1))
+            elif not isinstance(part, (str, int, float)):
+                raise TypeError(f"a value of type {type(part).__name__} cannot be JSON: {part!r}")
+
 
 _Element: TypeAlias = "tuple[Any, ...] | list[Any] | UUID | str | bytes | float | None"
 """An element of a tuple that the tuple layer packs."""
@@ -140,120 +254,3 @@ def codec_name(codec: str | Codec) -> str:
     if isinstance(codec, (str, MissingCodec)):
         return codec if isinstance(codec, str) else codec.name
     return type(codec).__name__
-
-
-class RowCodec(ABC, Generic[_T]):
-    """The conversion between the items of one queue and their rows.
-
-    Args:
-        layout: The keys of the queue.
-        levels: The levels of the queue.
-        codec: The conversion between values and payloads.
-    """
-
-    def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
-        self._layout = layout
-        self._levels = levels
-        self._codec = codec
-
-    def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
-        """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
-
-        An older release may have nested a value deeper that `was_decoded`.
-        """
-        encode: Callable[[Any], bytes] = self._codec.encode
-        if was_decoded:
-            encode = getattr(self._codec, "restore", encode)
-        try:
-            try:
-                payload = encode(value)
-            except RecursionError:
-                payload = with_new_stack(encode, value)
-        except FdbqueueError:
-            raise
-        except (ValueError, TypeError) as error:
-            raise InvalidValue(value, f"the value cannot be stored: {error}") from error
-        if not isinstance(payload, bytes):
-            raise InvalidValue(value, f"the codec returned {type(payload).__name__}, not bytes")
-        if len(payload) > MAX_PAYLOAD:
-            raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
-        return payload
-
-    def decode(self, item: StoredItem, payload: bytes) -> _T:
-        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
-        try:
-            try:
-                value = self._codec.decode(payload)
-            except RecursionError:
-                value = with_new_stack(self._codec.decode, payload)
-        except (ValueError, TypeError) as error:
-            raise UndecodableItem(self.id_of(item), str(error)) from error
-        return self.public(item.key, value, item.level.priority, item.header)
-
-    @abstractmethod
-    def public(self, key: bytes, value: Any, priority: Any, header: Header = NO_HEADER) -> _T:
-        """Return the item with this key, value, priority and header as users see it."""
-
-    @abstractmethod
-    def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
-        """Return what `push` returns for a new item with this key, value and priority."""
-
-    @abstractmethod
-    def id_of(self, item: StoredItem) -> str:
-        """Return the id of an item."""
-
-    @abstractmethod
-    def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of an item that was popped."""
-
-    @abstractmethod
-    def reference(self, item: _T | str) -> bytes:
-        """Return the reference of an item or id; raise `InvalidItemId` for an invalid one."""
-
-    @abstractmethod
-    def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if unknown."""
-
-
-class ItemCodec(RowCodec[Item]):
-    """The items of a priority queue or a FIFO queue. Their reference is their first position."""
-
-    def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
-        """Return the item with this key, value, priority and header as users see it."""
-        first = key if header.origin is None else self._layout.items + header.origin
-        tick = None if header.tick is None else utc_time(header.tick)
-        item_id = self._layout.item_id(first)
-        return Item(value, priority, item_id, key, tick=tick, metadata=header)
-
-    pushed = public
-
-    def id_of(self, item: StoredItem) -> str:
-        """Return the id of an item."""
-        origin = item.header.origin
-        return self._layout.item_id(item.key if origin is None else self._layout.items + origin)
-
-    def restore(self, item: Item) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of an item that was popped."""
-        key, first = self.key_of(item), self.reference(item)
-        origin = None if first == self._layout.position(key) else first
-        header = Header(*item.metadata)._replace(origin=origin)
-        return key, self.encode(item.value, was_decoded=True), header
-
-    def reference(self, item: Item | str) -> bytes:
-        """Return the first position of an item or id; raise `InvalidItemId` for an invalid one."""
-        key = self.key_of(item)
-        if isinstance(item, Item) and self._layout.item_id(key) != item.id:  # it was moved
-            key = self.key_of(item.id)
-        return self._layout.position(key)
-
-    def pushed_at(self, item: Item | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if unknown."""
-        return self._layout.pushed_at(self.key_of(item))
-
-    def key_of(self, item: Item | str) -> bytes:
-        """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
-        if not isinstance(item, Item):
-            return self._layout.unpack_item_id(item, self._levels.position_parts)
-        if not item.key.startswith(self._layout.items):
-            raise InvalidItemId(item.id)
-        return item.key

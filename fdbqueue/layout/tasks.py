@@ -8,12 +8,9 @@ from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.errors import ForeignKey, InvalidItemId, InvalidTask
-from fdbqueue.layout.codecs import RowCodec
-from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.json import JsonCodec
-from fdbqueue.layout.values import NO_HEADER, Header, time_of
-from fdbqueue.types import Task, TaskPriority
+from fdbqueue.errors import InvalidItemId, InvalidTask
+from fdbqueue.layout.codecs import JsonCodec
+from fdbqueue.types import TaskPriority
 
 RANK = (int, int, float)
 """The priority type of a task queue: urgency, deadline in microseconds, cost."""
@@ -153,55 +150,6 @@ class TaskCodec:
         priority, agent, client = decode_header(payload)
         begin = _HEADER_SIZE.size + _HEADER_SIZE.unpack_from(payload)[0]
         return TaskRecord(TaskPriority(priority), agent, client, _json.decode(payload[begin:]))
-
-
-class TaskRowCodec(RowCodec[Task]):
-    """The tasks of a task queue. Their reference is their id, which never changes."""
-
-    def public(
-        self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
-    ) -> Task:
-        """Return the task with this key, record, rank and header as its user sees it."""
-        random = self._layout.unpack_item_key(key)[-1]
-        _, deadline, cost = priority
-        created = time_of(random)
-        if created is None:
-            raise ForeignKey(key)
-        return Task(
-            task_id(random),
-            value.priority,
-            deadline_from(deadline),
-            cost,
-            value.agent_name,
-            value.client_id,
-            value.payload,
-            created,
-            key,
-            header,
-        )
-
-    def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
-        """Return the id of a new task."""
-        return task_id(self._layout.unpack_item_key(key)[-1])
-
-    def id_of(self, item: StoredItem) -> str:
-        """Return the id of a task."""
-        return task_id(self._layout.unpack_item_key(item.key)[-1])
-
-    def restore(self, item: Task) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of a task that was popped."""
-        if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
-            raise InvalidItemId(item.id if isinstance(item, Task) else item)
-        record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
-        return item.key, self.encode(record, was_decoded=True), Header(*item.metadata)
-
-    def reference(self, item: Task | str) -> bytes:
-        """Return the bytes of a task's id; raise `InvalidItemId` for another text."""
-        return validate_id(item.id if isinstance(item, Task) else item)
-
-    def pushed_at(self, item: Task | str) -> datetime | None:
-        """Return when a task was pushed, by its client's clock; `None` if unknown."""
-        return time_of(self.reference(item))
 
 
 def decode_header(payload: bytes) -> tuple[int, str | None, str | None]:

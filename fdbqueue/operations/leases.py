@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
 from fdbqueue.layout.batches import End
-from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
     ONE,
     ClaimedItem,

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, get_args
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
-from fdbqueue.layout.json import JsonCodec, encode_returned
+from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.layout.values import LAST_MILLISECOND, NO_HEADER, Header, Report, utc_time
 from fdbqueue.operations.failures import MAX_LOG, text_end

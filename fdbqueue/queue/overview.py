@@ -19,10 +19,10 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
+from fdbqueue.layout.codecs import decode_json as decode_json
+from fdbqueue.layout.codecs import json_bytes as json_bytes
+from fdbqueue.layout.codecs import with_stack as with_stack
 from fdbqueue.layout.items import Counters, counters_range, totals_range
-from fdbqueue.layout.json import decode_json as decode_json
-from fdbqueue.layout.json import json_bytes as json_bytes
-from fdbqueue.layout.json import with_stack as with_stack
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time

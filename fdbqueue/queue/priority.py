@@ -11,9 +11,10 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.layout.codecs import ItemCodec, codec_name, codec_named, stored_codec
+from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
+from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.queue.arguments import (
     kept_options,

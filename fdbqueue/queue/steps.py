@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
+from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
-from fdbqueue.layout.json import encode_returned
 from fdbqueue.layout.steps import (
     NamedStep,
     StepKind,

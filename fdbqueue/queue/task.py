@@ -19,7 +19,8 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.layout.tasks import RANK, TaskCodec, TaskRowCodec, task_id
+from fdbqueue.layout.rows import TaskRowCodec
+from fdbqueue.layout.tasks import RANK, TaskCodec, task_id
 from fdbqueue.operations.items import Moved, NewItem
 from fdbqueue.operations.tasks import TaskIndex, TaskItems
 from fdbqueue.queue.arguments import (

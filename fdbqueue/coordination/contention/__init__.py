@@ -13,8 +13,8 @@ from fdbqueue.coordination.contention.kinds import Pops, Pushes
 from fdbqueue.coordination.contention.process import Kind
 from fdbqueue.coordination.contention.requests import Pop, Requests
 from fdbqueue.coordination.contention.sharing import Host
-from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Database, Options

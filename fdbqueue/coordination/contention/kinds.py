@@ -16,9 +16,9 @@ from fdbqueue.coordination.contention.requests import Pop
 from fdbqueue.coordination.contention.staged_pops import StagedPops
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NO_HEADER, UUID_SIZE, pack_staged, unpack_staged
 from fdbqueue.operations.items import BATCH_BYTES, Items, NewItem
 from fdbqueue.operations.push import Pusher, PushRequest

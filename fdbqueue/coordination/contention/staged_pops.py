@@ -25,9 +25,9 @@ from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem, error_classes
-from fdbqueue.layout.codecs import RowCodec
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.ends.ends import POPPED
 from fdbqueue.operations.items import BATCH_BYTES, Items, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT

@@ -14,7 +14,7 @@ from typing import Any
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, ImportMismatch, ImportRunning, InvalidLine
-from fdbqueue.layout.json import with_stack
+from fdbqueue.layout.codecs import with_stack
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.operations.items import BATCH_BYTES

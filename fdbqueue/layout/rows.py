@@ -1,0 +1,192 @@
+"""The rows of items as users see them: items, and the tasks of a task queue."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from fdbqueue.errors import (
+    FdbqueueError,
+    ForeignKey,
+    InvalidItemId,
+    InvalidValue,
+    PayloadTooLarge,
+    UndecodableItem,
+)
+from fdbqueue.layout.codecs import with_new_stack
+from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.tasks import TaskRecord, deadline_from, task_id, validate_id
+from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, time_of, utc_time
+from fdbqueue.types import Codec, Item, Task
+
+_T = TypeVar("_T")
+
+
+class RowCodec(ABC, Generic[_T]):
+    """The conversion between the items of one queue and their rows.
+
+    Args:
+        layout: The keys of the queue.
+        levels: The levels of the queue.
+        codec: The conversion between values and payloads.
+    """
+
+    def __init__(self, layout: Layout, levels: Levels, codec: Codec) -> None:
+        self._layout = layout
+        self._levels = levels
+        self._codec = codec
+
+    def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
+        """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
+
+        An older release may have nested a value deeper that `was_decoded`.
+        """
+        encode: Callable[[Any], bytes] = self._codec.encode
+        if was_decoded:
+            encode = getattr(self._codec, "restore", encode)
+        try:
+            try:
+                payload = encode(value)
+            except RecursionError:
+                payload = with_new_stack(encode, value)
+        except FdbqueueError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InvalidValue(value, f"the value cannot be stored: {error}") from error
+        if not isinstance(payload, bytes):
+            raise InvalidValue(value, f"the codec returned {type(payload).__name__}, not bytes")
+        if len(payload) > MAX_PAYLOAD:
+            raise PayloadTooLarge(len(payload), MAX_PAYLOAD)
+        return payload
+
+    def decode(self, item: StoredItem, payload: bytes) -> _T:
+        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        try:
+            try:
+                value = self._codec.decode(payload)
+            except RecursionError:
+                value = with_new_stack(self._codec.decode, payload)
+        except (ValueError, TypeError) as error:
+            raise UndecodableItem(self.id_of(item), str(error)) from error
+        return self.public(item.key, value, item.level.priority, item.header)
+
+    @abstractmethod
+    def public(self, key: bytes, value: Any, priority: Any, header: Header = NO_HEADER) -> _T:
+        """Return the item with this key, value, priority and header as users see it."""
+
+    @abstractmethod
+    def pushed(self, key: bytes, value: Any, priority: Any) -> Any:
+        """Return what `push` returns for a new item with this key, value and priority."""
+
+    @abstractmethod
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of an item."""
+
+    @abstractmethod
+    def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of an item that was popped."""
+
+    @abstractmethod
+    def reference(self, item: _T | str) -> bytes:
+        """Return the reference of an item or id; raise `InvalidItemId` for an invalid one."""
+
+    @abstractmethod
+    def pushed_at(self, item: _T | str) -> datetime | None:
+        """Return when an item was pushed, by its client's clock; `None` if unknown."""
+
+
+class ItemCodec(RowCodec[Item]):
+    """The items of a priority queue or a FIFO queue. Their reference is their first position."""
+
+    def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
+        """Return the item with this key, value, priority and header as users see it."""
+        first = key if header.origin is None else self._layout.items + header.origin
+        tick = None if header.tick is None else utc_time(header.tick)
+        item_id = self._layout.item_id(first)
+        return Item(value, priority, item_id, key, tick=tick, metadata=header)
+
+    pushed = public
+
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of an item."""
+        origin = item.header.origin
+        return self._layout.item_id(item.key if origin is None else self._layout.items + origin)
+
+    def restore(self, item: Item) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of an item that was popped."""
+        key, first = self.key_of(item), self.reference(item)
+        origin = None if first == self._layout.position(key) else first
+        header = Header(*item.metadata)._replace(origin=origin)
+        return key, self.encode(item.value, was_decoded=True), header
+
+    def reference(self, item: Item | str) -> bytes:
+        """Return the first position of an item or id; raise `InvalidItemId` for an invalid one."""
+        key = self.key_of(item)
+        if isinstance(item, Item) and self._layout.item_id(key) != item.id:  # it was moved
+            key = self.key_of(item.id)
+        return self._layout.position(key)
+
+    def pushed_at(self, item: Item | str) -> datetime | None:
+        """Return when an item was pushed, by its client's clock; `None` if unknown."""
+        return self._layout.pushed_at(self.key_of(item))
+
+    def key_of(self, item: Item | str) -> bytes:
+        """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
+        if not isinstance(item, Item):
+            return self._layout.unpack_item_id(item, self._levels.position_parts)
+        if not item.key.startswith(self._layout.items):
+            raise InvalidItemId(item.id)
+        return item.key
+
+
+class TaskRowCodec(RowCodec[Task]):
+    """The tasks of a task queue. Their reference is their id, which never changes."""
+
+    def public(
+        self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
+    ) -> Task:
+        """Return the task with this key, record, rank and header as its user sees it."""
+        random = self._layout.unpack_item_key(key)[-1]
+        _, deadline, cost = priority
+        created = time_of(random)
+        if created is None:
+            raise ForeignKey(key)
+        return Task(
+            task_id(random),
+            value.priority,
+            deadline_from(deadline),
+            cost,
+            value.agent_name,
+            value.client_id,
+            value.payload,
+            created,
+            key,
+            header,
+        )
+
+    def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
+        """Return the id of a new task."""
+        return task_id(self._layout.unpack_item_key(key)[-1])
+
+    def id_of(self, item: StoredItem) -> str:
+        """Return the id of a task."""
+        return task_id(self._layout.unpack_item_key(item.key)[-1])
+
+    def restore(self, item: Task) -> tuple[bytes, bytes, Header]:
+        """Return the key, the payload and the header of a task that was popped."""
+        if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
+            raise InvalidItemId(item.id if isinstance(item, Task) else item)
+        record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
+        return item.key, self.encode(record, was_decoded=True), Header(*item.metadata)
+
+    def reference(self, item: Task | str) -> bytes:
+        """Return the bytes of a task's id; raise `InvalidItemId` for another text."""
+        return validate_id(item.id if isinstance(item, Task) else item)
+
+    def pushed_at(self, item: Task | str) -> datetime | None:
+        """Return when a task was pushed, by its client's clock; `None` if unknown."""
+        return time_of(self.reference(item))
