@@ -23,11 +23,12 @@ from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.groups.held import Holds, begin_ahead
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Filter, Items, LocatedItem, NewItem, read_payload
+from fdbqueue.operations.items import Items, LocatedItem, NewItem, read_payload
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.types import (
     Database,
+    Filter,
     HistoryWindow,
     Item,
     ItemInfo,

@@ -340,6 +340,10 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
     raise InvalidClaimToken(text)
 
 
+MAX_LOG = 8_000
+"""How many bytes of the log of an attempt are kept."""
+
+
 class Report(NamedTuple):
     """The progress and the log of a claimed item, as its client has reported them.
 
@@ -357,6 +361,16 @@ class Report(NamedTuple):
 
 
 NO_REPORT = Report()
+
+
+def text_end(text: str, size: int) -> str:
+    """Return the end of a text, up to this many bytes in UTF-8.
+
+    >>> text_end("Grüße", 4)
+    'ße'
+    """
+    encoded = text.encode("utf-8", "backslashreplace")
+    return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
 
 
 class Lease(NamedTuple):

@@ -16,6 +16,7 @@ from fdbqueue.layout.values import (
     encode_attempt,
     encode_metadata,
     header_of,
+    text_end,
     utc_time,
     with_header,
 )
@@ -36,9 +37,6 @@ MAX_TRACEBACK = 30_000
 """How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
 
 _MAX_STDERR = 4_096  # bytes
-
-MAX_LOG = 8_000
-"""How many bytes of the log of an attempt are kept."""
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
@@ -77,16 +75,6 @@ def traceback_text(error: object) -> str | None:
         stderr = stderr.decode(errors="replace")
     errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
     return text_end(text + errors, MAX_TRACEBACK)
-
-
-def text_end(text: str, size: int) -> str:
-    """Return the end of a text, up to this many bytes in UTF-8.
-
-    >>> text_end("Grüße", 4)
-    'ße'
-    """
-    encoded = text.encode("utf-8", "backslashreplace")
-    return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
 
 
 def begin_attempts(

@@ -722,28 +722,6 @@ def with_unique_keys(
             yield item._replace(value=with_header(header._replace(unique=key), content))
 
 
-class Filter(NamedTuple):
-    """The items that a search looks for: those to which all of these apply. `None` is for any.
-
-    Attributes:
-        priority: Their priority.
-        agent: Text within the name of the agent of a task, ignoring case.
-        id: Text within the id.
-        error: Text within the error of the last failed attempt, ignoring case.
-        client: Text within the name of the client that has claimed the item, ignoring case.
-        job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty text for the items without one.
-    """
-
-    priority: Any = None
-    agent: str | None = None
-    id: str | None = None
-    error: str | None = None
-    client: str | None = None
-    job: str | None = None
-    group: str | None = None
-
-
 class LocatedItem(NamedTuple):
     """An item that the transaction read, in any state.
 

@@ -18,10 +18,25 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.tasks import TaskRecord, rank
-from fdbqueue.layout.values import LAST_MILLISECOND, NO_HEADER, Header, Report, utc_time
-from fdbqueue.operations.failures import MAX_LOG, text_end
-from fdbqueue.operations.items import Filter
-from fdbqueue.types import Claim, Duration, Keep, Progress, State, TaskPriority, Transactor
+from fdbqueue.layout.values import (
+    LAST_MILLISECOND,
+    MAX_LOG,
+    NO_HEADER,
+    Header,
+    Report,
+    text_end,
+    utc_time,
+)
+from fdbqueue.types import (
+    Claim,
+    Duration,
+    Filter,
+    Keep,
+    Progress,
+    State,
+    TaskPriority,
+    Transactor,
+)
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds

@@ -35,7 +35,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.failures import traceback_text
 from fdbqueue.operations.groups.listing import GroupInfo, HeldBy, list_groups
-from fdbqueue.operations.items import Filter, Moved, NewItem, Tail
+from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.push import reconcile_options
 from fdbqueue.queue.arguments import (
@@ -66,6 +66,7 @@ from fdbqueue.types import (
     Claim,
     Database,
     Duration,
+    Filter,
     HistoryWindow,
     Item,
     ItemInfo,
