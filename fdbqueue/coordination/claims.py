@@ -20,8 +20,8 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import ClaimRequest, Leases
+from fdbqueue.operations.limits.slots import First, Slots
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.slots import First, Slots
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value

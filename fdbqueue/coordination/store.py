@@ -29,9 +29,9 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NO_REPORT, Header
+from fdbqueue.operations.batches import POPPED
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems
-from fdbqueue.operations.ends.ends import POPPED
 from fdbqueue.operations.failures import Failures, retry_delay
 from fdbqueue.operations.items import (
     BATCH_BYTES,
@@ -43,10 +43,11 @@ from fdbqueue.operations.items import (
     read_payload,
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
+from fdbqueue.operations.limits.bounds import Bound, Places
+from fdbqueue.operations.limits.slots import Agents, First, Slots
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
-from fdbqueue.operations.slots import Agents, Bound, First, Places, Slots
 from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.waking import Waiters, has_items

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Level
 from fdbqueue.layout.values import Header, encode_metadata, with_header
+from fdbqueue.operations.batches import REMOVED
 from fdbqueue.operations.done import DoneItems
-from fdbqueue.operations.ends.ends import REMOVED
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,

@@ -20,7 +20,7 @@ from fdbqueue.layout.values import (
     utc_time,
     with_header,
 )
-from fdbqueue.operations.ends.ends import note_end
+from fdbqueue.operations.batches import note_end
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -178,7 +178,7 @@ class Failures:
                 free_unique(tr, layout, value)
                 stored = encode_metadata((attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)
-                note_end(tr, self._items, now, position, value, End("dead", error=error))
+                note_end(tr, layout, now, position, value, End("dead", error=error))
             else:
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))

@@ -31,8 +31,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.ends.batches import clear_batch
-from fdbqueue.operations.ends.ends import note_end
+from fdbqueue.operations.batches import clear_batch, note_end
 from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
@@ -603,7 +602,7 @@ class Items:
         position = self.layout.position(item.key)
         clear_owned(tr, self.layout, position, item.value)
         if end is not None:
-            note_end(tr, self, now, position, item.value, end)
+            note_end(tr, self.layout, now, position, item.value, end)
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""

@@ -26,8 +26,8 @@ from fdbqueue.layout.values import (
     lease_value,
     with_header,
 )
+from fdbqueue.operations.batches import note_end
 from fdbqueue.operations.done import Done, DoneItems
-from fdbqueue.operations.ends.ends import note_end
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import (
     Items,
@@ -37,7 +37,7 @@ from fdbqueue.operations.items import (
     clear_owned,
     read_payload,
 )
-from fdbqueue.operations.slots import Candidate, Limit, Slots
+from fdbqueue.operations.limits.slots import Candidate, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -366,7 +366,7 @@ class Leases:
                 if keeps and returned is not None:
                     tr[self._layout.returned + position] = returned
                 end = End(outcome, returned, request.discarded)
-                note_end(tr, self._items, now, position, item.value, end)
+                note_end(tr, self._layout, now, position, item.value, end)
 
         return end_with
 

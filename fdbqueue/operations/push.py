@@ -19,8 +19,8 @@ from fdbqueue.layout.values import (
     encode_options,
 )
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.names import register
-from fdbqueue.operations.slots import Bound
 from fdbqueue.types import Options, Transaction
 
 _log = logging.getLogger("fdbqueue")

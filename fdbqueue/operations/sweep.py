@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import NEVER, decode_metadata, header_of, with_header
-from fdbqueue.operations.ends.ends import EXPIRED
+from fdbqueue.operations.batches import EXPIRED
 from fdbqueue.operations.items import Items, LocatedItem, stored_at
 from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
 from fdbqueue.types import KeySelector, KeyValue, Transaction

@@ -24,7 +24,7 @@ from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, Header
-from fdbqueue.operations.ends.batches import (
+from fdbqueue.operations.batches import (
     begin_closed,
     close,
     count_pushed,

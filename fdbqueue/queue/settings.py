@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
-from fdbqueue.operations.slots import MAX_SLOTS
+from fdbqueue.operations.limits.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,

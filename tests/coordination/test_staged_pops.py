@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout.values import ONE, encode_count
-from fdbqueue.operations.ends import ends
+from fdbqueue.operations import batches
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
 from tests.support.counting import CountingDatabase
@@ -97,7 +97,7 @@ def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
     def follow(tr: Any, *_: Any) -> None:
         tr.add(noted, ONE)
 
-    monkeypatch.setattr(ends, "_follow", follow)
+    monkeypatch.setattr(batches, "_count_end", follow)
     for number in range(3):
         line.queue.push(line.db, number, unique=str(number))
     line.set_idle_leader()

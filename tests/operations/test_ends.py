@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import App, PriorityQueue
 from fdbqueue.jobs import Context, Discard
 from fdbqueue.layout.batches import End
-from fdbqueue.operations.ends import ends
+from fdbqueue.operations import batches
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import Transaction
 from tests.support.leases import come_due, expire, lapse
@@ -27,7 +27,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[End]:
     def follow(*arguments: Any) -> None:
         noted.append(arguments[-1])
 
-    monkeypatch.setattr(ends, "_follow", follow)
+    monkeypatch.setattr(batches, "_count_end", follow)
     return noted
 
 

@@ -12,7 +12,7 @@ from fdbqueue.admin import check
 from fdbqueue.jobs import App, Context, Handle
 from fdbqueue.layout.batches import BatchCounts, StoredBatch, encode_batch, encode_counts
 from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
-from fdbqueue.operations.ends import batches as ends
+from fdbqueue.operations import batches as ends
 from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
 

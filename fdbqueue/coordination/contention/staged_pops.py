@@ -28,7 +28,7 @@ from fdbqueue.errors import UndecodableItem, error_classes
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.operations.ends.ends import POPPED
+from fdbqueue.operations.batches import POPPED
 from fdbqueue.operations.items import BATCH_BYTES, Items, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction

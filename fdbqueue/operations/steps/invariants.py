@@ -17,7 +17,7 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
-from fdbqueue.operations.ends.batches import clear_batch, make_ready
+from fdbqueue.operations.batches import clear_batch, make_ready
 from fdbqueue.types import State, Transaction
 
 _FINISHED: tuple[State, ...] = ("dead", "done")

@@ -25,8 +25,8 @@ from fdbqueue.layout.steps import (
     is_over,
 )
 from fdbqueue.layout.values import NEVER, ClaimedItem, header_of, with_header
+from fdbqueue.operations.batches import begin_closed
 from fdbqueue.operations.changes import Changes
-from fdbqueue.operations.ends.batches import begin_closed
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.leases import Extension, Leases
 from fdbqueue.types import Claim, ReadTransaction, Transaction

@@ -266,7 +266,7 @@ def _unexpired() -> None:
 @_found_by("queues", "the queue has room for")
 def _unbounded() -> None:
     """Two pushes take the last place."""
-    from fdbqueue.operations.slots import Places
+    from fdbqueue.operations.limits.bounds import Places
 
     _change(Places, "take", lambda _: lambda *args: None)
 
@@ -274,7 +274,7 @@ def _unbounded() -> None:
 @_found_by("queues", "the queue was full, with")
 def _full_by_snapshot() -> None:
     """A push finds the queue full, although an item is taken before it commits."""
-    from fdbqueue.operations.slots import Bound
+    from fdbqueue.operations.limits.bounds import Bound
 
     _change(Bound, "rely_on_full", lambda _: lambda self, tr: None)
 
@@ -653,7 +653,7 @@ _EARLY_OR_NEVER = (
 @_found_by("durable", *_EARLY_OR_NEVER)
 def _counted_twice() -> None:
     """Whatever changes the counts of a batch does so twice."""
-    from fdbqueue.operations.ends import batches
+    from fdbqueue.operations import batches
 
     def encode_counts(encode_counts: Callable[..., bytes]) -> Callable[..., bytes]:
         return lambda counts: encode_counts(counts.plus(counts))
@@ -685,7 +685,7 @@ def _follows_an_open_batch() -> None:
 def _closed_at_once() -> None:
     """A batch is closed in one step: its last end and its closing may miss each other."""
     from fdbqueue.layout.batches import BatchCounts
-    from fdbqueue.operations.ends import batches as within
+    from fdbqueue.operations import batches as within
     from fdbqueue.queue import batches
 
     def close(_: object) -> Callable[..., bool]:

@@ -13,7 +13,7 @@ from fdbqueue.layout.values import decode_claim
 from fdbqueue.operations.groups.groups import Groups, Turn
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import Leases
-from fdbqueue.operations.slots import Slots
+from fdbqueue.operations.limits.slots import Slots
 
 _Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from fdbqueue.errors import QueueFull
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
@@ -48,119 +47,6 @@ class Agents(Protocol):
     ) -> Iterator[StoredItem]:
         """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
         ...
-
-
-class Places:
-    """Numbered places below a bound, of which a transaction takes one for each item that it adds.
-
-    Places are never written; transactions only conflict on them. A counter says how many are taken.
-    A transaction reads it by a snapshot, so that it does not conflict with every other one. It
-    chooses places at random between the number of taken places and the bound. Two transactions
-    conflict if they choose the same place, or if one chooses a place with a number below the number
-    that the other one read. Conflicts are rare far from the bound, and frequent near it.
-
-    Proof that the bound is never exceeded: consider all transactions that took places and have
-    committed. Let T be the one with the latest read version, and m the number of taken places that
-    T saw. Only the transactions that committed after this read version matter. No read version is
-    later, so all of them were checked against each other and against T. So their places differ. No
-    place is below m, because its transaction would have conflicted with T. No place is above the
-    bound. All other operations since then left the number of taken places unchanged or lowered it.
-    So the taken places never outnumber the bound.
-
-    A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves the same items, so each place is freed only once.
-    """
-
-    def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
-        self._randrange = randrange
-        # What transactions in progress took, by prefix: read version, begin, end.
-        self._taken: WeakKeyDictionary[Any, dict[bytes, tuple[int, int, int]]] = WeakKeyDictionary()
-
-    def take(
-        self,
-        tr: Transaction,
-        prefix: bytes,
-        taken: int,
-        bound: int,
-        n: int,
-        choose: Callable[[int, int], int] | None = None,
-    ) -> None:
-        """Take `n` places in addition to the places that the transaction already has.
-
-        Args:
-            tr: The transaction.
-            prefix: The prefix of the places.
-            taken: The number of taken places, including the transaction's own.
-            bound: The number of places.
-            n: The number of places to take; the bound must have room for them.
-            choose: Returns a number from the first one to below the second one; by default, it is
-                chosen at random.
-        """
-        choose = choose or self._randrange
-        assert choose is not None
-        version = tr.get_read_version().wait()
-        own = self._taken.setdefault(tr, {})
-        since, begin, end = own.get(prefix, (version, 0, 0))
-        if since != version:  # an earlier try of the transaction took these places
-            begin = end = 0
-        seen = taken - (end - begin)
-        if begin == end:
-            begin = end = choose(seen, bound - n + 1)
-        above = min(n, bound - end)
-        begin, end = begin - (n - above), end + above
-        own[prefix] = version, begin, end
-        between = Layout.places_between
-        places = between(prefix, 0, begin, end)
-        tr.add_write_conflict_range(*places)
-        tr.add_read_conflict_range(*places)
-        tr.add_read_conflict_range(*between(prefix, 1, begin, end))
-        if seen > 0:
-            tr.add_write_conflict_range(*between(prefix, 1, 0, seen))
-            tr.add_read_conflict_range(*between(prefix, 0, 0, seen))
-
-
-class Bound:
-    """The bound of a queue: an item takes a place until it ends, whatever its state."""
-
-    def __init__(self, items: Items, places: Places) -> None:
-        self._layout = items.layout
-        self._items = items
-        self._places = places
-
-    def reserve(self, tr: Transaction) -> None:
-        """Take a place for one item; raise `QueueFull` if no place is free."""
-        options = self._items.options.read(tr)
-        if options is None or options.max_size is None:
-            return
-        taken = self.begin_count(tr)()
-        if taken >= options.max_size:
-            self.rely_on_full(tr)
-            raise QueueFull(options.max_size, 1)
-        self.take(tr, taken, options.max_size, 1)
-
-    def begin_count(self, tr: Transaction) -> Callable[[], int]:
-        """Start to count the taken places.
-
-        The reads are snapshot reads, which see the transaction's own writes.
-
-        Cost: the counters, at most 260 small rows.
-
-        Returns:
-            A function that waits for the reads and returns the count.
-        """
-        counters = self._items.begin_counters(tr.snapshot)
-        return lambda: counters().unfinished
-
-    def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
-        """Take `n` places below the bound, given the number of those that are taken."""
-        self._places.take(tr, self._layout.places, taken, bound, n)
-
-    def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        layout = self._layout
-        for key in (layout.tallies, layout.level_counts):
-            tr.add_read_conflict_key(key)
-        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))
 
 
 class Limit:

@@ -32,6 +32,7 @@ from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
+    HEADER_MARK,
     Header,
     decode_claim,
     decode_metadata,
@@ -40,7 +41,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.slots import Places
+from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import ReadTransaction, Transaction
 
@@ -66,6 +67,8 @@ _FAILED: dict[Ending, str] = {
     "expired": "the job has expired",
 }
 """The errors of steps whose jobs have not returned a result, unless the end has an error."""
+
+REMOVED, EXPIRED, POPPED = End("removed"), End("expired"), End("popped")
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
@@ -126,19 +129,40 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     return False
 
 
-def end_job(
-    tr: Transaction, own: Layout, now: int, batches: bytes, ended_at: bytes, end: End
+def note_end(
+    tr: Transaction, own: Layout, now: int, position: bytes, value: bytes, end: End
 ) -> None:
-    """Count the end of a job in its batches; where it is the last one, make the item ready.
+    """Do what follows from the end of an item. An item without a header costs nothing.
+
+    Each operation that ends an item, or makes it a dead letter, calls this once for it:
+
+    | Operation | Outcome |
+    | --- | --- |
+    | acknowledgement | `"done"`, `"discarded"`, or `"cancelled"` if it was cancelled meanwhile |
+    | failure or the end of a lease, the last time | `"dead"` |
+    | removal of a ready or delayed item, also by a cancellation | `"removed"` |
+    | expiry | `"expired"` |
+    | pop | `"popped"` |
+
+    The removal of a dead letter or of a done item is no second end. Neither does a queue that is
+    cleared end its items. A dead letter that is retried can end again.
 
     Args:
-        tr: The transaction that ends the job.
-        own: The layout of the queue of the job.
+        tr: The transaction that ends it.
+        own: The layout of its queue.
         now: The time in milliseconds since 1970.
-        batches: The batches, as its header names them.
-        ended_at: The position of the job.
+        position: Its position.
+        value: The value that it had while it was ready or claimed.
         end: How it has ended.
     """
+    if value.startswith(HEADER_MARK):
+        _count_end(tr, own, now, header_of(value)[0].batch, position, end)
+
+
+def _count_end(
+    tr: Transaction, own: Layout, now: int, batches: bytes, ended_at: bytes, end: End
+) -> None:
+    """Count the end of a job in its batches; where it is the last one, make the item ready."""
     ended = _COUNTED[end.outcome]
     for membership in memberships_of(batches):
         layout, id = membership.layout(own), membership.id

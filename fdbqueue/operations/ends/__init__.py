@@ -1,1 +1,0 @@
-"""Effects of the end of an item, in the transaction that ends it."""
