@@ -39,7 +39,6 @@ from fdbqueue.operations.names import name_of
 from fdbqueue.operations.push import ITEM_BYTES, PushRequest
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
-from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import (
     Database,
     Item,
@@ -122,7 +121,7 @@ class Members(NamedTuple):
         arguments: The arguments of its `push_many`.
     """
 
-    queue: PriorityQueue[Any]
+    queue: BaseQueue[Any]
     arguments: Mapping[str, Any]
 
     def items(self, batch: bytes) -> list[NewItem]:
@@ -158,7 +157,7 @@ def push_members(tr: Transaction, queue: BaseQueue[Any], new: list[NewItem]) -> 
     return drive(store_of(queue).push(tr, new, raises=True))
 
 
-_Member: TypeAlias = tuple[PriorityQueue[Any], NewItem]
+_Member: TypeAlias = tuple[BaseQueue[Any], NewItem]
 
 
 def _transactions(members: list[_Member]) -> Iterator[list[_Member]]:
