@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from fdbqueue.coordination.combiner import Combiner, Perform
-from fdbqueue.coordination.contention.kinds import Pops, Pushes
 from fdbqueue.coordination.contention.process import Kind
+from fdbqueue.coordination.contention.pushes import Pushes
 from fdbqueue.coordination.contention.requests import Pop, Requests
 from fdbqueue.coordination.contention.sharing import Host
+from fdbqueue.coordination.contention.staged_pops import Pops
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.items import Items

@@ -1,4 +1,4 @@
-"""Serve the pops of several processes together: one process is the leader, the others sleep."""
+"""The pops of several processes, served together: one is the leader, the others sleep."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.leading import SharedBatch, is_guest
-from fdbqueue.coordination.contention.messages import MAX_CONTENT
-from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK
+from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
+from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK, Pairs
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
 from fdbqueue.coordination.steps import sleep_on
 from fdbqueue.database import clock
@@ -34,6 +34,8 @@ from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
 _T = TypeVar("_T")
+
+_MAX_POPS = 64  # the most items that a process asks the leader for
 
 # A process that is not served within this time tries to serve: the leader is dead or stopped.
 _TAKEOVER = 0.1  # seconds; the actual time is random, up to twice as long
@@ -485,3 +487,54 @@ def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
     """Wait for the first rows of a range; meanwhile other threads can join the batch."""
     if rows is not None:
         next(iter(rows), None)
+
+
+class Pops(Generic[_T]):
+    """Pops. The result of a pop is its items."""
+
+    name = b"-"
+    budget = MAX_ITEMS
+
+    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
+        self._layout = layout
+        self._items = items
+        self._codec = codec
+
+    def cost(self, request: Pop) -> int:
+        """Return the number of items."""
+        return request[0]
+
+    def performer(self, db: Database) -> StagedPops[_T]:
+        """Return a new performer of pops on a database."""
+        return StagedPops(self._layout, self._items, self._codec)
+
+    def encode(self, requests: Sequence[Pop]) -> bytes | None:
+        """Return the content; `None` if it asks for many items."""
+        if sum(n for n, _ in requests) > _MAX_POPS:
+            return None
+        return bytes(chain.from_iterable(requests))
+
+    def decode(self, content: bytes) -> list[Pop]:
+        """Return the pops of a message."""
+        return [(n, bool(at_max)) for n, at_max in zip(content[::2], content[1::2])]
+
+    def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
+        """Return the key and value of each item; raise `NotShareable` if that is too much."""
+        if sum(item.largest_payload for item in result) > MAX_CONTENT:
+            raise NotShareable
+        return [(item.key, item.value) for item in result]
+
+    def result(self, pairs: Pairs) -> list[_T]:
+        """Return the items; raise `UndecodableItem` if decoding fails."""
+        return [self._codec.decode(item, item.content) for item in self._stored(pairs)]
+
+    def undo(self, db: Database, results: list[Pairs]) -> None:
+        """Put the items back."""
+        items = self._stored(chain.from_iterable(results))
+        popped = [(item.key, item.content, item.header) for item in items]
+        if popped:
+            put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
+            run_once(db, put_back, self._layout.receipts)
+
+    def _stored(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[StoredItem]:
+        return [self._items.levels.item(key, value) for key, value in pairs]

@@ -1,37 +1,23 @@
-"""The pushes and the pops of a queue, as processes perform them and send them to each other."""
+"""The pushes of a queue, as processes perform them and send them to each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
-from itertools import chain
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
-from fdbqueue.coordination.batches import MAX_ITEMS, Batches
+from fdbqueue.coordination.batches import Batches
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.contention.leading import SharedBatch
-from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
 from fdbqueue.coordination.contention.process import Pairs
-from fdbqueue.coordination.contention.requests import Pop
-from fdbqueue.coordination.contention.staged_pops import StagedPops
-from fdbqueue.database.clock import milliseconds
-from fdbqueue.database.exactly_once import run_once
-from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NO_HEADER, UUID_SIZE, pack_staged, unpack_staged
 from fdbqueue.operations.items import BATCH_BYTES, Items, NewItem
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.types import Database, Transaction
 
-_MAX_POPS = 64  # the most items that a process asks the leader for
-
 # A new item travels as the prefix of its level; and as the last part of its key, the time at which
 # it is due (0 for now), and its payload.
 _DUE_SIZE = 8
 _HEAD_SIZE = UUID_SIZE + _DUE_SIZE
-
-_T = TypeVar("_T")
 
 
 class _SharedPushes(Batches[PushRequest, list[bytes]]):
@@ -107,54 +93,3 @@ class Pushes:
 
     def undo(self, db: Database, results: list[Pairs]) -> None:
         """Leave the items where they are, as after an interrupted commit."""
-
-
-class Pops(Generic[_T]):
-    """Pops. The result of a pop is its items."""
-
-    name = b"-"
-    budget = MAX_ITEMS
-
-    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
-        self._layout = layout
-        self._items = items
-        self._codec = codec
-
-    def cost(self, request: Pop) -> int:
-        """Return the number of items."""
-        return request[0]
-
-    def performer(self, db: Database) -> StagedPops[_T]:
-        """Return a new performer of pops on a database."""
-        return StagedPops(self._layout, self._items, self._codec)
-
-    def encode(self, requests: Sequence[Pop]) -> bytes | None:
-        """Return the content; `None` if it asks for many items."""
-        if sum(n for n, _ in requests) > _MAX_POPS:
-            return None
-        return bytes(chain.from_iterable(requests))
-
-    def decode(self, content: bytes) -> list[Pop]:
-        """Return the pops of a message."""
-        return [(n, bool(at_max)) for n, at_max in zip(content[::2], content[1::2])]
-
-    def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
-        """Return the key and value of each item; raise `NotShareable` if that is too much."""
-        if sum(item.largest_payload for item in result) > MAX_CONTENT:
-            raise NotShareable
-        return [(item.key, item.value) for item in result]
-
-    def result(self, pairs: Pairs) -> list[_T]:
-        """Return the items; raise `UndecodableItem` if decoding fails."""
-        return [self._codec.decode(item, item.content) for item in self._stored(pairs)]
-
-    def undo(self, db: Database, results: list[Pairs]) -> None:
-        """Put the items back."""
-        items = self._stored(chain.from_iterable(results))
-        popped = [(item.key, item.content, item.header) for item in items]
-        if popped:
-            put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
-            run_once(db, put_back, self._layout.receipts)
-
-    def _stored(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[StoredItem]:
-        return [self._items.levels.item(key, value) for key, value in pairs]
