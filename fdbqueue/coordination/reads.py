@@ -26,6 +26,7 @@ from fdbqueue.operations.history import read_history
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, read_payload
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.views.listing import Views
+from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     Database,
     Filter,
@@ -115,7 +116,8 @@ class Reads(Generic[_T]):
         self.given_options = options
         self._items = items
         self._done_items = done
-        self.views = Views(items, first_key)
+        self.views = Views(items)
+        self.numbers = Numbers(items, first_key)
         self._holds = Holds(items.layout, lambda tr, now: self.views.overdue(tr, now).leaving)
 
     def options(self, tr: ReadTransactor) -> Options:
@@ -543,7 +545,7 @@ class Reads(Generic[_T]):
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the numbers of the queue."""
-        return _read_now(tr, partial(self.views.stats, given=self.given_options))
+        return _read_now(tr, partial(self.numbers.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return what happened in the last 5 minutes, hour and day."""
@@ -551,7 +553,7 @@ class Reads(Generic[_T]):
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        return _read_now(tr, self.views.size)
+        return _read_now(tr, self.numbers.size)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
@@ -559,7 +561,7 @@ class Reads(Generic[_T]):
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority; omit priorities without items."""
-        return _read_now(tr, self.views.counts)
+        return _read_now(tr, self.numbers.counts)
 
     def counts_text(self, db: Database) -> str:
         """Return the counts as text, for a log: an error must not hide what has happened."""

@@ -610,8 +610,8 @@ class TaskQueue(BaseQueue[Task[V]]):
         now = milliseconds()
 
         def body(tr: ReadTransaction) -> TaskStats:
-            views = self._store.reads.views
-            stats = views.stats(tr, now, self._store.given_options)
+            reads = self._store.reads
+            stats = reads.numbers.stats(tr, now, self._store.given_options)
             return TaskStats(
                 total_pushed=stats.total_pushed,
                 total_popped=stats.total_completed,
@@ -622,7 +622,7 @@ class TaskQueue(BaseQueue[Task[V]]):
                 current_size=stats.ready,
                 oldest=stats.oldest,
                 by_priority={TaskPriority(level): n for level, n in stats.by_priority.items()},
-                by_agent=self._index.by_agent(tr, views, now),
+                by_agent=self._index.by_agent(tr, reads.views, now),
             )
 
         return read(tr, body)

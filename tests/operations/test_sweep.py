@@ -112,7 +112,7 @@ def shown(tr: Any, queue: Any, now: int) -> dict[str, set[tuple[bytes, int, str 
 def sweep_and_compare(db: Any, queue: Any) -> Counter[Fate]:
     """Sweep until nothing is due, and compare it with the views before; return what was due."""
     store = store_of(queue)
-    views, sweep = store.reads.views, store._sweep
+    views, numbers, sweep = store.reads.views, store.reads.numbers, store._sweep
 
     @fdbqueue.transactional
     def body(tr: Any) -> Counter[Fate]:
@@ -124,13 +124,14 @@ def sweep_and_compare(db: Any, queue: Any) -> Counter[Fate]:
             if fate.after is not None:
                 expected[position] = fate.after
         # Not `queue.stats`, which looks at the clock: an item may be due by then.
-        lists, before = shown(tr.snapshot, queue, now), views.stats(tr.snapshot, now, NO_OPTIONS)
+        lists = shown(tr.snapshot, queue, now)
+        before = numbers.stats(tr.snapshot, now, NO_OPTIONS)
         while not sweep.sweep(tr, now).all:
             pass
         assert stored(tr, queue) == expected
         assert not views.overdue(tr.snapshot, now).fates
         assert shown(tr.snapshot, queue, now) == lists
-        after = views.stats(tr.snapshot, now, NO_OPTIONS)
+        after = numbers.stats(tr.snapshot, now, NO_OPTIONS)
         for name in (*STATES, "by_priority", "total_pushed", "total_completed", "total_expired"):
             assert getattr(after, name) == getattr(before, name), name
         return Counter(overdue.fates.values())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Any
 
-from fdbqueue.layout.items import StoredItem, counters_range
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.values import Lease, decode_lease, header_of
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.timers import Fate, fate_of_delay, fate_of_lease
@@ -21,14 +19,7 @@ from fdbqueue.operations.views.overdue import (
     read_overdue,
 )
 from fdbqueue.operations.views.staged import begin_staged, ranges_by_life
-from fdbqueue.operations.views.stats import (
-    FirstKey,
-    begin_size,
-    begin_stats,
-    begin_timers,
-    counts_by_priority,
-)
-from fdbqueue.types import Options, QueueStats, ReadTransaction, State
+from fdbqueue.types import ReadTransaction, State
 
 _key_of = attrgetter("key")
 
@@ -36,10 +27,9 @@ _key_of = attrgetter("key")
 class Views:
     """The views of one queue. Each method is part of a transaction that only reads."""
 
-    def __init__(self, items: Items, first_key: FirstKey) -> None:
+    def __init__(self, items: Items) -> None:
         self._layout = items.layout
         self._items = items
-        self._first_key = first_key
 
     def overdue(self, tr: ReadTransaction, now: int) -> Overdue:
         """Return what is overdue, as of `now` in milliseconds since 1970."""
@@ -53,26 +43,6 @@ class Views:
             if [*results]:
                 return begin_overdue(tr, layout, self._items.options.read(snapshot), now)()
         return NOTHING_OVERDUE
-
-    # Numbers
-
-    def stats(self, tr: ReadTransaction, now: int, given: Options) -> QueueStats:
-        """Return the statistics of the queue; `given` are its options before its first push."""
-        begun = self._items.begin_counters(tr, counters_range)
-        options = self._items.options.begin_read(tr)
-        finish = begin_stats(tr, self._layout.subspace, begun(), now, self._first_key)
-        stored = options() or given
-        return replace(finish(), options=stored)
-
-    def size(self, tr: ReadTransaction, now: int) -> int:
-        """Return the number of ready items."""
-        return begin_size(tr, self._layout.subspace, self._items.begin_counters(tr)(), now)()
-
-    def counts(self, tr: ReadTransaction, now: int) -> dict[Any, int]:
-        """Return the number of ready items of each priority that has any."""
-        counters = self._items.begin_counters(tr, counters_range)()
-        options, overdue = begin_timers(tr, self._layout, now, counters)
-        return counts_by_priority(tr, self._layout, options, counters, overdue())
 
     # Ready items
 

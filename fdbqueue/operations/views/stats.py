@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.items import Counters, StoredItem
+from fdbqueue.layout.items import Counters, StoredItem, counters_range
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
@@ -32,6 +32,33 @@ _MAX_LEVELS = 100  # of which the oldest item is looked for
 
 FirstKey: TypeAlias = Callable[[ReadTransaction, bytes], Key]
 """A function that starts to read the first key from a key on, without its value."""
+
+
+class Numbers:
+    """The numbers of one queue. Each method is part of a transaction that only reads."""
+
+    def __init__(self, items: Items, first_key: FirstKey) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._first_key = first_key
+
+    def stats(self, tr: ReadTransaction, now: int, given: Options) -> QueueStats:
+        """Return the statistics of the queue; `given` are its options before its first push."""
+        begun = self._items.begin_counters(tr, counters_range)
+        options = self._items.options.begin_read(tr)
+        finish = begin_stats(tr, self._layout.subspace, begun(), now, self._first_key)
+        stored = options() or given
+        return replace(finish(), options=stored)
+
+    def size(self, tr: ReadTransaction, now: int) -> int:
+        """Return the number of ready items."""
+        return begin_size(tr, self._layout.subspace, self._items.begin_counters(tr)(), now)()
+
+    def counts(self, tr: ReadTransaction, now: int) -> dict[Any, int]:
+        """Return the number of ready items of each priority that has any."""
+        counters = self._items.begin_counters(tr, counters_range)()
+        options, overdue = _begin_timers(tr, self._layout, now, counters)
+        return _counts_by_priority(tr, self._layout, options, counters, overdue())
 
 
 def begin_layout_check(
@@ -67,7 +94,7 @@ def begin_stats(
     if not has_timers and not counters.levels and not counters.ready:
         return lambda: _stats(counters, NOTHING_OVERDUE, {}, None, None)  # there may be very many
     layout = Layout(subspace)
-    options, overdue = begin_timers(tr, layout, now, counters)
+    options, overdue = _begin_timers(tr, layout, now, counters)
     oldest = _begin_oldest(tr, layout, counters, first_key)
     after_now = layout.timer_key(layout.dues, now + 1, b"")
     dues: Iterable[KeyValue] = ()
@@ -78,7 +105,7 @@ def begin_stats(
         found = overdue()
         timers = (layout.unpack_timer_key(layout.dues, row.key) for row in dues)
         times = (due for due, of in timers if layout.is_position(of))
-        by_priority = counts_by_priority(tr, layout, options, counters, found)
+        by_priority = _counts_by_priority(tr, layout, options, counters, found)
         next_due = next(map(utc_time, times), None)
         return _stats(counters, found, by_priority, oldest(found), next_due)
 
@@ -91,11 +118,11 @@ def begin_size(
     """Start to read what the counters of a queue leave open about the number of ready items."""
     if not any(with_timers(counters)):
         return lambda: max(0, counters.ready)
-    _, overdue = begin_timers(tr, Layout(subspace), now, counters)
+    _, overdue = _begin_timers(tr, Layout(subspace), now, counters)
     return lambda: max(0, counters.ready + overdue().change("ready"))
 
 
-def begin_timers(
+def _begin_timers(
     tr: ReadTransaction, layout: Layout, now: int, counters: Counters
 ) -> tuple[Options | None, Callable[[], Overdue]]:
     """Start to read what is overdue, if the counters show that anything may be.
@@ -149,7 +176,7 @@ def _stats(
     )
 
 
-def counts_by_priority(
+def _counts_by_priority(
     tr: ReadTransaction,
     layout: Layout,
     options: Options | None,
