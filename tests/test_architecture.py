@@ -113,7 +113,7 @@ BESIDE = {
         "operations.waking",
     },
     "worker": {"worker.outcomes"},
-    "http": {"http.responses", "http.routing", "http.security", "http.served"},
+    "http": {"http.fields", "http.responses", "http.routing", "http.security", "http.served"},
 }
 
 # Exceptions from the table. This list may only shrink.

@@ -18,10 +18,10 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch
+from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import (
     IDEMPOTENCY_KEY,
-    NAME_SCHEMA,
     SAME_QUEUE,
     Links,
     links,
@@ -34,8 +34,6 @@ from fdbqueue.http.routing import (
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Served, ServedQueues, call_waiting, popped, validate_encoding
 from fdbqueue.http.v1.bodies import (
-    MAX_ITEMS,
-    MAX_WAIT,
     PROBLEM_DESCRIPTIONS,
     BatchPushed,
     QueueNumbers,

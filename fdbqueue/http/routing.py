@@ -8,17 +8,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fdbqueue.http.fields import NAME_SCHEMA
 from fdbqueue.http.responses import NOT_JSON, REQUEST_ID
 from fdbqueue.http.security import Role, authorize
 from fdbqueue.queue.arguments import MAX_TEXT
@@ -29,24 +30,6 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _access = logging.getLogger("fdbqueue.http.access")
 
 _SEPARATORS = re.compile("%(25|2[fF])")
-
-NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
-"""The schema of a queue's name in OpenAPI. It counts characters; the limit is in bytes."""
-
-
-def exact_integer(value: Any) -> Any:
-    """Return a number without a fraction as an integer, and anything else as it is.
-
-    JSON has one kind of number: for JSON Schema, and so for OpenAPI, 1.0 is an integer.
-
-    >>> exact_integer(1.0), exact_integer(1.5), exact_integer("1")
-    (1, 1.5, '1')
-    """
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
-"""An integer of a body."""
 
 Links: TypeAlias = dict[str, Any]
 """Links of the OpenAPI description, from a response to the requests that can follow."""

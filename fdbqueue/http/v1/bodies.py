@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    AwareDatetime,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
-    TypeAdapter,
-    WithJsonSchema,
     model_validator,
 )
 
-from fdbqueue.http.routing import NAME_SCHEMA, Integer, exact_integer
-from fdbqueue.queue.arguments import validate_client_name, validate_scope, validate_time
+from fdbqueue.http.fields import (
+    MAX_ITEMS,
+    MAX_SECONDS,
+    DueTime,
+    Integer,
+    Limit,
+    Log,
+    Part,
+    PositiveSeconds,
+    Priority,
+    QueueName,
+    Seconds,
+    Share,
+    Slots,
+    Text,
+    Time,
+    Token,
+    Wait,
+    WholeSeconds,
+)
+from fdbqueue.queue.arguments import validate_client_name, validate_scope
 from fdbqueue.queue.base import HeldBy
 from fdbqueue.queue.batches import BatchKind
 from fdbqueue.queue.settings import LIMITS
@@ -29,67 +43,6 @@ from fdbqueue.types import ItemHeldBy, Missed, OnDead, Overlap, State, UniqueUnt
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-MAX_ITEMS = 1000
-"""How many items one request pushes, pops, claims or lists at most."""
-
-MAX_WAIT = 300.0
-"""Seconds for which a request waits at most."""
-
-_MAX_LIMIT = 2**53 - 1  # the largest integer that every JSON reader represents exactly
-_MAX_TEXT = 255  # characters of a name; fdbqueue counts bytes
-_MAX_SECONDS = 10**10
-
-Seconds = Annotated[float, Field(ge=0, lt=_MAX_SECONDS)]
-Share = Annotated[float, Field(ge=0.001, le=1000)]
-PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
-Log = Annotated[
-    str, Field(max_length=100_000, description="Lines of the log; the last 8,000 bytes are kept.")
-]
-
-
-def _time_from_text(value: Any) -> Any:
-    """Return the time of an ISO 8601 text.
-
-    A strict model reads one from JSON, but not from what FastAPI has parsed. A lenient one reads
-    a text of digits as seconds.
-    """
-    if isinstance(value, str):
-        if not _DATE_AND_TIME.match(value):
-            raise ValueError(f"{value!r} is not a time such as 2030-01-31T12:00:00Z")
-        return _TIME.validate_python(value)
-    return value
-
-
-_DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
-_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
-Time = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
-DueTime = Annotated[Time, AfterValidator(validate_time)]
-
-
-def _validate_priority(value: Any) -> Any:
-    value = exact_integer(value)
-    if type(value) not in (int, list):  # a bool is an int
-        raise ValueError("a priority is an integer, or a list for a tuple")
-    return value
-
-
-Priority = Annotated[
-    Any,
-    BeforeValidator(_validate_priority),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "array"}]}),
-    Field(description="The lowest is taken first."),
-]
-Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
-# After the limits of a number: pydantic does not describe those of a validator.
-_EXACT = BeforeValidator(exact_integer)
-Limit = Annotated[int, Field(ge=1, le=_MAX_LIMIT), _EXACT]
-Slots = Annotated[int, Field(ge=1, le=LIMITS["concurrency"].highest), _EXACT]
-WholeSeconds = Annotated[int, Field(ge=1, lt=_MAX_SECONDS), _EXACT]
-Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
-QueueName = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
-Token = Annotated[str, Field(min_length=1, max_length=2000)]
-Part = Annotated[str, Field(min_length=1, max_length=1000, description="As for the list of items.")]
 
 
 class _Request(BaseModel):
@@ -582,7 +535,7 @@ class NewSchedule(_Request):
     )
     priority: Priority | None = Field(None, description="That of a priority queue, by default 0.")
     cron: Text | None = Field(None, description="The times, as five fields of cron, or six.")
-    every: Annotated[float, Field(ge=1, lt=_MAX_SECONDS)] | None = Field(
+    every: Annotated[float, Field(ge=1, lt=MAX_SECONDS)] | None = Field(
         None, description="Seconds between ticks, instead of `cron`."
     )
     tz: Text = Field("UTC", description="The time zone of `cron`.")
@@ -692,7 +645,7 @@ class NewSignal(_Request):
     name: Annotated[str, Field(min_length=1, max_length=255, description="Its name.")]
     key: Annotated[str, Field(max_length=255)] = Field("", description="As a rule the id of a job.")
     value: JsonValue = Field(None, description="Its value.")
-    keep: Annotated[float, Field(gt=0, lt=_MAX_SECONDS)] = Field(
+    keep: Annotated[float, Field(gt=0, lt=MAX_SECONDS)] = Field(
         2_592_000, description="Seconds for which jobs may still come to wait for it."
     )
 

@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import LeaseLost
+from fdbqueue.http.fields import NAME_SCHEMA
 from fdbqueue.http.responses import Delivered, json_response
 from fdbqueue.http.routing import (
     IDEMPOTENCY_KEY,
-    NAME_SCHEMA,
     decoded,
     links,
     parameter,

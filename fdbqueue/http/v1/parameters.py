@@ -11,8 +11,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from fdbqueue.http.routing import NAME_SCHEMA, name_for
-from fdbqueue.http.v1.bodies import MAX_ITEMS, MAX_WAIT
+from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA
+from fdbqueue.http.routing import name_for
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.types import State
 
