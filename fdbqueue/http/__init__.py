@@ -5,9 +5,31 @@
 The server needs the packages of the extra `server`: `pip install '.[server]'` in a clone.
 """
 
-from fdbqueue.http.app import create_app
-from fdbqueue.http.security import Limits, TokenFile, Tokens
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
+
+from fdbqueue import aio
+from fdbqueue.http import dashboard, n_queue
+from fdbqueue.http.metrics import Metrics
+from fdbqueue.http.responses import add_error_handlers, answer
+from fdbqueue.http.routing import RequestLog, SegmentPaths, direct_routes
+from fdbqueue.http.security import Guard, Limits, TokenFile, Tokens
+from fdbqueue.http.served import Served
 from fdbqueue.http.server import ConnectionLimits, Listener, ServerConfig
+from fdbqueue.http.v1 import groups, items, jobs, queues, schedules, steps
+from fdbqueue.types import Database
 
 __all__ = [
     "ConnectionLimits",
@@ -18,3 +40,142 @@ __all__ = [
     "Tokens",
     "create_app",
 ]
+
+_router = APIRouter(responses=n_queue.ERRORS)
+
+_PREFIX = "/v1"
+# Those whose speed matters first.
+_ROUTERS = (
+    *(jobs.router, items.router, queues.router),
+    *(groups.router, schedules.router, steps.router),
+)
+
+
+class _Status(BaseModel):
+    """The status of a healthy server."""
+
+    status: str
+
+
+def create_app(
+    db: Database,
+    *,
+    tokens: Tokens | None = None,
+    limits: Limits | None = None,
+    origins: Sequence[str] = (),
+) -> FastAPI:
+    """Return an ASGI application that serves the named queues of a database.
+
+    Before stopping, a server should call `app.state.stop()`, which ends waiting requests.
+
+    Args:
+        db: A database.
+        tokens: The tokens that requests must carry; `None` allows every request.
+        limits: The limits of requests; `None` limits only the size of bodies.
+        origins: The origins whose pages may use the API from a browser, such as
+            `https://app.example.com`.
+
+    Raises:
+        ValueError: One of `origins` is not an origin.
+
+    Example:
+        >>> import fdbqueue
+        >>> create_app(fdbqueue.open("memory:")).title
+        'fdbqueue'
+    """
+    app = FastAPI(
+        title="fdbqueue",
+        version=version("fdbqueue"),
+        description="A transactional, durable priority queue.",
+        docs_url=None,  # these pages of FastAPI load scripts from another host
+        redoc_url=None,
+        redirect_slashes=False,  # it would lead to the host that the client has named
+    )
+    app.state.stopping = asyncio.Event()
+    app.state.stop = app.state.stopping.set
+    app.state.served = Served(db)
+    app.state.metrics = Metrics(db)
+    app.router.routes += _routes()
+    app.add_middleware(app.state.metrics.middleware)
+    app.add_middleware(
+        Guard, tokens=tokens or Tokens(), limits=limits or Limits(), origins=frozenset(origins)
+    )
+    if origins:
+        _allow_origins(app, origins)
+    app.add_middleware(SegmentPaths, prefix=f"{_PREFIX}/")
+    app.add_middleware(RequestLog)
+    add_error_handlers(app)
+    app.add_exception_handler(405, _not_allowed)
+    return app
+
+
+async def _not_allowed(request: Request, error: Any) -> Response:
+    """Answer 405; below `/v1`, name all methods of the path, which several routes may share."""
+    headers, path = error.headers, request.scope["path"]
+    if path.startswith(f"{_PREFIX}/"):
+        path = path.removeprefix(_PREFIX)
+        routes = [route for router in _ROUTERS for route in router.routes]
+        found = [each for each in routes if isinstance(each, Route) and each.path_regex.match(path)]
+        methods = {method for route in found for method in route.methods or ()}
+        headers = {"allow": ", ".join(sorted(methods))}
+    return answer(request, 405, str(error.detail), headers)
+
+
+@_router.get("/health")
+async def _health() -> _Status:
+    """Report that the server is running."""
+    return _Status(status="ok")
+
+
+@_router.get("/ready")
+async def _ready(request: Request) -> _Status:
+    """Report whether the database answers and the server is not shutting down."""
+    if request.app.state.stopping.is_set():
+        raise HTTPException(503, "the server is about to stop")
+    await aio.queue_names(request.app.state.served.db, limit=1)
+    return _Status(status="ok")
+
+
+@_router.get("/metrics", response_class=Response)
+async def _metrics(
+    request: Request,
+    queues: Annotated[
+        Literal["active", "all"],
+        Query(
+            description="`active`: queues that hold items, or were used since the first request"
+            " for metrics."
+        ),
+    ] = "active",
+) -> Response:
+    """For Prometheus: items by state, totals, ages, requests and their latencies."""
+    text = await request.app.state.metrics.text(all_queues=queues == "all")
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes, which all apps share, because FastAPI takes 0.1 s to make them."""
+    shared = APIRouter()
+    # Those whose speed matters, before all others.
+    shared.routes += direct_routes(jobs.router, _PREFIX)
+    shared.routes += direct_routes(n_queue.direct)
+    for router in _ROUTERS:
+        shared.include_router(router, prefix=_PREFIX)
+    for router in (dashboard.router, n_queue.direct, n_queue.others, _router):
+        shared.include_router(router)
+    return shared.routes
+
+
+def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let pages of other origins use the API (CORS)."""
+    for origin in origins:
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+            raise ValueError(f"an origin is like https://app.example.com, not {origin!r}")
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["DELETE", "GET", "PATCH", "POST", "PUT"],
+        allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match"],
+        expose_headers=["ETag", "Retry-After", "X-Request-Id"],
+    )
