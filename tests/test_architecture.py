@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.benchmarks.code import longest_chain
+
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
 
@@ -213,6 +215,10 @@ def test_imports_have_no_cycles() -> None:
             name or "fdbqueue" for name in imported(ast.Module(body=list(at_once), type_ignores=[]))
         }
     assert list(graphlib.TopologicalSorter(graph).static_order())
+
+
+def test_the_longest_chain_of_imports_is_limited() -> None:
+    assert len(longest_chain()) <= 16
 
 
 @pytest.mark.parametrize("path", sorted((LIBRARY / "operations").rglob("*.py")), ids=relative)
