@@ -59,6 +59,8 @@ def group() -> None:
 def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the groups of QUEUE that have ready or claimed items or settings, by name.
 
+    The items without a group are the first one, `(none)`.
+
     \b
     Example:
       fdbq group ls jobs
@@ -80,7 +82,9 @@ def _queue(db: Database, name: str) -> Any:
 
 def _line(info: GroupInfo) -> str:
     of = "" if info.concurrency is None else f" of {info.concurrency}"
-    shown = [printable(info.name), f"{info.ready} ready", f"{info.claimed}{of} claimed"]
+    shown = [printable(info.name) or "(none)"]
+    if info.ready is not None:
+        shown += [f"{info.ready} ready", f"{info.claimed}{of} claimed"]
     if info.rate is not None:
         shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
     if info.weight != 1:
@@ -131,6 +135,8 @@ def set_(
     as_json: bool,
 ) -> None:
     """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
+
+    If GROUP is "", the weight is that of the items without a group.
 
     \b
     Example:

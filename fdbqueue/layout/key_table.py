@@ -310,7 +310,8 @@ class Space(IntEnum):
         ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),
         (
             "(37, 5, group or null)",
-            "(weight, concurrency, paused, rate, is in order) of one or all",
+            "(weight, concurrency, paused, rate, is in order) of one or all; empty for the items "
+            "without a group",
             "set_group",
         ),
         (

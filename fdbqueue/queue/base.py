@@ -1190,7 +1190,8 @@ class GroupedQueue(BaseQueue[_T]):
 
         Args:
             tr: A transaction or a database.
-            group: The name of the group; `None` sets the defaults of all groups of the queue.
+            group: The name of the group; an empty text for the items without one, which have only
+                a weight. `None` sets the defaults of all groups of the queue.
             settings: `weight`, a number over 0: of what is taken from a priority, each group that
                 has items there gets a share in proportion to its weight; by default 1.
                 `concurrency`, the most of its items that may be claimed at a time, from 1.
@@ -1213,8 +1214,8 @@ class GroupedQueue(BaseQueue[_T]):
             >>> [jobs.pop(db).value for _ in range(6)]
             ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
         """
-        name = None if group is None else validate_key("a group", group)
-        changes = group_settings(settings, is_default=group is None)
+        name = None if group is None else validate_key("a group", group, may_be_empty=True)
+        changes = group_settings(settings, name)
         store = self._store
 
         def body(tr: Transaction, now: int) -> bool:
@@ -1236,8 +1237,10 @@ class GroupedQueue(BaseQueue[_T]):
     ) -> list[GroupInfo]:
         """Return the groups that have ready or claimed items or settings, in order of their names.
 
-        In a transaction, it conflicts with every change of these groups. Cost: reads of up to five
-        small rows for each group.
+        In a queue that has any, the items without a group are the first one, with an empty name.
+        How many they are is counted unless more than 10,000 groups have items. In a transaction,
+        the call conflicts with every change of these groups. Cost: reads of up to five small rows
+        for each group, and for the items without one, of two for each group of the queue.
 
         Args:
             tr: A transaction or a database.
@@ -1255,8 +1258,8 @@ class GroupedQueue(BaseQueue[_T]):
             [('ada', 1, 1, 'concurrency')]
         """
         limit = validate_number(limit, "limit", 1)
-        layout = self._store.layout
-        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+        layout, begin_counters = self._store.layout, self._store.items.begin_counters
+        return read(tr, lambda tr: list_groups(tr, layout, begin_counters, after, limit))
 
     def clear_group(self, db: Database, group: str) -> dict[str, bool]:
         """Remove the items of a group in all states; return by id whether each was removed.

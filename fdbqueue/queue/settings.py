@@ -137,19 +137,20 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
     return stored
 
 
-def group_settings(settings: Mapping[str, Any], *, is_default: bool) -> dict[str, Any]:
+def group_settings(settings: Mapping[str, Any], group: str | None) -> dict[str, Any]:
     """Return the stored settings that the arguments of `set_group` change.
 
     Args:
         settings: The arguments.
-        is_default: Whether they are those of all groups, which cannot be paused.
+        group: The name of the group; an empty text for the items without one, which have only a
+            weight; `None` for all groups, which cannot be paused.
 
     Raises:
         TypeError: There is no such setting.
         ValueError: A value is out of its range.
 
     Example:
-        >>> group_settings({"weight": 2, "rate": (10, "1m")}, is_default=False)
+        >>> group_settings({"weight": 2, "rate": (10, "1m")}, "ada")
         {'weight': 2.0, 'rate': (10, 60000)}
     """
     stored: dict[str, Any] = {}
@@ -159,7 +160,7 @@ def group_settings(settings: Mapping[str, Any], *, is_default: bool) -> dict[str
         elif name == "concurrency":
             stored[name] = validate_bound(name, value, MAX_SLOTS)
         elif name == "paused":
-            if is_default and value:
+            if group is None and value:
                 raise ValueError("paused: give the name of a group; configure pauses the queue")
             stored[name] = validate_flag(name, value)
         elif name == "rate":
@@ -169,4 +170,6 @@ def group_settings(settings: Mapping[str, Any], *, is_default: bool) -> dict[str
         else:
             names = ", ".join(GroupSettings.__annotations__)
             raise TypeError(f"there is no setting {name!r}: {names}")
+        if group == "" and name != "weight" and value not in (None, False):
+            raise ValueError(f"{name}: the items without a group have only a weight")
     return stored

@@ -82,7 +82,7 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
         (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
         (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),
         (("set", "jobs", "ada", "--rate", "5/soon"), "the time of a rate is a number of seconds"),
-        (("pause", "jobs", ""), "a group is text of 1 to 255 bytes"),
+        (("pause", "jobs", ""), "paused: the items without a group have only a weight"),
         (("ls", "tasks"), "'tasks' is a task queue and does not support group"),
     ):
         assert answer in error_of(fdbq("group", *arguments))
@@ -135,3 +135,15 @@ def test_a_dead_letter_of_a_group_that_cannot_be_retried_is_told(fdbq: Shell) ->
     refused = fdbq("group", "retry", "jobs", "ada")
     assert (refused.returncode, refused.stdout) == (1, "0 retried\n")
     assert "was not retried: the queue is full, or its key is taken" in refused.stderr
+
+
+def test_items_without_a_group_are_listed_and_have_a_weight(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1")
+    fdbq.output("push", "jobs", "2", "--group", "ada")
+    fdbq.output("group", "set", "jobs", "", "--weight", "2")
+    listed = ["(none)  1 ready  0 claimed  weight 2", "ada  1 ready  0 claimed"]
+    assert fdbq.output("group", "ls", "jobs").splitlines() == listed
+    fdbq.output("group", "set", "jobs", "", "--reset", "--weight", "1")
+    assert "weight" not in fdbq.output("group", "ls", "jobs")
+    refused = error_of(fdbq("group", "set", "jobs", "", "--concurrency", "2"))
+    assert "concurrency: the items without a group have only a weight" in refused

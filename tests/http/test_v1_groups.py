@@ -21,7 +21,7 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
     change = {"weight": 2, "concurrency": 1, "paused": True, "rate": [3, 60]}
     assert client.patch(f"{path}/groups/ada%2F1", json=change).status_code == 204
     assert client.patch(f"{path}/groups", json={"concurrency": 7}).status_code == 204
-    shown = jobs.get("/groups")
+    shown = jobs.get("/groups", after="")  # the items without a group come before
     assert shown == {
         "groups": [
             {
@@ -51,10 +51,10 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
         ],
         "next": None,
     }
-    assert jobs.get("/groups", limit=1)["next"] == "ada/1"
+    assert jobs.get("/groups", after="", limit=1)["next"] == "ada/1"
     assert jobs.get("/groups", after="ada/1")["groups"] == shown["groups"][1:]
     assert client.patch(f"{path}/groups/ada%2F1", json={"paused": False}).status_code == 204
-    (first,) = fdbqueue.PriorityQueue.named(db, name).groups(db, limit=1)
+    (first,) = fdbqueue.PriorityQueue.named(db, name).groups(db, after="", limit=1)
     assert (first.weight, first.held_by) == (2, None)
     items = jobs.get("/items")["items"]
     assert sorted(item["group"] or "" for item in items) == ["", "ada/1", "ada/1", "bob"]
@@ -130,3 +130,19 @@ def test_one_group_is_retried_cancelled_and_cleared(client: TestClient, db: Any,
     fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
     assert client.post(f"{path}tasks/groups/a/clear").status_code == 422
     assert client.get(f"{path}tasks/items?group=a").status_code == 422
+
+
+def test_items_without_a_group_are_listed_and_have_a_weight(
+    client: TestClient, db: Any, name: str
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.push_many(db, [1, 2, 3], groups=[None, "ada", None])
+    assert client.patch(f"/v1/queues/{name}/ungrouped", json={"weight": 4}).status_code == 204
+    shown = Api(client, name).get("/groups", limit=1)
+    assert shown["next"] == ""
+    (others,) = shown["groups"]
+    assert (others["name"], others["ready"], others["weight"]) == ("", 2, 4)
+    (ada,) = Api(client, name).get("/groups", after="")["groups"]
+    assert ada["name"] == "ada"
+    for body in ({"concurrency": 1}, {"weight": 0}):
+        assert client.patch(f"/v1/queues/{name}/ungrouped", json=body).status_code == 422

@@ -15,6 +15,7 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
+from fdbqueue.operations.groups import listing
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 
@@ -53,6 +54,61 @@ def test_items_without_a_group_are_one_more_group(db: Any, jobs: Any) -> None:
     jobs.push(db, "ada", group="ada")
     jobs.push_many(db, ["others"] * 3)
     assert "ada" in [jobs.pop(db).value for _ in range(2)]  # who was away does not catch up
+
+
+def test_items_without_a_group_are_counted_and_have_a_weight(db: Any, jobs: Any) -> None:
+    def shown() -> list[tuple[Any, ...]]:
+        return [(each.name, each.ready, each.claimed, each.weight) for each in jobs.groups(db)]
+
+    jobs.push_many(db, [None] * 20)
+    assert shown() == []  # a queue without groups
+    jobs.push_many(db, ["ada"] * 20, group="ada")
+    jobs.set_group(db, "", weight=3)
+    claim = jobs.claim(db, n=8)
+    assert Counter(item.value for item in claim.items) == {None: 6, "ada": 2}
+    assert shown() == [("", 14, 6, 3), ("ada", 18, 2, 1)]
+    assert jobs.groups(db, after="") == jobs.groups(db)[1:]
+    assert jobs.groups(db, limit=1) == jobs.groups(db)[:1]
+    jobs.set_group(db, None, weight=0.5)
+    jobs.set_group(db, "", weight=None)
+    jobs.ack(db, claim)
+    assert shown() == [("", 14, 0, 0.5), ("ada", 18, 0, 0.5)]
+    jobs.clear_group(db, "")
+    assert shown() == [("ada", 18, 0, 0.5)]
+    jobs.set_group(db, "", weight=2)
+    assert shown()[0] == ("", 0, 0, 2)
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_change_of_the_weight_of_items_without_a_group_conflicts_with_taking_one(
+    db: Any, jobs: Any
+) -> None:
+    jobs.push_many(db, [1, 2, 3], groups=[None, "ada", None])
+    tr = db.create_transaction()
+    assert jobs.pop(tr).value == 1
+    jobs.set_group(db, "", weight=2)
+    with pytest.raises(fdbqueue.error_classes()) as caught:
+        tr.commit().wait()
+    assert caught.value.code == 1020
+
+
+def test_items_without_a_group_are_not_counted_beside_very_many_groups(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_MAX_COUNTED", 2)
+    jobs.push_many(db, [1, 2, 3], groups=["a", "b", None])
+    assert (jobs.groups(db)[0].ready, jobs.groups(db)[0].claimed) == (1, 0)
+    jobs.push(db, 4, group="c")
+    assert (jobs.groups(db)[0].ready, jobs.groups(db)[0].claimed) == (None, None)
+    assert [each.name for each in jobs.groups(db)] == ["", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"concurrency": 1}, {"paused": True}, {"rate": (1, 1)}, {"in_order": True}]
+)
+def test_items_without_a_group_have_only_a_weight(db: Any, jobs: Any, setting: Any) -> None:
+    with pytest.raises(ValueError, match="the items without a group have only a weight"):
+        jobs.set_group(db, "", **setting)
 
 
 def test_weights_hold_at_once_and_change_in_the_middle(db: Any, jobs: Any) -> None:
@@ -346,7 +402,7 @@ def writes(counted: CountingDatabase, jobs: Any) -> int:
     )
 
 
-@pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 9, 8), (1000, 9, 8)])
+@pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 10, 8), (1000, 10, 8)])
 def test_a_pop_costs_the_same_with_any_number_of_groups(
     db: Any, name: str, groups: int, reads: int, mutations: int
 ) -> None:
@@ -488,7 +544,7 @@ def test_a_lower_limit_of_all_groups_hides_none_that_may_go_on(db: Any, name: st
     assert jobs.pop(db).value == "eve"  # whose next turn is far behind
     jobs.set_group(db, None, concurrency=1)
     assert [item.value for item in jobs.pop_many(db, 2)] == ["kim", "eve"]
-    assert [(each.name, each.held_by) for each in jobs.groups(db)] == [
+    assert [(each.name, each.held_by) for each in jobs.groups(db, after="")] == [
         ("ada", "concurrency"),
         ("bob", "concurrency"),
         ("eve", None),

@@ -10,7 +10,9 @@ import { ask, attempt, badge, button, cell, command, empty, h, icon, reconcile, 
 const PAGE = 50; // groups
 
 /**
- * @typedef {{name: string, ready: number, claimed: number, weight: number, concurrency: number | null, paused: boolean,
+ * The items without a group have an empty name; their numbers are null if there are too many groups to count them.
+ *
+ * @typedef {{name: string, ready: number | null, claimed: number | null, weight: number, concurrency: number | null, paused: boolean,
  *   rate: [number, number] | null, held_by: string | null, held_until: string | null}} Group
  */
 
@@ -92,9 +94,9 @@ function leadText(groups) {
 
 /** @type {{label: string, style: string, hidden?: boolean, show: (group: Group, queue: string, refresh: () => Promise<void>) => any}[]} */
 const COLUMNS = [
-  { label: "Group", style: "group-name", show: ({ name }) => h("strong", {}, name) },
-  { label: "Ready", style: "number", show: ({ name, ready }, queue) => itemsLink(queue, name, "ready", ready) },
-  { label: "Claimed", style: "number", show: ({ name, claimed }, queue) => itemsLink(queue, name, "claimed", claimed) },
+  { label: "Group", style: "group-name", show: ({ name }) => (name ? h("strong", {}, name) : h("span.muted", {}, shown(name))) },
+  { label: "Ready", style: "number", show: (group, queue) => itemsLink(queue, group, "ready") },
+  { label: "Claimed", style: "number", show: (group, queue) => itemsLink(queue, group, "claimed") },
   { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
   { label: "Rate", style: "number", show: ({ rate }) => (rate === null ? h("span.muted", {}, "no limit") : `${number(rate[0])} in ${lengthText(rate[1])}`) },
   { label: "Weight", style: "number", show: ({ weight }) => String(weight) },
@@ -102,7 +104,13 @@ const COLUMNS = [
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
 ];
 
-const itemsLink = (queue, group, state, count) => (count ? h("a", { href: address(queue, { state, group }), data: { key: state } }, number(count)) : number(count));
+const shown = (name) => name || "(none)";
+
+const itemsLink = (queue, group, state) => {
+  const { name, [state]: count } = group;
+  if (count === null) return "–";
+  return count && name ? h("a", { href: address(queue, { state, group: name }), data: { key: state } }, number(count)) : number(count);
+};
 
 /** Say whether a group waits, runs, or is held back, and by what. */
 function stateCell({ ready, claimed, held_by, held_until }) {
@@ -114,12 +122,14 @@ function stateCell({ ready, claimed, held_by, held_until }) {
 function buttons(group, queue, refresh) {
   if (!can("admin")) return null;
   const { name, paused } = group;
-  const path = `${queuePath(queue)}/groups/${encodeURIComponent(name)}`;
+  const path = name ? `${queuePath(queue)}/groups/${encodeURIComponent(name)}` : `${queuePath(queue)}/ungrouped`;
   const small = (label, action, props) => button(label, async () => { await action(); await refresh(); },
-    { kind: "small", "aria-label": `${label} ${name}`, ...props });
+    { kind: "small", "aria-label": `${label} ${shown(name)}`, ...props });
+  const limits = small("Limits", () => editGroup(group, path));
+  if (!name) return h("div.actions", {}, limits);
   return h("div.actions", {},
     small(paused ? "Resume" : "Pause", () => attempt(() => patch(path, { paused: !paused }), `${name} was ${paused ? "resumed" : "paused"}.`), { key: "pause" }),
-    small("Limits", () => editGroup(group, path)),
+    limits,
     CHANGES.map((change) => small(change.label, () => changeItems(change, group, path), { kind: change.danger ? "small danger-quiet" : "small" })));
 }
 
@@ -146,20 +156,20 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
 async function editGroup(group, path) {
   const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: group.rate === null ? "" : `${group.rate[0]}/${lengthText(group.rate[1])}` };
   const answer = await ask({
-    title: `Limits of ${group.name}`,
+    title: `Limits of ${shown(group.name)}`,
     fields: [
       { name: "weight", label: "Weight", value: stored.weight, hint: "Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. Empty for that of all groups." },
       { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: "Its items that are claimed at a time. Empty for that of all groups." },
       { name: "rate", label: "Rate", value: stored.rate, hint: "Its items that are started in a time, such as 100/1m. Empty for that of all groups." },
-    ],
+    ].filter((field) => group.name || field.name === "weight"),
     yes: "Save",
     async action(values) {
-      const changed = Object.keys(stored).filter((setting) => values[setting].trim() !== stored[setting]);
+      const changed = Object.keys(values).filter((setting) => values[setting].trim() !== stored[setting]);
       const body = Object.fromEntries(changed.map((setting) => [setting, valueOf(values[setting].trim(), setting)]));
       if (changed.length) await patch(path, body);
     },
   });
-  if (answer) toast(`The limits of ${group.name} were saved.`);
+  if (answer) toast(`The limits of ${shown(group.name)} were saved.`);
 }
 
 function valueOf(text, setting) {

@@ -691,18 +691,22 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class AllGroupsChanges(_Request):
-    """Settings of all groups that have none of their own."""
+class UngroupedChanges(_Request):
+    """Settings of the items without a group."""
 
     weight: Share | None = Field(None, description="The share of a group.")
+
+
+class AllGroupsChanges(UngroupedChanges):
+    """Settings of all groups that have none of their own."""
+
     concurrency: Slots | None = Field(
         None, description="The most items of a group that may be claimed at a time."
     )
     rate: tuple[Slots, PositiveSeconds] | None = Field(
         None,
         strict=False,
-        description="The most items of a group that may be claimed or popped in a time, and that "
-        "time in seconds.",
+        description="The most items of a group that may be started in a time, in seconds.",
         examples=[[10, 60]],
     )
     in_order: bool | None = Field(
@@ -719,9 +723,9 @@ class GroupChanges(AllGroupsChanges):
 class Group(BaseModel):
     """A group that has ready or claimed items or settings."""
 
-    name: str
-    ready: int
-    claimed: int
+    name: str = Field(description="Empty for the items without a group.")
+    ready: int | None
+    claimed: int | None
     weight: float
     concurrency: int | None
     paused: bool

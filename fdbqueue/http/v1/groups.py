@@ -75,6 +75,17 @@ async def change_all_groups(
     return Response(status_code=204)
 
 
+@router.patch("/queues/{name}/ungrouped", status_code=204)
+async def change_ungrouped(
+    served: ServedQueues, name: AdminOf, body: bodies.UngroupedChanges
+) -> Response:
+    """Change the weight of the items without a group; `null` stands for that of all groups."""
+    queue = await _queue(served, name)
+    with invalid_values():
+        await aio.run(queue.set_group, served.db, "", **body.model_dump(exclude_unset=True))
+    return Response(status_code=204)
+
+
 @router.post(f"{_PATH}/{{group}}/clear", response_model=bodies.Changed)
 async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
     """Remove the items of a group in all states, 100 in a transaction; its settings stay."""

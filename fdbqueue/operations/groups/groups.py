@@ -286,7 +286,7 @@ class Groups:
             tr.add_read_conflict_range(turn.level.begin, end)
             settings = self._layout.group_settings
             of_group, for_all = (
-                self._layout.group_key(settings, group) for group in (turn.level.group, None)
+                self._layout.group_key(settings, group) for group in (turn.level.group or "", None)
             )
             for key in dict.fromkeys((turn.key, of_group, for_all)):
                 tr.add_read_conflict_key(key)
@@ -526,12 +526,9 @@ class Groups:
         key, settings = self._layout.group_key, self._layout.group_settings
         # Start all reads before waiting for the first.
         for_all = reads[key(settings, None)]
-        own = [None if group is None else reads[key(settings, group)] for group in groups]
+        own = [reads[key(settings, group or "")] for group in groups]
         default = decode_group_settings(for_all.value)
-        return (
-            default if read is None else decode_group_settings(read.value).over(default)
-            for read in own
-        )
+        return (decode_group_settings(read.value).over(default) for read in own)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change the settings of a group, or with `None` those of all that have no own ones."""

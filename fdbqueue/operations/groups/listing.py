@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeAlias
 
-from fdbqueue.layout.items import GroupSettings, decode_group_settings
+from fdbqueue.layout.items import Counters, GroupSettings, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import Moment, decode_count, utc_time
 from fdbqueue.types import ReadTransaction
+
+BeginCounters: TypeAlias = Callable[[ReadTransaction], Callable[[], Counters]]
+"""Starts to read the counters of a queue; the result waits for them."""
+
+_MAX_COUNTED = 10_000  # groups whose items are counted to know how many have none
 
 HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
 """What keeps the ready items of a group from being handed out."""
@@ -20,9 +26,10 @@ class GroupInfo:
     """A group of a queue at one moment.
 
     Attributes:
-        name: Its name.
-        ready: The number of its ready items.
-        claimed: The number of its claimed items.
+        name: Its name; an empty text for the items without a group, which are one group.
+        ready: The number of its ready items. Of the items without a group, `None` if the queue has
+            more than 10,000 groups with ready or claimed items.
+        claimed: The number of its claimed items, likewise.
         weight: Its share of what is taken from a priority, in proportion to those of other groups.
         concurrency: The most of its items that may be claimed at a time; `None` for no limit.
         paused: Whether it is paused.
@@ -37,8 +44,8 @@ class GroupInfo:
     """
 
     name: str
-    ready: int
-    claimed: int
+    ready: int | None
+    claimed: int | None
     weight: float
     concurrency: int | None
     paused: bool
@@ -58,13 +65,20 @@ def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
 
 
 def list_groups(
-    tr: ReadTransaction, layout: Layout, after: str | None, limit: int
+    tr: ReadTransaction,
+    layout: Layout,
+    begin_counters: BeginCounters,
+    after: str | None,
+    limit: int,
 ) -> list[GroupInfo]:
     """Return up to `limit` groups that have ready or claimed items or settings, by their names.
+
+    In a queue that has any, the items without a group are the first of them.
 
     Args:
         tr: A transaction, or its snapshot.
         layout: The layout of the queue.
+        begin_counters: Starts to read the counters of the queue.
         after: The name behind which to begin, or `None`.
         limit: The most groups, from 1.
     """
@@ -85,8 +99,11 @@ def list_groups(
     )
     names = list(islice(sorted({*ready, *claimed, *own}), limit))
     default = decode_group_settings(for_all.value)
-    held = {name: tr[layout.group_key(layout.held_groups, name)] for name in names}
     found: list[GroupInfo] = []
+    if names and after is None:
+        found = _others(tr, layout, begin_counters, own.get(""), default)
+        names = [name for name in names if name][: limit - len(found)]
+    held = {name: tr[layout.group_key(layout.held_groups, name)] for name in names}
     for name in names:
         settings = decode_group_settings(own.get(name)).over(default)
         running, due = decode_count(claimed.get(name)), held[name].value
@@ -105,6 +122,33 @@ def list_groups(
             )
         )
     return found
+
+
+def _others(
+    tr: ReadTransaction,
+    layout: Layout,
+    begin_counters: BeginCounters,
+    own: bytes | None,
+    default: GroupSettings,
+) -> list[GroupInfo]:
+    """Return the items without a group as a group, if there are any or they have a weight."""
+    reads: ReadTransaction = getattr(tr, "snapshot", tr)  # of counters that all items change
+    # Start all reads before waiting for the first.
+    counters = begin_counters(reads)
+    begun = [
+        reads.get_range(space + b"\x02", space + b"\x03", limit=_MAX_COUNTED + 1)
+        for space in (layout.group_counts, layout.group_slots)
+    ]
+    in_groups = [[decode_count(row.value) for row in rows] for rows in begun]
+    of_queue = counters()
+    numbers: tuple[int | None, int | None] = (None, None)
+    if all(len(counts) <= _MAX_COUNTED for counts in in_groups):
+        ready, claimed = map(sum, in_groups)
+        numbers = max(0, of_queue.ready - ready), max(0, of_queue.claimed - claimed)
+    if own is None and numbers == (0, 0):
+        return []
+    weight = decode_group_settings(own).over(default).weight or 1.0
+    return [GroupInfo("", *numbers, weight, None, False, None, False, None, None)]
 
 
 def read_settings(reads: ReadTransaction, layout: Layout, group: str) -> GroupSettings:
