@@ -150,8 +150,9 @@ class GroupSimulation(Simulated):
             self._values += act.n
             act.values = [f"item {value}" for value in range(self._values - act.n, self._values)]
         elif kind == "set":
+            act.group = draw.choice([*GROUPS, ""])
             act.settings = draw.choice(SETTINGS)
-            if not self._limits:
+            if not self._limits or act.group == "":
                 act.settings = {"weight": act.settings.get("weight")}
             elif act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}

@@ -42,6 +42,7 @@ class Turn:
         passes: Those of the items that were found, and of the one behind them.
         n_taken: How many of them the transaction has taken already, for other requests.
         stale: The turns that were met in vain on the way to this one.
+        is_idle: Whether the items without a group are known to have been gone, if it is theirs.
     """
 
     def __init__(self, level: Level, key: bytes, pass_: int, reads: ReadTransaction) -> None:
@@ -51,6 +52,7 @@ class Turn:
         self.settings = GroupSettings()
         self.n_taken = 0
         self.stale: list[Turn] = []
+        self.is_idle = False
         self._reads = reads
         self._rows: list[KeyValue] = []
         self._is_complete = False
@@ -98,7 +100,8 @@ class Groups:
     group. A group that had no items starts at the highest pass that was taken, or at its own if
     that is higher, so it neither catches up nor gains by being away. The items without a group are
     one more group. It has no turn of its own, so that queues without groups pay nothing: its pass
-    is compared with the turns once an item of a group is ready.
+    is compared with the turns once an item of a group is ready. The next item that is taken of a
+    group finds that they are gone.
 
     A group that may have no more items claimed or started, or that is paused, is *held*: it has no
     turns, so that nobody meets it. The transaction that frees one of its slots gives them back, and
@@ -194,7 +197,7 @@ class Groups:
                 turns.append(Turn(of_group, row.key, pass_, _snapshot(tr)))
             found = self._merged(tr, turns, n, taken, stale)
             # Beside the turn of the items without a group, and those met in vain.
-            if len(rows) < limit or len(turns) - 1 - len(stale) >= n:
+            if len(rows) < limit or len(turns) - len({turns[0], *stale}) >= n:
                 return found
             read = tr.get_range(rows[-1].key + b"\x00", end, limit=limit, streaming_mode=WANT_ALL)
 
@@ -206,7 +209,8 @@ class Groups:
         turn = Turn(self._levels.in_group(level, None), key, 0, reads)
         value = stored.value or _IDLE
         pass_ = decode_count(value.removesuffix(_IDLE) or None)
-        if value.endswith(_IDLE):
+        turn.is_idle = value.endswith(_IDLE)
+        if turn.is_idle:
             pass_ = max(pass_, decode_count(taken.value))
         turn.passes = [pass_]
         return [turn]
@@ -228,9 +232,10 @@ class Groups:
             turn.passes, turn.stale = turn.passes[:1], stale
             if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
                 heap.append((turn.passes[0], group or "", turn))
-            elif group is not None:
+                continue
+            if not turn.is_idle:
                 stale.append(turn)
-            elif _snapshot(tr) is not tr:  # a push of one conflicts
+            if group is None and _snapshot(tr) is not tr:  # a push of one conflicts
                 cast("Transaction", tr).add_read_conflict_range(turn.level.begin, turn.level.end)
         heapify(heap)
         found: list[StoredItem] = []
@@ -280,6 +285,8 @@ class Groups:
         else:
             return False
         turns = Counter(item.turn for item in items if item.turn is not None)
+        for stale in {stale for turn in turns for stale in turn.stale if not stale.level.group}:
+            tr.add_read_conflict_key(stale.key)
         for turn, n in turns.items():
             following = turn.row(turn.n_taken + n)
             end = turn.level.end if following is None else following.key + b"\x00"
@@ -297,12 +304,16 @@ class Groups:
     ) -> None:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
         turns = Counter(item.turn for item in items if item.turn is not None)
+        stale = dict.fromkeys(each for turn in turns for each in turn.stale)
+        for others in [each for each in stale if each.level.group is None]:
+            tr[others.key] = encode_count(others.passes[0]) + _IDLE
         # The last group without items says where shares begin again: the one that has most.
         ends = {turn: turn.passes[turn.n_taken + n] for turn, n in turns.items()}
         for turn, n in sorted(turns.items(), key=lambda each: ends[each[0]]):
             self._take(tr, now, turn, n, are_claimed)
-        for stale in dict.fromkeys(each for turn in turns for each in turn.stale):
-            self._settle(tr, now, stale.level.group or "")
+        for group in (each.level.group for each in stale):
+            if group is not None:
+                self._settle(tr, now, group)
         removed = {item.level for item in items if item.turn is None and item.level.group}
         for level in sorted(removed):
             self._note_removed(tr, now, level)
@@ -317,6 +328,8 @@ class Groups:
         tr.max(layout.taken_passes + rest, encode_count(turn.passes[turn.n_taken - 1]))
         if group is None:
             tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
+            if following is None:
+                self._begin_shares_again(tr, rest, pass_)
             return
         tr.clear(layout.turn_key(layout.turns, rest, before, group))
         tr[self._pass_key(group, rest)] = encode_count(pass_)
@@ -354,9 +367,7 @@ class Groups:
         tr.clear(layout.group_key(layout.group_members, group, rest))
         idle_key = layout.turn_key(layout.idle_groups, rest, pass_, group)
         tr[idle_key] = b"" if settings.rate is None else encode_count(settings.rate[1])
-        # Once nobody has a turn, the shares begin again, for those that have taken most as well.
-        if self._nobody_has_turn(tr, rest):
-            tr.max(layout.taken_passes + rest, encode_count(pass_))
+        self._begin_shares_again(tr, rest, pass_)
         # A lower pass than the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
@@ -369,15 +380,19 @@ class Groups:
             tr.clear(key)
             tr.clear(row.key)
 
-    def _nobody_has_turn(self, tr: Transaction, rest: bytes) -> bool:
-        """Return whether no group has a turn in a priority, nor have the items without a group."""
+    def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
+        """Begin shares behind a group without items, if nobody has a turn in the priority.
+
+        So they begin again for those that have taken most as well.
+        """
         turns = self._layout.range_of(self._layout.turns + rest)
         # Start all reads before waiting for the first.
         rows, others = (
             tr.snapshot.get_range(*turns, limit=1),
             tr.snapshot[self._pass_key(None, rest)],
         )
-        return not [*rows] and (others.value or _IDLE).endswith(_IDLE)
+        if not [*rows] and (others.value or _IDLE).endswith(_IDLE):
+            tr.max(self._layout.taken_passes + rest, encode_count(pass_))
 
     # Returning
 
@@ -524,11 +539,14 @@ class Groups:
     ) -> Iterable[GroupSettings]:
         """Return the settings of some groups; `None` stands for the items without one."""
         key, settings = self._layout.group_key, self._layout.group_settings
+        for_all, of_others = key(settings, None), key(settings, "")  # which lie side by side
         # Start all reads before waiting for the first.
-        for_all = reads[key(settings, None)]
-        own = [reads[key(settings, group or "")] for group in groups]
-        default = decode_group_settings(for_all.value)
-        return (decode_group_settings(read.value).over(default) for read in own)
+        rows = reads.get_range(for_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
+        own = [reads[key(settings, group)] if group else None for group in groups]
+        found = {row.key: row.value for row in rows}
+        default = decode_group_settings(found.get(for_all))
+        stored = (found.get(of_others) if read is None else read.value for read in own)
+        return (decode_group_settings(value).over(default) for value in stored)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change the settings of a group, or with `None` those of all that have no own ones."""

@@ -422,7 +422,10 @@ class _Step:
         for group in moved.ended.values():
             middle.running[group] -= 1
         if self.act.verb == "set":
-            settings, ended = self.after, {self.act.group}
+            settings = self.after
+            # A new limit of all groups lets some of those go on that are held back.
+            of_all = self.before.held - self.after.held
+            ended = of_all if self.act.group is None else {self.act.group}
         else:
             ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
         settings = replace(settings, awaited=middle.awaited)
@@ -451,6 +454,7 @@ class _Step:
         """Yield what is not as the rules say."""
         yield from self._order()
         yield from self._passes()
+        yield from self._gone()
 
     def _counts(self, line: Line) -> bool:
         """Return whether what is taken of a line adds to its pass."""
@@ -486,14 +490,13 @@ class _Step:
 
     def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
         """Return the passes of the last lines of priorities, which begin their shares again."""
-        gone = [line for line in {*self._n, *self.moved.removed.values()} if line.group]
-        left = {(priority, group) for priority, _, group in self.read.turns}
-        left -= {(line.priority, line.group) for line in gone}
+        gone = {*self._n, *(line for line in self.moved.removed.values() if line.group)}
+        left = {Line(priority, group) for priority, _, group in self.read.turns}
+        left |= {line for line, rows in self.read.ready.items() if rows and line.group is None}
+        left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
         ends: dict[int, int] = {}
         for line in gone:
-            others = Line(line.priority, None)
-            are_busy = others in self.read.passes and line.priority not in self.read.is_idle
-            if not are_busy and all(priority != line.priority for priority, _ in left):
+            if all(other.priority != line.priority for other in left):
                 ends[line.priority] = max(ends.get(line.priority, 0), passes.get(line, 0))
         return ends
 
@@ -526,3 +529,12 @@ class _Step:
                 continue
             if stored != pass_:
                 yield f"the pass of {line} is {stored}, and should be {pass_}"
+
+    def _gone(self) -> Iterable[str]:
+        """Yield the priorities whose items without a group are gone, which is not noted."""
+        found = self._middle if self.act.verb == "pop" else self._found(self.read)
+        for priority in {line.priority for line in self._n if line.group is not None}:
+            others = Line(priority, None)
+            is_noted = priority in self.read.is_idle | self.after.is_idle
+            if others in self.read.passes and not is_noted and not found.ready.get(others):
+                yield f"the items without a group of {priority} go on when they come back"

@@ -132,6 +132,21 @@ def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
     _change(patch, Groups, "activate", activate)
 
 
+@_found_by("go on when they come back")
+def _items_without_a_group_catch_up(patch: pytest.MonkeyPatch) -> None:
+    """The items without a group go on with their own pass if their end was not counted."""
+
+    def read(read: Any) -> Any:
+        def is_idle(self: Any, *args: Any) -> list[Turn]:
+            turns: list[Turn] = read(self, *args)
+            turns[0].is_idle = True
+            return turns
+
+        return is_idle
+
+    _change(patch, Groups, "_turn_of_others", read)
+
+
 @_found_by("the pass of", "the virtual time")
 def _others_are_not_counted(patch: pytest.MonkeyPatch) -> None:
     """A claim that skips the groups takes items without one that it does not count."""

@@ -57,7 +57,8 @@ class State:
         is_idle: The priorities whose items without a group were all taken.
         idle: The lines that are known to have had items, with their passes.
         taken: The highest pass of an item that was taken, by priority.
-        settings: What was set for each group; `None` for all groups.
+        settings: What was set for each group; `None` for all groups, and an empty text for the
+            items without one.
         held: The groups that are held back.
         awaited: The positions of the failed items for which sequences wait.
         counts: How many ready items each group is said to have.
@@ -82,7 +83,7 @@ class State:
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
         for_all = self.settings.get(None, GroupSettings())
-        return for_all if group is None else self.settings.get(group, GroupSettings()).over(for_all)
+        return self.settings.get(group or "", GroupSettings()).over(for_all)
 
     def step(self, group: str | None) -> int:
         """Return what an item adds to the pass of a group."""
