@@ -93,7 +93,8 @@ def _result(scenario: Scenario, directory: Path) -> Result:
     problems = [line["problem"] for line in lines if "problem" in line]
     checked = [line for line in lines if "digest" in line]
     if not checked and not problems:
-        problems.append("the workload was not checked")
+        hanging = re.search(r"timed out after \d+ seconds|ended after \d+ real seconds", output)
+        problems.append(f"the workload was not checked{f': {hanging[0]}' if hanging else ''}")
     # The exit code of the server is 0 even if a test has failed.
     if "1 tests passed; 0 tests failed" not in output and not problems:
         problems.append("the server does not say that the test has passed; see output.txt")
