@@ -610,7 +610,7 @@ class Items:
         is_paused = self.options.is_paused(tr)
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
-        self.groups.begin_again(tr)
+        self.groups.begin_again(tr, now)
         self.history.begin_again(tr, now)
         if is_paused:
             self.tally(tr, now, paused=1)

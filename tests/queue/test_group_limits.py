@@ -142,6 +142,33 @@ def test_a_new_rate_of_all_groups_releases_those_that_are_held(db: Any, jobs: An
     assert admin.check(db, jobs).problems == ()
 
 
+def test_a_lower_rate_of_all_groups_holds_at_once(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, None, rate=(5, 10))
+    jobs.push_many(db, range(6), group="ada")
+    with Clock() as clock:
+        assert len(jobs.claim(db, n=3)) == 3
+        jobs.set_group(db, None, rate=(2, 10))
+        assert group_of(db, jobs).held_by == "rate"
+        assert jobs.claim(db) is None
+        clock.advance(10.1)
+        assert len(jobs.claim(db, n=9)) == 2
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_a_group_of_a_cleared_queue_goes_on_when_its_rate_allows_more(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(2, 10))
+    jobs.push_many(db, range(4), group="ada")
+    with Clock() as clock:
+        assert len(jobs.claim(db, n=9)) == 2
+        jobs.clear(db)
+        jobs.push_many(db, range(4), group="ada")
+        assert group_of(db, jobs).held_by == "rate"
+        assert jobs.pop(db) is None
+        clock.advance(10.1)
+        assert len(jobs.pop_many(db, 9)) == 2
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_a_rate_outlives_the_items(db: Any, jobs: Any) -> None:
     """Neither an empty group nor an empty queue begins a new window."""
     jobs.set_group(db, "ada", rate=(1, 60))

@@ -562,36 +562,52 @@ class Groups:
     def settle_limited(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
         """Hold groups, or let those that are held go on, as new settings of all groups say.
 
+        A group without starts left that is not held would not be met again once they are over.
+
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
             after: The key behind which to begin; that of all held groups at first.
 
         Returns:
-            The key behind which to go on; `None` if no more groups are held or have claimed items.
+            The key behind which to go on; `None` if no more groups are held, have claimed items or
+            have started some.
         """
         layout = self._layout
-        are_held = after.startswith(layout.held_groups)
-        space = layout.held_groups if are_held else layout.group_slots
+        spaces = [layout.held_groups, layout.group_slots, layout.start_counts]
+        while not after.startswith(spaces[0]):
+            del spaces[0]
+        space, *others = spaces
         end = layout.range_of(space)[1]
         rows = [*tr.snapshot.get_range(after + b"\x00", end, limit=_SETTLED)]
-        groups = [layout.unpack_entry_key(space, row.key) for row in rows]
-        for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
-            limit = settings.concurrency
-            if are_held or (limit is not None and decode_count(row.value) >= limit):
-                self._settle(tr, now, group)
-        following: bytes | None = layout.group_slots if are_held else None
+        self._settle_full(tr, now, space, rows)
+        following: bytes | None = others[0] if others else None
         if len(rows) == _SETTLED:
             following = rows[-1].key
         return following
 
-    def begin_again(self, tr: Transaction) -> None:
-        """Hold the groups that are paused, in a queue that was cleared."""
+    def _settle_full(self, tr: Transaction, now: int, space: bytes, rows: list[KeyValue]) -> None:
+        """Settle the groups in rows of a space that are held, or have as many items as they may."""
+        layout = self._layout
+        groups = [layout.unpack_entry_key(space, row.key) for row in rows]
+        for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
+            most = settings.concurrency
+            if space == layout.start_counts:
+                most = None if settings.rate is None else settings.rate[0]
+            is_held = space == layout.held_groups
+            if is_held or (most is not None and decode_count(row.value) >= most):
+                self._settle(tr, now, group)
+
+    def begin_again(self, tr: Transaction, now: int) -> None:
+        """Hold the groups that are paused or have no starts left, in a queue that was cleared."""
         layout = self._layout
         for row in tr.get_range(*layout.range_of(layout.group_settings)):
             group = layout.unpack_entry_key(layout.group_settings, row.key)
             if group and decode_group_settings(row.value).paused:
                 tr[self._held(group)] = b""
+        # With a read conflict: a claim meanwhile may hold its group, which is forgotten here.
+        started = tr.get_range(*layout.range_of(layout.start_counts))
+        self._settle_full(tr, now, layout.start_counts, [*started])
 
 
 def _snapshot(tr: ReadTransaction) -> ReadTransaction:
