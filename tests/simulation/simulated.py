@@ -15,6 +15,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import claims, store, sweeper, waiting
 from fdbqueue.coordination.contention import staged_pops
 from fdbqueue.database import clock, exactly_once
+from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
@@ -52,6 +53,9 @@ class Simulated:
             patch.setattr(clock, "monotonic", self.scheduler.monotonic)
             for module in (store, claims, sweeper):
                 patch.setattr(module, "random", self.random)
+            started = Layout.unpack_start_version  # a version of the database itself
+            versions = self.db.version_of
+            patch.setattr(Layout, "unpack_start_version", lambda _, key: versions[started(key)])
             for module in (claims, staged_pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
             # An act is one transaction here, so a slow call does not renew its lease.

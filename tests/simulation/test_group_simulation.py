@@ -35,7 +35,14 @@ _TRIED = 300
 """How many seeds may be needed to find a planted bug."""
 
 _MET = {
-    *("as many as the limit", "held back", "released", "cleared", "compared shares"),
+    *(
+        "as many as the limit",
+        "as many as the rate",
+        "held back",
+        "released",
+        "cleared",
+        "compared shares",
+    ),
     *("lost", "cancel", "move", "recovery", "killed", "late commit takes place"),
 }
 """What has to happen in some of the seeds."""
@@ -50,8 +57,11 @@ SETTINGS: list[dict[str, Any]] = [
     *({"weight": weight} for weight in (None, 0.5, 1, 2, 3)),
     *({"concurrency": limit} for limit in (None, 1, 1, 2, 3)),
     *({"paused": paused} for paused in (True, False, False)),
+    *({"rate": rate} for rate in (None, (1, 0.05), (2, 0.2), (3, 1.0))),
     {"weight": 2, "concurrency": 2, "paused": False},
 ]
+LONGEST = 2_000  # milliseconds, after which each rate allows more
+COSTS = [1.0, 1.0, 0.5, 3.0]
 # Each call of a transaction takes a millisecond.
 LEASES = [0.03, 0.1, 0.3, 30.0, 30.0]  # seconds
 DELAYS = [0.0, 0.0, 0.02, 0.2]  # seconds
@@ -103,12 +113,14 @@ class GroupSimulation(Simulated):
         for group in GROUPS:
             if group is not None:
                 self._perform(queue, Act("set", group=group, settings={"paused": False}))
-        while True:
+        in_vain = 0
+        while in_vain < 2:  # the timer of a rate may be set when the last one is over
             act = Act(self.random.choice(["claim inside", "pop inside"]), lease=30)
             self._perform(queue, act)
+            in_vain = 0 if act.result else in_vain + 1
             if act.result is None:
-                break
-            if act.verb == "claim":
+                self.scheduler.time += LONGEST
+            elif act.verb == "claim":
                 self._perform(queue, Act("ack", claim=act.result))
         if left := self.ledger.state.places:
             self.ledger.problems.append(f"they are stuck: {left}")
@@ -146,6 +158,7 @@ class GroupSimulation(Simulated):
         act.group = draw.choice(GROUPS)
         if kind == "push":
             act.n = draw.choice([1, 1, 2, 4])
+            act.cost = draw.choice(COSTS)
             act.delay = draw.choice([0, 0, 0, act.delay])
             self._values += act.n
             act.values = [f"item {value}" for value in range(self._values - act.n, self._values)]
@@ -189,7 +202,7 @@ class GroupSimulation(Simulated):
         db, claim = self.db, act.claim
         if act.kind == "push":
             options = {"priority": act.priority, "delay": act.delay, "group": act.group}
-            queue.push_many(db, act.values, **options)
+            queue.push_many(db, act.values, cost=act.cost, **options)
         elif act.kind == "set":
             queue.set_group(db, act.group, **act.settings)
         elif act.kind == "claim at once":

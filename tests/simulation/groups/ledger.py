@@ -29,6 +29,7 @@ class Act:
         claim: The claim that it ends or extends.
         values: What it pushes, or which item it changes.
         priority: The priority of what it pushes, or moves.
+        cost: The cost of what it pushes.
         group: The group of what it pushes, or whose settings it changes.
         settings: The changes of its settings.
         n: How many items it takes.
@@ -46,6 +47,7 @@ class Act:
     claim: Claim | None = None
     values: list[str] = field(default_factory=list)
     priority: int = 0
+    cost: float = 1
     group: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     n: int = 1
@@ -95,6 +97,10 @@ class Moved:
     claimed: dict[bytes, Line] = field(default_factory=dict)
     popped: dict[bytes, Line] = field(default_factory=dict)
     removed: dict[bytes, Line] = field(default_factory=dict)
+
+    def taken_of(self, line: Line) -> list[bytes]:
+        """Return what was taken of a line, in order."""
+        return sorted(position for position, of in self.taken.items() if of == line)
 
     @property
     def taken(self) -> dict[bytes, Line]:
@@ -169,6 +175,8 @@ class Ledger:
         """Groups that learn of a change of the limit of all groups when they go on."""
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
+        self._started: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
+        """The starts of each group since its rate was set: when, and of how many items."""
         self._act: Act | None = None
         self.problems: list[str] = []
         self.events: Counter[str] = Counter()
@@ -199,6 +207,7 @@ class Ledger:
         moved = _moved(act, before, after)
         self._note_ends(act, moved, before, commit.read)
         self._note_limits(act, moved, before, after)
+        self._note_starts(moved, before, after, commit)
         self._note_held(act, before, after)
         step = _Step(act, moved, before, read, after)
         self.problems += [f"{problem}: {act}" for problem in step.problems()]
@@ -216,6 +225,8 @@ class Ledger:
         self._compare("counts", state.counts, dict(counts))
         running = {group: n for group, n in state.running.items() if group is not None}
         self._compare("slots", state.slots, running)
+        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
+        self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
         turns = {
             (line.priority, state.passes.get(line, 0), line.group)
             for line in ready
@@ -244,8 +255,9 @@ class Ledger:
         self.events["cleared"] += 1
         self._shares.clear()
         self._compare("cleared", _all(after), _all(State()))
-        paused = {group for group, each in after.settings.items() if group and each.paused}
-        self._compare("held groups of a cleared queue", after.held, paused)
+        known = {*after.settings, *after.start_counts} - {None}
+        held = {group for group in known if not after.room(group)}
+        self._compare("held groups of a cleared queue", after.held, held)
 
     # Limits
 
@@ -272,20 +284,43 @@ class Ledger:
                 if n > limit:
                     self._say(f"{n} of {group!r} are claimed, and {limit} may be")
 
+    def _note_starts(self, moved: Moved, before: State, after: State, commit: Commit) -> None:
+        """Check that no more items of a group are started in any time than its rate allows."""
+        for group, n in Counter(line.group for line in moved.taken.values()).items():
+            rate = before.of(group).rate
+            if group is None or rate is None:
+                continue
+            most, period = rate
+            started = self._started[group]
+            started.append((commit.version, n))
+            young = sum(n for time, n in started if commit.read - time < 1000 * period)
+            self.events["as many as the rate"] += young == most
+            if young > most:
+                self._say(f"{young} of {group!r} are started in {period} ms, and {most} may be")
+        for group in [*self._started]:
+            if before.of(group).rate != after.of(group).rate:
+                del self._started[group]
+
     def _note_held(self, act: Act, before: State, after: State) -> None:
         """Check that exactly the groups are held back that may not go on."""
-        if act.verb == "set" and act.group is None and "concurrency" in act.settings:
+        if (
+            act.verb == "set"
+            and act.group is None
+            and act.settings.keys() & {"concurrency", "rate"}
+        ):
             self._follow |= {*after.running, *after.held, *(line.group for line in after.ready)} - {
                 None
             }
         for group in sorted(after.held | {line.group for line in after.ready if line.group}):
-            is_held, may_go_on = group in after.held, after.may_go_on(group)
+            is_held, may_go_on = group in after.held, after.room(group) > 0
             if is_held != may_go_on:
                 self._follow.discard(group)
             elif group in self._follow:
                 continue
             elif is_held:
-                self._say(f"{group!r} may go on, and is held back")
+                # The starts of a group without items are forgotten, and a timer looks at it later.
+                if group not in after.held_until or group in after.start_counts:
+                    self._say(f"{group!r} may go on, and is held back")
             else:
                 self._say(f"{group!r} may not go on, and has turns")
         self.events["held back"] += len(after.held - before.held)
@@ -297,14 +332,16 @@ class Ledger:
         """Check the bound of start-time fair queueing for each pair of groups.
 
         While two groups can go on, what they get, divided by their weights, is never further
-        apart than one item of each of them.
+        apart than the largest item of each of them.
         """
         if not self._is_exact:
             return
         before, after = step.before, step.after
-        for group in {line.group for line in {*before.ready, *after.ready}}:
-            most = max(self._largest_steps[group], before.step(group), after.step(group))
-            self._largest_steps[group] = most
+        for state in (before, after):
+            for line, rows in [*state.ready.items(), *step.taken.items()]:
+                known = state.places.keys() & rows
+                most = max([self._largest_steps[line.group], *state.steps(line.group, known)])
+                self._largest_steps[line.group] = most
         both = _can_go_on(before) & _can_go_on(after) - step.began_anew
         for pair in combinations(sorted(_can_go_on(after), key=str), 2):
             if pair[0].priority != pair[1].priority:
@@ -351,21 +388,21 @@ def first(
     """Return the next items in the order of turns: the rules of groups, as the guide has them."""
     found: list[tuple[bytes, Line]] = []
     n_of = Counter[str | None]()
+    room = {line.group: state.room(line.group) for line in state.ready}
     for priority in sorted({line.priority for line in state.ready}):
         lines = [line for line in state.ready if line.priority == priority]
         left = {line: [*state.ready[line]] for line in lines if line.group not in state.held}
         passes = {line: effective_pass(state, line) for line in left}
         while len(found) < n:
             open_ = [
-                line
-                for line, rows in left.items()
-                if rows and state.may_go_on(line.group, state.running + n_of)
+                line for line, rows in left.items() if rows and room[line.group] > n_of[line.group]
             ]
             if not open_:
                 break
             line = min(open_, key=lambda line: (passes[line], (line.group or "").encode()))
-            found.append((left[line].pop(0), line))
-            passes[line] += state.step(line.group)
+            position = left[line].pop(0)
+            found.append((position, line))
+            passes[line] += sum(state.steps(line.group, [position]))
             n_of[line.group] += 1
     return found
 
@@ -388,6 +425,7 @@ class _Step:
         after: The state after its commit.
         gained: What each line has got, in passes.
         began_anew: The lines whose passes have begun at the present virtual time.
+        taken: What was taken of each line, in order.
     """
 
     def __init__(self, act: Act, moved: Moved, before: State, read: State, after: State) -> None:
@@ -398,16 +436,18 @@ class _Step:
         self.after = after
         self.gained: Counter[Line] = Counter()
         self.began_anew: set[Line] = set()
+        self._places = {**after.places, **before.places}
         self._middle = self._found(before)
-        self._n: Counter[Line] = Counter(moved.taken.values())
+        self.taken = {line: moved.taken_of(line) for line in {*moved.taken.values()}}
 
     def _found(self, state: State) -> State:
         """Return a state after the transaction has returned items, before it has taken any."""
         moved, settings = self.moved, self.before
         middle = State(
-            places=state.places,
+            places={**self._places, **state.places},
             ready=defaultdict(list, {line: [*rows] for line, rows in state.ready.items()}),
             running=state.running.copy(),
+            start_counts=state.start_counts.copy(),
             passes=dict(state.passes),
             is_idle=state.is_idle,
             taken=self.read.taken,  # by a snapshot read
@@ -428,9 +468,18 @@ class _Step:
             ended = of_all if self.act.group is None else {self.act.group}
         else:
             ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
-        settings = replace(settings, awaited=middle.awaited)
+        for group, n in self._forgotten.items():
+            if group in middle.held:
+                middle.start_counts[group] -= n
+                ended.add(group)
+        settings = replace(
+            settings,
+            awaited=middle.awaited,
+            running=middle.running,
+            start_counts=middle.start_counts,
+        )
         for group in ended - {None}:
-            if group in middle.held and settings.may_go_on(group, middle.running):
+            if group in middle.held and settings.room(group) > 0:
                 middle.held.discard(group)
                 released = {line for line in state.ready if line.group == group}
                 self._begin_anew(middle, released)
@@ -444,6 +493,15 @@ class _Step:
             middle.ready[line].append(position)
             middle.ready[line].sort()
         return middle
+
+    @property
+    def _forgotten(self) -> Counter[str | None]:
+        """How many starts of each group are forgotten."""
+        found = Counter[str | None]()
+        for group, rows in self.before.starts.items():
+            left = self.after.starts.get(group, {})
+            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
+        return +found
 
     def _begin_anew(self, middle: State, lines: set[Line]) -> None:
         self.began_anew |= lines
@@ -465,9 +523,8 @@ class _Step:
 
     def _order(self) -> Iterable[str]:
         """Yield which items were not next."""
-        for line, n in self._n.items():
-            taken = sorted(position for position, of in self.moved.taken.items() if of == line)
-            if line.group is not None and taken != self._middle.ready.get(line, [])[:n]:
+        for line, taken in self.taken.items():
+            if line.group is not None and taken != self._middle.ready.get(line, [])[: len(taken)]:
                 yield f"the items of {line} were not taken in their order"
         n = len(self.moved.taken)
         if not n:
@@ -477,9 +534,9 @@ class _Step:
             # A claim conflicts with nothing that comes before what it takes.
             expected = first(self._middle if is_pop else self._found(self.read), n)
             if {position for position, _ in expected} != self.moved.taken.keys():
-                yield f"{[line for _, line in expected]} had the turns, not {[*self._n]}"
+                yield f"{[line for _, line in expected]} had the turns, not {[*self.taken]}"
             return
-        for line in self._n:
+        for line in self.taken:
             ahead = [
                 turn for turn in self.read.turns if turn < (line.priority, self._pass(line), "")
             ]
@@ -490,7 +547,7 @@ class _Step:
 
     def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
         """Return the passes of the last lines of priorities, which begin their shares again."""
-        gone = {*self._n, *(line for line in self.moved.removed.values() if line.group)}
+        gone = {*self.taken, *(line for line in self.moved.removed.values() if line.group)}
         left = {Line(priority, group) for priority, _, group in self.read.turns}
         left |= {line for line, rows in self.read.ready.items() if rows and line.group is None}
         left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
@@ -507,13 +564,14 @@ class _Step:
         """Yield which passes are wrong."""
         after, taken = self.after, self.before.taken.copy()
         expected: dict[Line, int] = dict(self._middle.passes)
-        for line, n in self._n.items():
+        for line, positions in self.taken.items():
             if not self._counts(line):
                 continue
-            step, pass_ = self.read.step(line.group), self._pass(line)
-            self.gained[line] = n * step
-            expected[line] = pass_ + n * step
-            taken[line.priority] = max(taken[line.priority], pass_ + (n - 1) * step)
+            steps = replace(self.read, places=self._places).steps(line.group, positions)
+            pass_ = self._pass(line)
+            self.gained[line] = sum(steps)
+            expected[line] = pass_ + sum(steps)
+            taken[line.priority] = max(taken[line.priority], pass_ + sum(steps[:-1]))
         ended = {**taken, **self._ends_of_busy_periods(expected)}
         for priority in {*taken, *after.taken}:
             may_be = {taken[priority], max(taken[priority], ended.get(priority, 0))}
@@ -533,7 +591,7 @@ class _Step:
     def _gone(self) -> Iterable[str]:
         """Yield the priorities whose items without a group are gone, which is not noted."""
         found = self._middle if self.act.verb == "pop" else self._found(self.read)
-        for priority in {line.priority for line in self._n if line.group is not None}:
+        for priority in {line.priority for line in self.taken if line.group is not None}:
             others = Line(priority, None)
             is_noted = priority in self.read.is_idle | self.after.is_idle
             if others in self.read.passes and not is_noted and not found.ready.get(others):

@@ -10,7 +10,9 @@ import pytest
 
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.values import decode_claim
+from fdbqueue.operations.groups import starts
 from fdbqueue.operations.groups.groups import Groups, Turn
+from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import Leases
 from fdbqueue.operations.limits.slots import Slots
@@ -82,7 +84,12 @@ def _unseen(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @_found_by("the pass of", "the shares of")
 def _weights_do_not_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupSettings, "step", property(lambda self: 1 << 20))
+    _change(patch, GroupSettings, "step", lambda step: lambda _, cost: step(GroupSettings(), cost))
+
+
+@_found_by("the pass of", "the shares of")
+def _costs_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, GroupSettings, "step", lambda step: lambda self, _: step(self, 1))
 
 
 @_found_by("had the turns")
@@ -353,3 +360,47 @@ def _released_groups_catch_up(patch: pytest.MonkeyPatch) -> None:
         tr.clear(self._held(group))
 
     patch.setattr(Groups, "_release", release)
+
+
+# Rates
+
+
+@_found_by("are started in", "may not go on, and has turns")
+def _rates_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    def room(room: Any) -> Any:
+        return lambda self, tr, now, group, rate, n=0: room(
+            self, tr, now, group, (rate[0] + 1, rate[1]), n
+        )
+
+    _change(patch, Starts, "room", room)
+
+
+@_found_by("are started in")
+def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
+    """A client whose clock is ahead forgets the starts of others too early."""
+    patch.setattr(Starts, "_age", lambda *_: 1 << 62)
+
+
+@_found_by("are started in")
+def _starts_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Two clients start the last item that a rate allows."""
+
+    def room(room: Any) -> Any:
+        def unseen(self: Any, tr: Any, *args: Any) -> Any:
+            with pytest.MonkeyPatch.context() as inner:
+                _change(inner, starts, "started_in", lambda of: lambda _: of(tr))
+                return room(self, _Unseen(tr), *args)
+
+        return unseen
+
+    _change(patch, Starts, "room", room)
+
+
+@_found_by("they are stuck")
+def _no_timer_ends_a_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "end_holds", lambda *_: 0)
+
+
+@_found_by("held groups of a cleared queue", "may not go on, and has turns")
+def _a_cleared_queue_forgets_its_rates(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "_settle_full", lambda *_: None)

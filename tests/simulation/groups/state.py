@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue import PriorityQueue
-from fdbqueue.layout.items import GroupSettings, decode_group_settings
-from fdbqueue.layout.values import decode_claim, decode_count, header_of
+from fdbqueue.layout.items import GroupSettings, decode_group_settings, decode_start
+from fdbqueue.layout.values import decode_claim, decode_count, decode_metadata, header_of
 from fdbqueue.queue.base import store_of
 
 _IDLE = b"idle"
 PASS_OF_ONE = 1 << 20
-"""What an item adds to the pass of a group of weight 1."""
+"""What an item of cost 1 adds to the pass of a group of weight 1."""
 
 
 class Line(NamedTuple):
@@ -34,6 +36,7 @@ class Place(NamedTuple):
         token: The identity of its claim.
         lease_end: The version at which its lease ends.
         is_cancelled: Whether it was cancelled while it was claimed.
+        cost: What it counts for in the share of its group.
     """
 
     line: Line
@@ -41,6 +44,7 @@ class Place(NamedTuple):
     token: bytes = b""
     lease_end: int = 0
     is_cancelled: bool = False
+    cost: float = 1
 
 
 @dataclass
@@ -60,9 +64,12 @@ class State:
         settings: What was set for each group; `None` for all groups, and an empty text for the
             items without one.
         held: The groups that are held back.
+        held_until: When a timer looks at some of them.
         awaited: The positions of the failed items for which sequences wait.
         counts: How many ready items each group is said to have.
         slots: How many claimed items each group is said to have.
+        starts: The starts of each group: by versionstamp, how many items it is of.
+        start_counts: How many items of each group are said to have been started.
     """
 
     places: dict[bytes, Place] = field(default_factory=dict)
@@ -76,26 +83,34 @@ class State:
     taken: Counter[int] = field(default_factory=Counter)
     settings: dict[str | None, GroupSettings] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
+    held_until: dict[str, int] = field(default_factory=dict)
     awaited: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
+    starts: dict[str | None, dict[tuple[bytes, int], int]] = field(default_factory=dict)
+    start_counts: dict[str | None, int] = field(default_factory=dict)
 
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
         for_all = self.settings.get(None, GroupSettings())
         return self.settings.get(group or "", GroupSettings()).over(for_all)
 
-    def step(self, group: str | None) -> int:
-        """Return what an item adds to the pass of a group."""
-        return max(1, round(PASS_OF_ONE / (self.of(group).weight or 1)))
+    def steps(self, group: str | None, positions: Iterable[bytes]) -> list[int]:
+        """Return what each of these items adds to the pass of a group."""
+        costs = (self.places[position].cost for position in positions)
+        return [max(1, round(PASS_OF_ONE * cost / (self.of(group).weight or 1))) for cost in costs]
 
-    def may_go_on(self, group: str | None, running: Counter[str | None] | None = None) -> bool:
-        """Return whether another item of a group may be taken."""
+    def room(self, group: str | None) -> float:
+        """Return how many more items of a group may be taken."""
         settings = self.of(group)
-        n = (self.running if running is None else running)[group]
-        is_full = settings.concurrency is not None and n >= settings.concurrency
-        is_full |= settings.is_sequence and group in self.awaited
-        return group is None or not (settings.paused or is_full)
+        if group is None:
+            return inf
+        if settings.paused or (settings.is_sequence and group in self.awaited):
+            return 0
+        limit, rate = settings.concurrency, settings.rate
+        may_run = inf if limit is None else limit - self.running[group]
+        may_start = inf if rate is None else rate[0] - self.start_counts.get(group, 0)
+        return max(0, min(may_run, may_start))
 
 
 def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
@@ -108,10 +123,10 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
         assert isinstance(level.priority, int)
         return Line(level.priority, level.group)
 
-    rows = {row.key: row.value for row in db[queue.subspace.range()]}
+    everything = {row.key: row.value for row in db[queue.subspace.range()]}
 
     def within(prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found = [(key, value) for key, value in rows.items() if key.startswith(prefix)]
+        found = [(key, value) for key, value in everything.items() if key.startswith(prefix)]
         return [(key[len(prefix) :], value) for key, value in sorted(found)]
 
     def unpacked(prefix: bytes) -> list[tuple[Any, bytes]]:
@@ -119,7 +134,7 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
 
     for name, prefix in layout.prefix_of.items():
         for position, value in within(prefix):
-            place = Place(line(position), name)
+            place = Place(line(position), name, cost=_cost(name, value))
             if name == "ready":
                 state.ready[place.line].append(position)
             elif name == "claimed":
@@ -130,9 +145,9 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
                 )
                 state.running[place.line.group] += 1
             state.places[position] = place
-    for key, _ in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
+    for key, value in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
         position = layout.position(key)
-        state.places[position] = Place(line(position), "staged")
+        state.places[position] = Place(line(position), "staged", cost=_cost("ready", value))
     state.turns = {key for key, _ in unpacked(layout.turns)}
     state.idle = {key for key, _ in unpacked(layout.idle_groups)}
     state.members = {
@@ -147,7 +162,24 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for (group,), value in unpacked(layout.group_settings):
         state.settings[group] = decode_group_settings(value)
     state.awaited = {group: value for (group,), value in unpacked(layout.awaited_retries)}
-    state.held = {group for (group,), _ in unpacked(layout.held_groups)}
+    for (group,), value in unpacked(layout.held_groups):
+        state.held.add(group)
+        if value:
+            state.held_until[group] = decode_count(value)
     state.counts = {group: decode_count(value) for (group,), value in unpacked(layout.group_counts)}
     state.slots = {group: decode_count(value) for (group,), value in unpacked(layout.group_slots)}
+    for (group, stamp), value in unpacked(layout.starts):
+        rows = state.starts.setdefault(group, {})
+        rows[stamp.tr_version, stamp.user_version] = decode_start(value)[1]
+    for (group,), value in unpacked(layout.start_counts):
+        state.start_counts[group] = decode_count(value)
     return state
+
+
+def _cost(state: str, value: bytes) -> float:
+    """Return the cost of an item, given its row in a state."""
+    if state == "claimed":
+        value = decode_claim(value).value
+    elif state != "ready":
+        value = decode_metadata(value)[1]
+    return header_of(value)[0].cost
