@@ -113,6 +113,14 @@ def aware_time(text: str) -> datetime:
     return found
 
 
+def rate_of(text: str) -> tuple[int, str]:
+    """Return the number and the time of a rate."""
+    number, _, time = text.partition("/")
+    if not (number.isdecimal() and time):
+        raise click.BadParameter(f"{text!r} is not a number and a time, such as 100/1m")
+    return int(number), time
+
+
 def with_options(
     *options: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]:

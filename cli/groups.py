@@ -22,6 +22,7 @@ from .common import (
     json_line,
     printable,
     queue_argument,
+    rate_of,
     unsupported,
     usage_errors,
 )
@@ -30,6 +31,7 @@ _PAGE = 1000
 HELD_BY = {
     "queue_paused": "The queue is paused.",
     "queue_concurrency": "As many items of the queue are claimed as its concurrency allows.",
+    "queue_rate": "As many items of the queue have started as its rate allows.",
     "agent_concurrency": "As many tasks of its agent are claimed as their concurrency allows.",
     "group_paused": "Its group is paused.",
     "group_concurrency": "As many items of its group are claimed as their concurrency allows.",
@@ -100,21 +102,16 @@ def _line(info: GroupInfo) -> str:
     return "  ".join(shown)
 
 
-def _rate(text: str) -> tuple[int, str]:
-    """Return the number and the time of a rate."""
-    number, _, time = text.partition("/")
-    if not (number.isdecimal() and time):
-        raise click.BadParameter(f"{text!r} is not a number and a time, such as 100/1m")
-    return int(number), time
-
-
 @group.command("set")
 @queue_argument
 @click.argument("name", metavar="GROUP", required=False)
 @click.option("--weight", type=float, help="Share of what is taken, in proportion to others.")
 @click.option("--concurrency", type=int, help="Maximum number of its items claimed at a time.")
 @click.option(
-    "--rate", metavar="N/DURATION", type=FuncParamType(_rate), help="Most items started in a time."
+    "--rate",
+    metavar="N/DURATION",
+    type=FuncParamType(rate_of),
+    help="Most items started in a time.",
 )
 @click.option(
     "--in-order/--not-in-order",

@@ -14,9 +14,11 @@ from importlib.metadata import version
 from typing import Any
 
 import click
+from click.types import FuncParamType
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import history_as_json, priority_as_json, stats_as_json
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
@@ -37,6 +39,7 @@ from .common import (
     priority_line,
     queue_argument,
     queues_argument,
+    rate_of,
     states_text,
     usage_errors,
     with_options,
@@ -277,16 +280,33 @@ def _limit_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return click.option(f"--{limit.flag}", name, metavar=metavar, type=kind, help=limit.help)
 
 
+def _rate(text: str) -> tuple[int, str] | tuple[()]:
+    return () if text == "none" else rate_of(text)
+
+
 @click.command()
 @queue_argument
 @with_options(*map(_limit_option, LIMITS))
+@click.option(
+    "--rate",
+    metavar="N/DURATION|none",
+    type=FuncParamType(_rate),
+    help="Maximum number of items started in any window of this time, such as 100/1m.",
+)
 @create_option("the queue, and the database,")
 @command_options()
-def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) -> None:
+def limit(
+    db: Database,
+    queue: str,
+    create: bool,
+    as_json: bool,
+    rate: tuple[int, str] | tuple[()] | None,
+    **bounds: Any,
+) -> None:
     """Set limits of QUEUE; without options, show them.
 
-    N is an integer from 1; `none` removes a limit. A push to a full queue stores nothing. Items
-    beyond a new limit stay in the queue.
+    N is an integer from 1; `none` removes a limit. An item starts when it is claimed or popped. A
+    push to a full queue stores nothing. Items beyond a new limit stay in the queue.
 
     --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
     while both apply. If neither is set, no items are kept. --keep-attempts and --keep-traceback
@@ -297,17 +317,24 @@ def limit(db: Database, queue: str, create: bool, as_json: bool, **bounds: Any) 
       fdbq limit jobs
       fdbq limit jobs --size 10000 --concurrency 20 --create
       fdbq limit jobs --size none
+      fdbq limit jobs --rate 100/1m
     """
     target = any_queue(db, queue, must_exist=not create)
     with usage_errors():
-        target.configure(db, **_settings(bounds))
+        changes = _settings(bounds)
+        if rate is not None:
+            changes["rate"] = rate or None
+        target.configure(db, **changes)
     options = target.options(db)
     limits = {name: getattr(options, name) for name in LIMITS}
     if as_json:
-        echo(json_line({"queue": queue, **limits, "paused": options.paused}))
+        echo(json_line({"queue": queue, **limits, "rate": options.rate, "paused": options.paused}))
         return
     rows = [(LIMITS[name].flag, _limit_text(name, bound)) for name, bound in limits.items()]
-    print_table(("limit", "value"), [rows])
+    shown = "none"
+    if options.rate is not None:
+        shown = f"{options.rate[0]:,} in {text_of_seconds(options.rate[1])}"
+    print_table(("limit", "value"), [[*rows, ("rate", shown)]])
     if options.paused:
         echo(f"{queue} is paused")
 

@@ -109,6 +109,7 @@ all, or once it has ended."""
 ItemHeldBy: TypeAlias = Literal[
     "queue_paused",
     "queue_concurrency",
+    "queue_rate",
     "agent_concurrency",
     "group_paused",
     "group_concurrency",
@@ -182,6 +183,8 @@ class Options:
         kept_attempts: How many failed attempts of an item are kept, the last ones.
         traceback_bytes: How many bytes of the traceback of a failed attempt are kept, the last
             ones.
+        rate: The most items that may be claimed or popped in a time, and that time in seconds;
+            `None` for no limit.
     """
 
     kind: str
@@ -197,6 +200,7 @@ class Options:
     keep_number: int | None = None
     kept_attempts: int = 10
     traceback_bytes: int = 8_000
+    rate: tuple[int, float] | None = None
 
     @property
     def keeps_done(self) -> bool:

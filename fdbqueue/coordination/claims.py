@@ -267,8 +267,9 @@ class _Claiming:
         """Take `n` items for the requests; return `None` if none of them could be decoded."""
         leases, now = self.claims.leases, self.start.now
         may_skip = self.first is None
-        admitted = self.claims.slots.admit(tr, n, options, first, may_skip)
+        admitted = self.claims.slots.admit(tr, now, n, options, first, may_skip)
         leases.conflict_on(tr, admitted)
+        self.claims.items.rate.note(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
         taken: list[Claim | None] = []

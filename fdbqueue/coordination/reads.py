@@ -118,7 +118,9 @@ class Reads(Generic[_T]):
         self._done_items = done
         self.views = Views(items)
         self.numbers = Numbers(items, first_key)
-        self._holds = Holds(items.layout, lambda tr, now: self.views.overdue(tr, now).leaving)
+        self._holds = Holds(
+            items.layout, items.rate, lambda tr, now: self.views.overdue(tr, now).leaving
+        )
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""

@@ -291,7 +291,7 @@ class Store(Generic[_T]):
         now = milliseconds()
         if not self.sweeper.may_take(tr, now):
             return []
-        first = self.items.first(tr, n, at_max)
+        first = self.items.first(tr, self.items.rate.room_to_pop(tr, now, n), at_max)
         items = [self._decoded(tr, item) for item in first]
         self.items.delete_first(tr, now, first)
         for item in first:
@@ -319,7 +319,8 @@ class Store(Generic[_T]):
     def _take_of(self, tr: Transactor, first: First) -> _T | None:
 
         def body(tr: Transaction, now: int) -> _T | None:
-            if not self.sweeper.may_take(tr, now) or not (found := first(tr, 1)):
+            may_take = self.sweeper.may_take(tr, now) and self.items.rate.room_to_pop(tr, now, 1)
+            if not may_take or not (found := first(tr, 1)):
                 return None
             item = self._decoded(tr, found[0])
             self.items.take(tr, now, found[0], POPPED)
@@ -341,7 +342,7 @@ class Store(Generic[_T]):
 
     def is_idle(self, db: Database) -> bool:
         """Sweep, and return whether no item can be taken."""
-        return not self.sweeper.sweep(db) or read(db, lambda tr: not self.items.first(tr, 1))
+        return not self.sweeper.sweep(db) or read(db, lambda tr: bool(self.keys_to_watch(tr)))
 
     def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be popped, or none if one already can.
@@ -350,7 +351,7 @@ class Store(Generic[_T]):
         """
         if not (first or self.items.first)(tr, 1):
             return self._keys_of_change(tr)
-        return [self.layout.wake_counter] if self.options.is_paused(tr) else []
+        return [] if self.items.rate.may_pop(tr, milliseconds()) else [self.layout.wake_counter]
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
         """Return the seconds after which a pop has to look although no watched key has changed."""
@@ -359,8 +360,7 @@ class Store(Generic[_T]):
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
         look = first or self._claims.first
-        options = self.options.read(tr)
-        if self._slots.admit(tr, 1, options, look, may_skip=first is None):
+        if self._slots.admit(tr, milliseconds(), 1, self.options.read(tr), look, first is None):
             return []
         return self._keys_of_change(tr)
 

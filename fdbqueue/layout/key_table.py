@@ -320,8 +320,16 @@ class Space(IntEnum):
             "claim, pop, set_group",
         ),
         ("(37, 7, group)", "number of its ready items; no key at zero", "push, pop, claim"),
-        ("(37, 8, group, versionstamp)", "(time, number) of items that were started", "claim, pop"),
-        ("(37, 9, group)", "number of these items, in a group with a rate", "claim, pop"),
+        (
+            "(37, 8, group or null, versionstamp)",
+            "(time, number) of items that were started; null for those of a queue with a rate",
+            "claim, pop",
+        ),
+        (
+            "(37, 9, group or null)",
+            "number of these items, in a group or a queue with a rate",
+            "claim, pop",
+        ),
         (
             "(37, 10, group)",
             "ref of the failed item for whose next attempt a sequence waits",

@@ -504,6 +504,15 @@ class Layout:
         group: str = fdb_tuple.unpack(reference)[2]
         return group
 
+    def queue_timer_key(self, due: int) -> bytes:
+        """Return the key of the timer of a queue that is over its rate."""
+        return self.timer_key(self.dues, due, self.group_reference(""))
+
+    def is_timer_of_queue(self, key: bytes) -> bool:
+        """Return whether a key is that of the timer of a queue that is over its rate."""
+        is_timer = key.startswith(self.dues)
+        return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.group_reference("")
+
     @staticmethod
     def is_position(reference: bytes) -> bool:
         """Return whether the timer with this reference is that of an item.
@@ -595,8 +604,8 @@ class Layout:
         number, group = fdb_tuple.unpack(key[len(index) + len(rest) :])
         return number, group
 
-    def start_key(self, group: str, number: int) -> bytes:
-        """Return the key of a start of items of a group, for a versionstamp.
+    def start_key(self, group: str | None, number: int) -> bytes:
+        """Return the key of a start of items of a group, or of a queue, for a versionstamp.
 
         `number` tells it from others of the transaction.
         """

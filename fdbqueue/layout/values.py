@@ -510,6 +510,9 @@ def encode_options(options: Options) -> bytes:
         names = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
         names = priorities.__name__
+    *settings, rate = settings
+    if rate is not None:  # as a number and milliseconds
+        settings.append((rate[0], round(1000 * rate[1])))
     return fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
 
 
@@ -538,10 +541,15 @@ def _options_of(
         priorities = tuple(_KINDS[name] for name in names)
     elif names is not None:
         priorities = _KINDS[names]
+    fields: dict[str, Any] = {}
+    if settings and isinstance(settings[-1], tuple):
+        rate: Any = settings[-1]
+        settings = settings[:-1]
+        fields["rate"] = rate[0], rate[1] / 1000
     is_kind = kind in ("priority", "fifo", "task") and (kind == "fifo") == (priorities is None)
     if not (is_kind and isinstance(codec, str) and {*map(type, settings)} <= _SETTINGS):
         raise ValueError(f"there is no queue of kind {kind!r} with such options")
-    return Options(kind, codec, priorities, *settings)
+    return Options(kind, codec, priorities, *settings, **fields)
 
 
 ONE = (1).to_bytes(8, "little")

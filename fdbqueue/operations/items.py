@@ -33,6 +33,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.batches import clear_batch, note_end
 from fdbqueue.operations.groups.groups import Groups
+from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
@@ -145,6 +146,7 @@ class Items:
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
         self.groups = Groups(layout, levels)
+        self.rate = QueueRate(layout, self.options)
 
     # Totals and counters
 
@@ -557,6 +559,7 @@ class Items:
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
             self._count_taken(tr, now, level, len(in_level), "popped")
+        self.rate.note_popped(tr, now, len(items))
         if are_in_groups:
             self.groups.note_gone(tr, now, items, are_claimed=False)
         self.history.note_taken(tr, now, items)
@@ -595,6 +598,7 @@ class Items:
         tr.add_read_conflict_key(item.key)
         is_popped = end is not None and end.outcome == "popped"
         self.delete(tr, now, [item], "popped" if is_popped else None)
+        self.rate.note_popped(tr, now, int(is_popped))
         self.end(tr, now, item, end)
 
     def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
@@ -611,6 +615,7 @@ class Items:
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
         self.groups.begin_again(tr, now)
+        self.rate.begin_again(tr, now)
         self.history.begin_again(tr, now)
         if is_paused:
             self.tally(tr, now, paused=1)

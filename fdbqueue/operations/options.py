@@ -8,7 +8,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE, decode_options
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
-LIMITING = frozenset({"concurrency", "agent_concurrency", "paused"})
+LIMITING = frozenset({"concurrency", "agent_concurrency", "paused", "rate"})
 """The options that limit claims and pops."""
 
 
@@ -19,6 +19,7 @@ class StoredOptions:
         max_attempts: As the last claim has read it; `None` also before the first one.
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
+        may_have_rate: Whether the queue has a rate, as the last sweep of this client has read.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -26,6 +27,7 @@ class StoredOptions:
         self.max_attempts: int | None = None
         self.keeps_done: bool | None = None
         self.may_have_done = False
+        self.may_have_rate = False
 
     def read(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
@@ -51,8 +53,9 @@ class StoredOptions:
         self.keeps_done = None
 
     def is_paused(self, tr: Transaction) -> bool:
-        """Return whether the queue is paused."""
+        """Return whether the queue is paused, and note whether it has a rate."""
         options = self.read(tr)
+        self.may_have_rate = options is not None and options.rate is not None
         return options is not None and options.paused
 
     def note_limit(self, tr: Transaction) -> None:

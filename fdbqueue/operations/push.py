@@ -145,6 +145,8 @@ class Pusher:
         given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
         self.agree(tr)
+        if "rate" in changes:
+            self._items.rate.change(tr, now, changes["rate"])
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
         changed = replace(self.options, **changes)

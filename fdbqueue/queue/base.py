@@ -199,8 +199,8 @@ class BaseQueue(ABC, Generic[_T]):
         """Change stored options of the queue: those that are given.
 
         Every client that has the queue open obeys the new options: pushes at once, claims from the
-        next one on, pops within a second. Conflicts with pushes, and `concurrency` and `paused`
-        also with claims.
+        next one on, pops within a second. Conflicts with pushes, and `concurrency`, `rate` and
+        `paused` also with claims.
 
         Args:
             tr: A transaction or a database.
@@ -220,6 +220,10 @@ class BaseQueue(ABC, Generic[_T]):
                   Tasks without an agent are not limited. A claim skips the tasks of agents at their
                   limit and takes the first ones of the others. It costs one more read for each such
                   agent.
+                - `rate`: How many items may be started, which means claimed or popped, in any
+                  window of some time, such as `(100, "1m")`; from 1 to 10,000 items; `None` for no
+                  limit. Each start is counted, so claims and pops of a queue with a rate conflict
+                  with each other.
                 - `paused`: `True` to stop handing out items: pops and claims find nothing, pushes
                   go on, and existing claims stay valid. `False` to hand them out again.
                 - `keep`: Which acknowledged items stay in the queue as done. A `timedelta` of at

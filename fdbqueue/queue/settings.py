@@ -27,6 +27,7 @@ class Settings(TypedDict, total=False):
     concurrency: int | None
     agent_concurrency: int | None
     paused: bool
+    rate: tuple[int, Duration] | None
     keep: Keep | None
     keep_seconds: int | None
     keep_number: int | None
@@ -88,7 +89,7 @@ LIMITS = {
         can_be_none=False,
     ),
 }
-"""The options that can be changed, by their names in Python, HTTP and JSON, except for `paused`.
+"""The options that are numbers, by their names in Python, HTTP and JSON.
 
 Their defaults are those of `fdbqueue.types.Options`.
 """
@@ -98,8 +99,12 @@ def _validated(name: str, value: object) -> object:
     """Return what to store of an option; raise `TypeError` for an unknown one, or `ValueError`."""
     if name == "paused":
         return validate_flag(name, value)
+    if name == "rate":
+        number, time = validate_rate(value) if value is not None else (0, 0)
+        return None if value is None else (number, time / 1000)
     if name not in LIMITS:
-        raise TypeError(f"there is no option {name!r}: {', '.join(['keep', *LIMITS, 'paused'])}")
+        names = ", ".join(["keep", *LIMITS, "paused", "rate"])
+        raise TypeError(f"there is no option {name!r}: {names}")
     limit = LIMITS[name]
     if limit.can_be_none:
         return validate_bound(name, value, limit.highest)

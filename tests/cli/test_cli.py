@@ -317,6 +317,20 @@ def test_done_items_are_kept_by_number_and_time(fdbq: Shell, name: str) -> None:
     assert (limits["keep_seconds"], limits["keep_number"]) == (None, 0)
 
 
+def test_a_queue_has_a_rate(fdbq: Shell, name: str) -> None:
+    limits = json.loads(fdbq.output("limit", name, "--rate", "100/1m", "--create", "--json"))
+    assert limits["rate"] == [100, 60]
+    assert fdbq.output("limit", name).splitlines()[-1].split() == ["rate", "100", "in", "1m"]
+    assert "'5' is not a number and a time" in error_of(fdbq("limit", name, "--rate", "5"))
+    assert "from 1 to 10,000" in error_of(fdbq("limit", name, "--rate", "0/1m"))
+    fdbq.output("limit", name, "--rate", "1/1h")
+    _, second = (fdbq.output("push", name, "1").strip() for _ in range(2))
+    fdbq.output("pop", name)
+    assert fdbq("pop", name).returncode == 1
+    assert "its rate allows" in fdbq.output("show", name, second)
+    assert json.loads(fdbq.output("limit", name, "--rate", "none", "--json"))["rate"] is None
+
+
 def test_the_history_of_attempts_is_bounded_as_wanted(fdbq: Shell, name: str) -> None:
     first = json.loads(fdbq.output("limit", name, "--keep-attempts", "3", "--create", "--json"))
     assert (first["kept_attempts"], first["traceback_bytes"]) == (3, 8_000)
@@ -616,6 +630,7 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
         "keep_seconds": None,
         "kept_attempts": 10,
         "traceback_bytes": 8_000,
+        "rate": None,
         "paused": True,
     }
     assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")

@@ -324,10 +324,14 @@ def test_a_queue_is_created_described_changed_and_dropped(
         assert (problem["status"], problem["type"]) == (409, "urn:fdbqueue:QueueExists")
     etag = jobs.send("GET").headers["etag"]
     jobs.headers["if-match"] = etag
-    changed = jobs.send("PATCH", "", {"max_size": None, "concurrency": 3, "kept_attempts": 2})
+    changed = jobs.send(
+        "PATCH", "", {"max_size": None, "concurrency": 3, "kept_attempts": 2, "rate": [9, 0.5]}
+    )
     assert changed.status_code == 200
     shown = changed.json()["options"]
     assert (shown["max_size"], shown["concurrency"], shown["kept_attempts"]) == (None, 3, 2)
+    assert shown["rate"] == [9, 0.5]
+    assert jobs.problem("PATCH", "", {"rate": [0, 60]})["status"] == 422
     assert (shown["keep_number"], shown["keep_seconds"]) == (5, 60)
     assert jobs.problem("PATCH", "", {"max_size": 2**53})["status"] == 422
     problem = jobs.problem("PATCH", "", {"max_size": 7})

@@ -55,7 +55,7 @@ OPTIONS = {
     name: numbers | st.none() | st.booleans()
     for name in (
         *("max_size", "max_attempts", "concurrency", "agent_concurrency", "keep_seconds"),
-        *("keep_number", "kept_attempts", "traceback_bytes", "paused"),
+        *("keep_number", "kept_attempts", "traceback_bytes", "paused", "rate"),
     )
 }
 KINDS: dict[str, dict[str, Any]] = {

@@ -83,12 +83,12 @@ def test_a_task_queue_limits_its_agents(db: Any, name: str) -> None:
 
 
 def test_python_the_command_line_http_and_the_documentation_have_the_options_of_the_table() -> None:
-    assert {*Settings.__annotations__} == {*LIMITS, "paused", "keep"}
+    assert {*Settings.__annotations__} == {*LIMITS, "paused", "rate", "keep"}
     flags = {parameter.name for parameter in commands()["limit"].params}
-    assert flags >= {*LIMITS}
-    assert {*NewOptions.model_fields} == {*LIMITS, "paused"}
+    assert flags >= {*LIMITS, "rate"}
+    assert {*NewOptions.model_fields} == {*LIMITS, "paused", "rate"}
     table = (DOCS / "reference" / "queues.md").read_text().partition("## Options of a queue")[2]
-    assert not {name for name in (*LIMITS, "paused") if f"`{name}`" not in table}
+    assert not {name for name in (*LIMITS, "paused", "rate") if f"`{name}`" not in table}
 
 
 def test_the_ranges_and_defaults_of_http_are_those_of_the_table() -> None:

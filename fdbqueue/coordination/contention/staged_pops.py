@@ -447,9 +447,11 @@ class _Pops(Generic[_T]):
         drawn: list[list[StoredItem]] = []
         size = 0
         is_full = False
+        room = items.rate.room_to_pop(tr, self.now, sum(map(itemgetter(0), pops)))
+        n_drawn = 0
         for at_max, group in groupby(pops, itemgetter(1)):
             counts = list(map(itemgetter(0), group))
-            first = items.first(tr, sum(counts), at_max)
+            first = items.first(tr, min(sum(counts), room - n_drawn), at_max)
             begin = 0
             for n in counts:
                 found = first[begin : begin + n]
@@ -464,6 +466,7 @@ class _Pops(Generic[_T]):
                 drawn.append(found)
                 begin += len(found)
             items.delete_first(tr, self.now, first[:begin])
+            n_drawn += begin
             if is_full:
                 break
         return drawn

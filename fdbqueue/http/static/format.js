@@ -82,6 +82,16 @@ export function secondsOf(text, what) {
   return parts.reduce((sum, [, n, unit]) => sum + n * LENGTHS[unit], 0);
 }
 
+/** 100/1m: a rate, which is a number of items and seconds. */
+export const rateText = (rate) => (rate ? `${rate[0]}/${lengthText(rate[1])}` : "");
+
+/** Return the number and the seconds of a text such as "100/1m". */
+export function rateOf(text) {
+  const [most, time] = text.split("/");
+  if (!/^\d+$/.test(most) || !time) throw new Error(`a rate is a number and a time, such as 100/1m, not ${text}`);
+  return [Number(most), secondsOf(time, "the time of a rate")];
+}
+
 /** shop.send("ada", subject="hi"), if a value is a job; otherwise null. */
 export function callText(value) {
   const { job, args = [], kwargs = {} } = value ?? {};

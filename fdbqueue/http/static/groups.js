@@ -2,7 +2,7 @@
 
 import { can, get, patch, post, queuePath } from "./api.js";
 import { address } from "./filters.js";
-import { clock, lengthText, number, plural, secondsOf } from "./format.js";
+import { clock, lengthText, number, plural, rateOf, rateText } from "./format.js";
 import { groupHeldText } from "./held.js";
 import { poll } from "./live.js";
 import { ask, attempt, badge, button, cell, command, empty, h, icon, reconcile, replaceKeepingFocus, row, setText, skeleton, table, toast } from "./ui.js";
@@ -154,7 +154,7 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
 }
 
 async function editGroup(group, path) {
-  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: group.rate === null ? "" : `${group.rate[0]}/${lengthText(group.rate[1])}` };
+  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate) };
   const answer = await ask({
     title: `Limits of ${shown(group.name)}`,
     fields: [
@@ -174,11 +174,7 @@ async function editGroup(group, path) {
 
 function valueOf(text, setting) {
   if (text === "") return null;
-  if (setting === "rate") {
-    const [most, time] = text.split("/");
-    if (!/^\d+$/.test(most) || !time) throw new Error(`a rate is a number and a time, such as 100/1m, not ${text}`);
-    return [Number(most), secondsOf(time, "the time of a rate")];
-  }
+  if (setting === "rate") return rateOf(text);
   const value = Number(text);
   if (Number.isNaN(value)) throw new Error(`${setting} is a number, not ${text}`);
   return value;

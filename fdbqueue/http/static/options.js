@@ -1,7 +1,7 @@
 // The dialog that changes the limits and options of a queue.
 
 import { ApiError, patch, queuePath, request } from "./api.js";
-import { lengthText, number, secondsOf } from "./format.js";
+import { lengthText, number, rateOf, rateText, secondsOf } from "./format.js";
 import { button, dialog, h, labelled, setText, toast } from "./ui.js";
 
 /**
@@ -13,6 +13,7 @@ export const OPTIONS = [
   { name: "max_size", label: "Maximum size", none: "no limit", hint: "Ready, delayed and claimed items. Beyond it, pushes are rejected." },
   { name: "max_attempts", label: "Maximum attempts", none: "no limit", hint: "After this many failed attempts, an item becomes a dead letter." },
   { name: "concurrency", label: "Concurrency", none: "no limit", hint: "Items that are claimed at a time, by all clients together." },
+  { name: "rate", label: "Rate", none: "no limit", unit: "rate", hint: "Items that are claimed or popped in a time, such as 100/1m." },
   { name: "agent_concurrency", label: "Concurrency of an agent", none: "no limit", kind: "task", hint: "Tasks of one agent that are claimed at a time." },
   { name: "keep_seconds", label: "Keep done items for", none: "not set", unit: "s", hint: "Such as 90s, 12h or 7d. Without both values, done items are not kept." },
   { name: "keep_number", label: "Keep done items up to", none: "not set", hint: "The newest are kept." },
@@ -20,12 +21,17 @@ export const OPTIONS = [
   { name: "traceback_bytes", label: "Bytes of a traceback", min: 0, hint: "A longer traceback loses its beginning." },
 ];
 
+const UNITS = {
+  s: { text: lengthText, value: secondsOf },
+  rate: { text: rateText, value: rateOf },
+};
+
 export const optionsOf = (kind) => OPTIONS.filter((option) => !option.kind || option.kind === kind);
 
 /** Return the value of an option as text. */
 export function optionText(option, value) {
   if (value === null) return option.none ?? "";
-  return option.unit === "s" ? lengthText(value) : number(value);
+  return option.unit ? UNITS[option.unit].text(value) : number(value);
 }
 
 /**
@@ -47,10 +53,10 @@ export async function editOptions(queue) {
     const problem = h("div.problem", { role: "alert" });
     const save = h("button.button.primary", { type: "submit" }, "Save");
 
-    const isTime = (name) => options.some((option) => option.name === name && option.unit);
+    const unitOf = (name) => UNITS[options.find((option) => option.name === name)?.unit];
     const stored = (name) => {
       const value = data.options[name];
-      return value !== null && isTime(name) ? lengthText(value) : String(value ?? "");
+      return value === null ? "" : (unitOf(name)?.text ?? String)(value);
     };
     const edited = () => options.filter(({ name }) => inputs.get(name).value !== stored(name));
 
@@ -59,7 +65,7 @@ export async function editOptions(queue) {
       const before = data.options;
       const mine = new Map(edited().map(({ name }) => [name, inputs.get(name).value]));
       ({ data, etag } = await request("GET", queuePath(queue)));
-      const changes = options.filter(({ name }) => before[name] !== data.options[name]);
+      const changes = options.filter(({ name }) => String(before[name]) !== String(data.options[name]));
       for (const { name } of changes) inputs.get(name).value = stored(name);
       problem.replaceChildren(
         h("p", {}, "Nothing was saved: the options have changed in the meantime. Check them, and save again."),
@@ -77,7 +83,7 @@ export async function editOptions(queue) {
       try {
         const body = Object.fromEntries(edited().map(({ name, label }) => {
           const value = inputs.get(name).value.trim();
-          return [name, value === "" ? null : isTime(name) ? secondsOf(value, label) : Number(value)];
+          return [name, value === "" ? null : (unitOf(name)?.value ?? Number)(value, label)];
         }));
         if (Object.keys(body).length === 0) return close();
         await patch(queuePath(queue), body, { "If-Match": etag });

@@ -194,6 +194,12 @@ class NewOptions(_Request):
     max_size: Limit | None = None
     max_attempts: Limit | None = None
     concurrency: Slots | None = None
+    rate: tuple[Slots, PositiveSeconds] | None = Field(
+        None,
+        strict=False,
+        description="The most items that may be started in a time, in seconds.",
+        examples=[[100, 60]],
+    )
     agent_concurrency: Slots | None = None
     keep_seconds: WholeSeconds | None = None
     keep_number: Limit | None = None
@@ -409,6 +415,9 @@ class QueueOptions(_Limits):
     """The options of a queue."""
 
     paused: bool
+    rate: tuple[int, float] | None = Field(
+        description="The most items that may be started in a time, in seconds."
+    )
     ageing: int | None
 
 

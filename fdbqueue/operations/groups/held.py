@@ -9,6 +9,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim, decode_count
 from fdbqueue.operations.groups.listing import HeldBy, held_by, read_settings
+from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.types import ItemHeldBy, Options, ReadTransaction, State, Task
 
 Leaving: TypeAlias = Callable[[ReadTransaction, int], Callable[[State], set[bytes]]]
@@ -24,12 +25,14 @@ class Holds:
 
     Args:
         layout: The layout of the queue.
+        rate: The rate of the queue.
         leaving: Returns, for a transaction and a time, a function that returns the positions of the
             items that the next sweep takes out of a state.
     """
 
-    def __init__(self, layout: Layout, leaving: Leaving) -> None:
+    def __init__(self, layout: Layout, rate: QueueRate, leaving: Leaving) -> None:
         self._layout = layout
+        self._rate = rate
         self._leaving = leaving
 
     def begin(self, tr: ReadTransaction, item: StoredItem) -> Callable[..., ItemHeldBy | None]:
@@ -38,7 +41,8 @@ class Holds:
         Returns:
             A function that waits for it and returns what holds the item back, given the options of
             the queue, the item as its user sees it, and the time in milliseconds since 1970. Cost:
-            one read for the item of a group, and one for each concurrency of the queue.
+            one read for the item of a group, one for each concurrency of the queue, and two for its
+            rate.
         """
         reads: ReadTransaction = getattr(tr, "snapshot", tr)
         layout, group = self._layout, item.level.group
@@ -51,6 +55,10 @@ class Holds:
             limit = None if options is None else options.concurrency
             if limit is not None and self._is_full(reads, layout.slot_of(None), limit, now):
                 return "queue_concurrency"
+            if options is not None and options.rate is not None:
+                version = reads.get_read_version().wait()
+                if self._rate.is_over(reads, now, options, version):
+                    return "queue_rate"
             limit = None if options is None or agent is None else options.agent_concurrency
             if limit is not None and self._is_full(reads, layout.slot_of(agent), limit, now):
                 return "agent_concurrency"

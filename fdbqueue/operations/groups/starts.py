@@ -1,7 +1,8 @@
-"""The starts of a group within a transaction: how many there were in a time, and when."""
+"""The starts of a group or a queue within a transaction: how many in a time, and when."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -9,7 +10,7 @@ from fdbqueue.layout.items import Rate, decode_start, encode_start
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS
-from fdbqueue.types import Transaction
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 _MAX_FORGOTTEN = 100  # rows that one transaction forgets
 _FOREIGN = 1 << 62  # milliseconds
@@ -29,10 +30,11 @@ def started_in(tr: Transaction) -> list[bytes]:
 
 
 class Starts:
-    """When items of the groups of one queue were started. Each method is part of a transaction.
+    """When items of one queue were started. Each method is part of a transaction.
 
-    A group with a rate has one row for each transaction that has started some of its items, and the
-    number of all of these starts. A start is forgotten once it is older than the time of the rate.
+    A group is a name, or `None` for the whole queue, which may have a rate of its own. A group with
+    a rate has one row for each transaction that has started some of its items, and the number of
+    all of these starts. A start is forgotten once it is older than the time of the rate.
 
     A start has the version at which its transaction was committed, and the time of the client. It
     is older than some seconds if it is so by the versions of the database and by the clock of the
@@ -45,11 +47,11 @@ class Starts:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def counter(self, group: str) -> bytes:
+    def counter(self, group: str | None) -> bytes:
         """Return the key of the number of the starts of a group that are not forgotten."""
         return self._layout.group_key(self._layout.start_counts, group)
 
-    def add(self, tr: Transaction, now: int, group: str, n: int) -> None:
+    def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
         """Note that the transaction starts `n` items of a group."""
         begun = started_in(tr)
         key = self._layout.start_key(group, len(begun))
@@ -58,7 +60,7 @@ class Starts:
         _started[tr] = tr.get_read_version().wait(), [*begun, self.counter(group)]
 
     def room(
-        self, tr: Transaction, now: int, group: str, rate: Rate, n: int = 0
+        self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
     ) -> tuple[int, int]:
         """Return how many items of a group may be started now, and the time when more may be.
 
@@ -71,23 +73,57 @@ class Starts:
             return most - count, now
         if self.counter(group) in started_in(tr):
             return max(0, most - count), now
-        version = tr.get_read_version().wait()
-        layout = self._layout
-        begin, end = layout.range_of(layout.group_key(layout.starts, group))
-        rows = [*tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)]
-        due = now + period if len(rows) < _MAX_FORGOTTEN else now
-        last, forgotten = b"", 0
-        for row in rows:
-            started, number = decode_start(row.value)
-            left = period - min(self._age(row.key, version), now - started)
-            if left > 0:
-                due = now + min(left, period)
-                break
-            last, forgotten = row.key, forgotten + number
+        begin, rows = self._first_rows(tr.snapshot, group)
+        last, forgotten, due = self._over(rows, now, period, tr.get_read_version().wait())
         if forgotten:
             tr.clear_range(begin, last + b"\x00")
             tr.add(self.counter(group), encode_count(-forgotten))
         return max(0, most - (count - forgotten)), due
+
+    def is_full(
+        self, reads: ReadTransaction, now: int, group: str | None, rate: Rate, version: int
+    ) -> bool:
+        """Return whether no item of a group may be started now; this changes nothing."""
+        most, period = rate
+        count = decode_count(reads[self.counter(group)].value)
+        if count < most:
+            return False
+        _, forgotten, _ = self._over(self._first_rows(reads, group)[1], now, period, version)
+        return count - forgotten >= most
+
+    def _first_rows(
+        self, reads: ReadTransaction, group: str | None
+    ) -> tuple[bytes, Iterable[KeyValue]]:
+        """Begin to read the oldest starts of a group; return where they begin as well."""
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
+        rows = reads.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
+        return begin, rows
+
+    def _over(
+        self, rows: Iterable[KeyValue], now: int, period: int, version: int
+    ) -> tuple[bytes, int, int]:
+        """Look which starts are too old to count.
+
+        Returns:
+            The key of the last one, the number of their items, and when the next one will be.
+        """
+        due, last, forgotten = now + period, b"", 0
+        for number_of_row, row in enumerate(rows, 1):
+            started, number = decode_start(row.value)
+            left = period - min(self._age(row.key, version), now - started)
+            if left > 0:
+                return last, forgotten, now + min(left, period)
+            last, forgotten = row.key, forgotten + number
+            if number_of_row == _MAX_FORGOTTEN:
+                due = now  # there may be more
+        return last, forgotten, due
+
+    def clear(self, tr: Transaction, group: str | None) -> None:
+        """Forget all starts of a group, of whatever age."""
+        layout = self._layout
+        tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
+        tr.clear(self.counter(group))
 
     def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
         """Forget all starts of a group if none is younger than `period`; return whether it did."""

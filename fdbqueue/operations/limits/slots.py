@@ -92,16 +92,24 @@ class Slots:
         self._places = places
         self._options = items.options
         self._groups = items.groups
+        self.rate = items.rate
         self._waiting = Waiters(layout, layout.waiting_claims)
         self._agents = agents
 
     def admit(
-        self, tr: Transaction, n: int, options: Options | None, first: First, may_skip: bool = True
+        self,
+        tr: Transaction,
+        now: int,
+        n: int,
+        options: Options | None,
+        first: First,
+        may_skip: bool = True,
     ) -> list[Candidate]:
         """Return up to `n` first items that may be claimed; none if the queue is paused.
 
         Args:
             tr: A transaction.
+            now: The time in milliseconds since 1970.
             n: The maximum number of items, from 1.
             options: The options of the queue, as the transaction read them.
             first: Reads the first items.
@@ -109,7 +117,8 @@ class Slots:
         """
         if options is not None:
             self._options.note(options)
-            if options.paused:
+            n = 0 if options.paused else self.rate.room(tr, now, options, n)
+            if n == 0:
                 return []
         if options is None or (options.concurrency is None and options.agent_concurrency is None):
             return [*map(Candidate, first(tr, n))]
