@@ -87,6 +87,12 @@ def _line(info: GroupInfo) -> str:
     shown = [printable(info.name) or "(none)"]
     if info.ready is not None:
         shown += [f"{info.ready} ready", f"{info.claimed}{of} claimed"]
+    if info.delayed:
+        shown.append(f"{info.delayed} delayed")
+    if info.latest:
+        shown.append("only the latest waits")
+    elif info.max_size is not None:
+        shown.append(f"room for {info.max_size}")
     if info.rate is not None:
         shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
     if info.weight != 1:
@@ -118,6 +124,10 @@ def _line(info: GroupInfo) -> str:
     default=None,
     help="With a concurrency of 1: whether a failed item is tried again before later ones.",
 )
+@click.option("--size", type=int, help="Maximum number of its items, as of a queue.")
+@click.option(
+    "--latest/--not-latest", default=None, help="Whether a push removes its items that wait."
+)
 @click.option("--reset", is_flag=True, help="First forget all that was set.")
 @command_options()
 def set_(
@@ -128,6 +138,8 @@ def set_(
     concurrency: int | None,
     rate: tuple[int, str] | None,
     in_order: bool | None,
+    size: int | None,
+    latest: bool | None,
     reset: bool,
     as_json: bool,
 ) -> None:
@@ -138,13 +150,18 @@ def set_(
     \b
     Example:
       fdbq group set jobs ada --weight 2
-      fdbq group set jobs --concurrency 10 --rate 100/1m
+      fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
     """
-    given = {"weight": weight, "concurrency": concurrency, "rate": rate, "in_order": in_order}
+    given = {
+        **{"weight": weight, "concurrency": concurrency, "rate": rate, "in_order": in_order},
+        **{"max_size": size, "latest": latest},
+    }
     changes: dict[str, Any] = dict.fromkeys(given) if reset else {}
     changes |= {setting: value for setting, value in given.items() if value is not None}
     if not changes:
-        raise click.UsageError("give --weight, --concurrency, --rate, --in-order or --reset")
+        raise click.UsageError(
+            "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset"
+        )
     with usage_errors():
         _queue(db, queue).set_group(db, name, **changes)
 

@@ -22,7 +22,7 @@ from fdbqueue import (
     error_classes,
     existing_queue,
 )
-from fdbqueue.errors import NoResult, WrongState
+from fdbqueue.errors import NoResult, QueueFull, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import info_as_json, priority_as_json
 from fdbqueue.queue.steps import step_as_json
@@ -137,10 +137,12 @@ def push(
             options["priority"] = priority_from_json(target, priority)
         elif priority:
             raise unsupported(target, queue, "--priority")
-        item = target.push(db, parsed, **options, if_full="drop")
-    if item is None:
-        click.echo(f"fdbq push: {queue} is full; nothing was stored", err=True)
-        sys.exit(1)
+        try:
+            item = target.push(db, parsed, **options, if_full="raise")
+        except QueueFull as error:
+            full = queue if error.group is None else f"the group {error.group!r} of {queue}"
+            click.echo(f"fdbq push: {full} is full; nothing was stored", err=True)
+            sys.exit(1)
     if not item.is_new:
         click.echo(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
     stored = {} if options["unique"] is None else {"stored": item.is_new}

@@ -630,13 +630,15 @@ def _named(value: object) -> str:
 
 
 class QueueFull(FdbqueueError):
-    """A push or a retry that the queue has no room for. Nothing was changed."""
+    """A push or a retry that the queue or a group has no room for. Nothing was changed."""
 
-    def __init__(self, max_size: int, wanted: int) -> None:
+    def __init__(self, max_size: int, wanted: int, group: str | None = None) -> None:
         self.max_size = max_size
         self.wanted = wanted
+        self.group = group
+        full = "the queue" if group is None else f"the group {group!r}"
         super().__init__(
-            f"the queue holds at most {max_size:,} item{'' if max_size == 1 else 's'} and has no "
+            f"{full} holds at most {max_size:,} item{'' if max_size == 1 else 's'} and has no "
             f"room for {wanted:,} more; "
             "delayed and claimed items count. Retry after some were popped or acknowledged"
         )

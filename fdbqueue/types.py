@@ -185,6 +185,8 @@ class Options:
             ones.
         rate: The most items that may be claimed or popped in a time, and that time in seconds;
             `None` for no limit.
+        bounded_groups: Whether a push has to look if its group is full, because some group has, or
+            has had, a bound (see `set_group`).
     """
 
     kind: str
@@ -201,6 +203,7 @@ class Options:
     kept_attempts: int = 10
     traceback_bytes: int = 8_000
     rate: tuple[int, float] | None = None
+    bounded_groups: bool = False
 
     @property
     def keeps_done(self) -> bool:

@@ -22,7 +22,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
-from fdbqueue.errors import LeaseLost, QueueFull, WrongState
+from fdbqueue.errors import LeaseLost, WrongState
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -44,6 +44,7 @@ from fdbqueue.operations.items import (
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.limits.bounds import Bound, Places
+from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Agents, First, Slots
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
@@ -132,12 +133,13 @@ class Store(Generic[_T]):
         slots = self._slots = Slots(items, agents, places)
         leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
         self._bound = Bound(items, places)
-        self.schedules = Schedules(items, self._bound)
+        full_groups = FullGroups(items, places, self._changes.remove)
+        self.schedules = Schedules(items, self._bound, full_groups)
         self.steps = DurableSteps(items, leases, self._changes)
         sweep = self._sweep = Sweep(items, leases, self.schedules)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self.pusher = Pusher(items, sweep.find_at, options, self._bound)
+        pushing = self.pusher = Pusher(items, sweep.find_at, options, self._bound, full_groups)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
@@ -180,8 +182,7 @@ class Store(Generic[_T]):
             return []
         push = PushRequest(items, as_many_as_fit)
         pushed: list[Any]
-        is_bounded = self.pusher.options.max_size is not None
-        if is_bounded and is_database(tr) and self.sweeper.sweep_is_due():
+        if self.pusher.may_refuse(items) and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
         if any(map(_unique_key_of, items)):
             body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
@@ -190,25 +191,15 @@ class Store(Generic[_T]):
             if is_database(tr):
                 keys = yield Submit(self.contention.pushes, tr, push)
             else:
-                keys = yield Call(partial(self._push_in, tr, push))
+                keys = yield Call(partial(self.pusher.push_alone, tr, milliseconds(), push))
             pushed = [
                 *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
             ]
         if raises and len(pushed) < len(items):
-            self._check_room(push)
+            refusal = yield Call(partial(read, tr, partial(self.pusher.refusal, items=items)))
+            if refusal is not None:
+                raise refusal
         return pushed
-
-    def _push_in(self, tr: Transaction, push: PushRequest) -> list[bytes]:
-        (keys,) = self.pusher.push(tr, milliseconds(), [push])
-        if len(keys) < len(push.items):
-            self._bound.rely_on_full(tr)
-        return keys
-
-    def _check_room(self, push: PushRequest) -> None:
-        """Raise `QueueFull` for a push that found no room, unless the bound is gone by now."""
-        bound = self.pusher.options.max_size
-        if bound is not None:
-            raise QueueFull(bound, len(push.items))
 
     def _push_unique(
         self, tr: Transaction, now: int, push: PushRequest, in_callers: bool
@@ -586,7 +577,8 @@ class Store(Generic[_T]):
         if found.state == "delayed":
             return found.due != NEVER and self._changes.run_now(tr, now, found)
         if found.state == "dead":
-            return self._failures.retry(tr, now, found, self._bound.reserve)
+            reserve = partial(self.pusher.reserve, group=found.item.level.group)
+            return self._failures.retry(tr, now, found, reserve)
         return False
 
     def retry_dead(

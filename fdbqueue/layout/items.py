@@ -64,6 +64,8 @@ class GroupSettings(NamedTuple):
         rate: The most of its items that may be started in a time, and that time.
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
+        max_size: The most items it may have, including delayed and claimed ones.
+        latest: Whether a push removes the items that wait.
     """
 
     weight: float | None = None
@@ -71,6 +73,8 @@ class GroupSettings(NamedTuple):
     paused: bool = False
     rate: Rate | None = None
     in_order: bool | None = None
+    max_size: int | None = None
+    latest: bool | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
         """Return these settings of a group, given those for all groups."""
@@ -80,7 +84,14 @@ class GroupSettings(NamedTuple):
             self.paused,
             default.rate if self.rate is None else self.rate,
             default.in_order if self.in_order is None else self.in_order,
+            default.max_size if self.max_size is None else self.max_size,
+            default.latest if self.latest is None else self.latest,
         )
+
+    @property
+    def may_be_full(self) -> bool:
+        """True if a push may be refused, or may replace other items."""
+        return self.max_size is not None or self.latest is True
 
     @property
     def is_sequence(self) -> bool:
@@ -102,8 +113,8 @@ def encode_group_settings(settings: GroupSettings) -> bytes:
     >>> decode_group_settings(encode_group_settings(GroupSettings(2.5, 3))).concurrency
     3
     """
-    has_more = settings.rate is not None or settings.in_order is not None
-    packed: bytes = fdb_tuple.pack(settings if has_more else settings[:_FIRST_SETTINGS])
+    given = [number for number, value in enumerate(settings) if value is not None]
+    packed: bytes = fdb_tuple.pack(settings[: max(_FIRST_SETTINGS, given[-1] + 1)])
     return packed
 
 

@@ -310,8 +310,8 @@ class Space(IntEnum):
         ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),
         (
             "(37, 5, group or null)",
-            "(weight, concurrency, paused, rate, is in order) of one or all; empty for the items "
-            "without a group",
+            "(weight, concurrency, paused, rate, is in order, size, is latest) of one or all; "
+            "empty for the items without a group",
             "set_group",
         ),
         (
@@ -335,6 +335,12 @@ class Space(IntEnum):
             "ref of the failed item for whose next attempt a sequence waits",
             "nack",
         ),
+        (
+            "(37, 11, group, priority)",
+            "number of its delayed items; no key at zero",
+            "push, nack, release, sweep",
+        ),
+        ("(37, 12, group, 0 or 1, number)", "never written, only conflicted on", "push"),
     )
 
 

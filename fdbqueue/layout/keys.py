@@ -50,6 +50,7 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 _OF_NOTHING = fdb_tuple.pack((None,))
+_NULL = b"\x00"  # the priority of a FIFO queue in the keys of groups
 _NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a schedule
 _VERSIONSTAMP = b"\x33"  # before a versionstamp in a tuple
 _STAMP = 12  # bytes of a versionstamp with the number of the transaction
@@ -195,6 +196,8 @@ class Layout:
     starts = _Prefix(Space.GROUPS, 8)
     start_counts = _Prefix(Space.GROUPS, 9)
     awaited_retries = _Prefix(Space.GROUPS, 10)
+    group_delays = _Prefix(Space.GROUPS, 11)
+    group_places = _Prefix(Space.GROUPS, 12)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -226,7 +229,10 @@ class Layout:
     @property
     def counters(self) -> tuple[bytes, ...]:
         """The prefixes of the counters that have no key at zero, and of the levels."""
-        return self.counts, self.level_counts, self.agent_counts, self.slots, self.group_counts
+        return (
+            *(self.counts, self.level_counts, self.agent_counts, self.slots),
+            *(self.group_counts, self.group_delays),
+        )
 
     @property
     def indexes(self) -> tuple[bytes, ...]:
@@ -249,7 +255,7 @@ class Layout:
             *(self.signals, self.signal_waits),
             *(self.batches, self.batch_counts),
             *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
-            *(self.group_counts, self.awaited_retries),
+            *(self.group_counts, self.group_delays, self.awaited_retries),
         )
 
     # Items
@@ -576,6 +582,25 @@ class Layout:
     def group_key(index: bytes, group: str | None, rest: bytes = b"") -> bytes:
         """Return the key of a group, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
+
+    def group_counters(self, group: str) -> tuple[bytes, bytes]:
+        """Return the keys of the numbers of the ready and of the claimed items of a group."""
+        return (
+            self.group_key(self.group_counts, group),
+            self.slot_counter(self.slot_of_group(group)),
+        )
+
+    def group_delays_range(self, group: str) -> tuple[bytes, bytes]:
+        """Return the range of the numbers of the delayed items of a group, by priority."""
+        return self.range_of(self.group_key(self.group_delays, group))
+
+    @classmethod
+    def group_level_range(cls, space: bytes, group: str, rest: bytes) -> tuple[bytes, bytes]:
+        """Return the range of the items of a group that have a priority, in the space of a state.
+
+        `rest` is the priority as `unpack_group_key` returns it.
+        """
+        return cls.range_of(cls.group_key(space + (b"" if rest == _NULL else rest), group))
 
     @staticmethod
     def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:

@@ -13,7 +13,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from fdb import tuple as fdb_tuple
 
@@ -56,6 +56,7 @@ UUID_SIZE = 16  # bytes
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
 _SETTINGS = {int, bool, type(None)}
+_ALWAYS_STORED = 10  # settings of a queue; those behind are stored if they are set
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
 
 
@@ -510,9 +511,11 @@ def encode_options(options: Options) -> bytes:
         names = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
         names = priorities.__name__
-    *settings, rate = settings
+    *settings, rate, bounded_groups = settings
     if rate is not None:  # as a number and milliseconds
         settings.append((rate[0], round(1000 * rate[1])))
+    if bounded_groups:
+        settings.append(True)
     return fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
 
 
@@ -542,10 +545,13 @@ def _options_of(
     elif names is not None:
         priorities = _KINDS[names]
     fields: dict[str, Any] = {}
-    if settings and isinstance(settings[-1], tuple):
-        rate: Any = settings[-1]
-        settings = settings[:-1]
-        fields["rate"] = rate[0], rate[1] / 1000
+    settings, rest = settings[:_ALWAYS_STORED], settings[_ALWAYS_STORED:]
+    for value in rest:
+        if isinstance(value, tuple):
+            n, time = cast("tuple[int, int]", value)
+            fields["rate"] = n, time / 1000
+        else:
+            fields["bounded_groups"] = value
     is_kind = kind in ("priority", "fifo", "task") and (kind == "fifo") == (priorities is None)
     if not (is_kind and isinstance(codec, str) and {*map(type, settings)} <= _SETTINGS):
         raise ValueError(f"there is no queue of kind {kind!r} with such options")

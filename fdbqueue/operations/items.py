@@ -265,6 +265,7 @@ class Items:
         expiry = encode_expiry(header_of(value)[0].expires)
         tr[layout.timer_key(layout.dues, due, position)] = expiry
         tr[layout.scheduled] = b""
+        self.groups.note_delayed(tr, position)
 
     def undelay(self, tr: Transaction, now: int, position: bytes, due: int) -> None:
         """Delete an item stored by `delay`."""

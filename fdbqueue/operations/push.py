@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import OptionsMismatch
+from fdbqueue.errors import OptionsMismatch, QueueFull
+from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     decode_holder,
@@ -20,6 +22,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
+from fdbqueue.operations.limits.full_groups import FullGroups, Room
 from fdbqueue.operations.names import register
 from fdbqueue.types import Options, Transaction
 
@@ -64,10 +67,12 @@ class PushRequest(NamedTuple):
         items: The items to push.
         as_many_as_fit: Whether to store the first items if there is no room for all. Otherwise the
             push stores all items or none.
+        kept: The keys of items that stay in a group of which only the latest item waits.
     """
 
     items: list[NewItem]
     as_many_as_fit: bool = False
+    kept: frozenset[bytes] = frozenset()
 
     @property
     def size(self) -> int:
@@ -125,11 +130,20 @@ class Pusher:
     transaction reads the counters in its own snapshot, so their sum is exact. Unbounded queues pay
     nothing.
 
+    A group with a `max_size` takes places in the same way; `FullGroups` describes it.
+
     `Places` says how pushes keep to the bound without conflicting with each other far from it. All
     operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(self, items: Items, find_at: FindAt, options: Options, bound: Bound) -> None:
+    def __init__(
+        self,
+        items: Items,
+        find_at: FindAt,
+        options: Options,
+        bound: Bound,
+        full_groups: FullGroups,
+    ) -> None:
         self.layout = items.layout
         self._items = items
         self._find_at = find_at
@@ -138,6 +152,40 @@ class Pusher:
         """The options that the last push read or stored."""
         self._stored = b""
         self._bound = bound
+        self._full_groups = full_groups
+
+    def may_refuse(self, items: list[NewItem]) -> bool:
+        """Return whether a push of some items may meet a bound, as the last push has read it."""
+        options = self.options
+        return options.max_size is not None or (
+            options.bounded_groups and any(item.level.group is not None for item in items)
+        )
+
+    def _rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
+        """Conflict with every operation that makes room for items that were refused."""
+        if self.options.max_size is not None:
+            self._bound.rely_on_full(tr)
+        if self.options.bounded_groups:
+            self._full_groups.rely_on_full(tr, items)
+
+    def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
+        """Return the error of a push of items that were refused; `None` if no bound is left."""
+        bound = self.options.max_size
+        full: QueueFull | None = None
+        if self.options.bounded_groups:
+            full = self._full_groups.refusal(tr, items, must_be_full=bound is not None)
+        return full or (None if bound is None else QueueFull(bound, len(items)))
+
+    def reserve(self, tr: Transaction, group: str | None) -> None:
+        """Take a place for an item in the queue and in its group; raise `QueueFull` if full."""
+        self._bound.reserve(tr)
+        self._full_groups.reserve(tr, group)
+
+    def note_bounded_groups(self, tr: Transaction) -> None:
+        """Let every push look whether its group is full from now on."""
+        self.agree(tr)
+        if not self.options.bounded_groups:
+            tr[self.layout.options] = encode_options(replace(self.options, bounded_groups=True))
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
@@ -170,6 +218,7 @@ class Pusher:
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr)
+        in_groups = self._begin_groups(tr, requests) if self.options.bounded_groups else None
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
@@ -182,15 +231,53 @@ class Pusher:
             self._agree(tr, stored)
         fitting = [*map(_items_of, requests)]
         bound = self.options.max_size
-        if bound is not None:
-            if taken is None or bound != known_bound:
-                taken = self._bound.begin_count(tr)
-            fitting = self._fitting(tr, requests, taken(), bound)
+        if bound is not None and (taken is None or bound != known_bound):
+            taken = self._bound.begin_count(tr)
+        if self.options.bounded_groups and in_groups is None:
+            in_groups = self._begin_groups(tr, requests)
+        settings = {} if in_groups is None else in_groups()
+        rooms = self._full_groups.rooms(tr, settings) if settings else {}
+        if bound is not None or rooms:
+            room = None if bound is None or taken is None else Room(taken(), bound)
+            fitting = self._fitting(tr, requests, room, rooms)
+        replacing = [group for group, each in settings.items() if each.latest]
+        self._full_groups.begin_replacing(tr, replacing)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
         remaining = iter(keys)
-        return [[*islice(remaining, len(items))] for items in fitting]
+        pushed = [[*islice(remaining, len(items))] for items in fitting]
+        for group in replacing:
+            self._replace(tr, now, group, requests, pushed)
+        return pushed
+
+    def _begin_groups(
+        self, tr: Transaction, requests: list[PushRequest]
+    ) -> Callable[[], dict[str, GroupSettings]]:
+        return self._full_groups.begin(tr, chain.from_iterable(map(_items_of, requests)))
+
+    def _replace(
+        self,
+        tr: Transaction,
+        now: int,
+        group: str,
+        requests: list[PushRequest],
+        pushed: list[list[bytes]],
+    ) -> None:
+        """Remove the items of a group that waited before the last push of the transaction."""
+        kept, n = set[bytes](), 0
+        for push, keys in zip(requests, pushed):
+            new = {key for item, key in zip(push.items, keys) if item.level.group == group}
+            kept, n = new | push.kept if new else kept, n + len(new)
+        if kept:
+            self._full_groups.replace(tr, now, group, kept, n)
+
+    def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
+        """Append items; return their keys. The rest of the transaction may rely on a refusal."""
+        (keys,) = self.push(tr, now, [push])
+        if len(keys) < len(push.items):
+            self._rely_on_full(tr, push.items)
+        return keys
 
     def push_unique(
         self, tr: Transaction, now: int, push: PushRequest, relies_on_full: bool
@@ -218,10 +305,12 @@ class Pusher:
             if name is None or name in free:
                 new.append(item)
                 free.discard(name or "")  # the first item of a key gets it
-        keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
+        kept = frozenset(holder.found.key for holder in held.values() if holder and holder.found)
+        request = push._replace(items=new, kept=kept)
+        keys = self.push(tr, now, [request])[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
         if len(stored) < len(new) and relies_on_full:
-            self._bound.rely_on_full(tr)
+            self._rely_on_full(tr, new)
         self._begin_periods(tr, now, new, keys)
         pushed: list[Pushed] = []
         for item, name in zip(push.items, names):
@@ -280,20 +369,45 @@ class Pusher:
         self._stored = stored
 
     def _fitting(
-        self, tr: Transaction, pushes: list[PushRequest], taken: int, bound: int
+        self,
+        tr: Transaction,
+        pushes: list[PushRequest],
+        room: Room | None,
+        rooms: dict[str, Room],
     ) -> list[list[NewItem]]:
+        """Return the items of each push for which the queue and their groups have room."""
         fitting: list[list[NewItem]] = []
-        room = bound - taken
+        n, in_groups = 0, Counter[str]()
         for push in pushes:
             items = push.items
-            if len(items) > room:
-                items = items[: max(0, room)] if push.as_many_as_fit else []
-            room -= len(items)
+            left = len(items) if room is None else max(0, room.bound - room.taken - n)
+            fit = _number_that_fits(items[:left], rooms, in_groups)
+            if fit < len(items):
+                items = items[:fit] if push.as_many_as_fit else []
+            n += len(items)
+            in_groups.update(item.level.group for item in items if item.level.group in rooms)
             fitting.append(items)
-        pushed = bound - taken - room
-        if pushed:
-            self._bound.take(tr, taken, bound, pushed)
-        rejected = sum(len(push.items) for push in pushes) - pushed
+        if n and room is not None:
+            self._bound.take(tr, room.taken, room.bound, n)
+        for group, number in in_groups.items():
+            self._full_groups.take(tr, group, rooms[group], number)
+        rejected = sum(len(push.items) for push in pushes) - n
         if rejected:
             tr.add(self.layout.total_rejected, encode_count(rejected))
         return fitting
+
+
+def _number_that_fits(
+    items: list[NewItem], rooms: dict[str, Room], in_groups: Mapping[str, int]
+) -> int:
+    """Return how many of the first items fit into their groups, behind others."""
+    left = {
+        group: bound - taken - in_groups.get(group, 0) for group, (taken, bound) in rooms.items()
+    }
+    for number, item in enumerate(items):
+        group = item.level.group
+        if group in left:
+            left[group] -= 1
+            if left[group] < 0:
+                return number
+    return len(items)

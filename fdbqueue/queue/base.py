@@ -1202,8 +1202,11 @@ class GroupedQueue(BaseQueue[_T]):
                 `rate`, a number n and a time such as `(10, "1m")`: no more than n of its items are
                 claimed or popped in any time of this length. `in_order`, whether an item that
                 failed is tried again before those behind it, if one may be claimed at a time; by
-                default true. `paused`, whether none of its items are handed out. `None` is the
-                default of all groups.
+                default true. `max_size`, the most ready, delayed and claimed items it may have,
+                from 1: a push that it has no room for is refused as by a full queue. `latest`,
+                whether a push removes the items of the group that wait instead: up to 100 ready
+                or delayed ones, but no job that has stored steps. `paused`, whether none of its
+                items are handed out. `None` is the default of all groups.
 
         Raises:
             ValueError: A setting is out of its range.
@@ -1224,6 +1227,8 @@ class GroupedQueue(BaseQueue[_T]):
 
         def body(tr: Transaction, now: int) -> bool:
             store.items.groups.set(tr, now, name, changes)
+            if changes.get("max_size") or changes.get("latest"):
+                store.pusher.note_bounded_groups(tr)
             store.options.note_limit(tr)
             return True
 

@@ -263,6 +263,9 @@ class _Check:
                 if state == "delayed":
                     timer = layout.timer_key(layout.dues, metadata[0], position)
                     self._indexed[timer] = encode_expiry(header_of(value)[0].expires)
+                    level = self._items.levels.level_of(layout.items + position)
+                    if level.group is not None:
+                        self._counters[self._items.groups.delays(level)] += 1
                 elif state == "claimed":
                     _, end, _, *slots = metadata
                     self._indexed[layout.timer_key(layout.leases, end, position)] = b""
@@ -370,6 +373,9 @@ class _Check:
             for groups, what in ((layout.group_slots, "claims"), (layout.group_counts, "items")):
                 if counter.startswith(groups):
                     return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
+            if counter.startswith(layout.group_delays):
+                group, _ = layout.unpack_group_key(layout.group_delays, counter)
+                return f"delayed items of group {group!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"

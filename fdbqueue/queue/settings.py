@@ -43,6 +43,8 @@ class GroupSettings(TypedDict, total=False):
     paused: bool
     rate: tuple[int, Duration] | None
     in_order: bool | None
+    max_size: int | None
+    latest: bool | None
 
 
 class Limit(NamedTuple):
@@ -170,7 +172,9 @@ def group_settings(settings: Mapping[str, Any], group: str | None) -> dict[str, 
             stored[name] = validate_flag(name, value)
         elif name == "rate":
             stored[name] = None if value is None else validate_rate(value)
-        elif name == "in_order":
+        elif name == "max_size":
+            stored[name] = validate_bound(name, value)
+        elif name in ("in_order", "latest"):
             stored[name] = None if value is None else validate_flag(name, value)
         else:
             names = ", ".join(GroupSettings.__annotations__)

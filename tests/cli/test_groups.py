@@ -47,10 +47,26 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
         "in_order": True,
         "held_by": None,
         "held_until": None,
+        "delayed": 0,
+        "max_size": None,
+        "latest": False,
     }
     item_id = fdbq.output("items", "jobs").split()[0]
     assert json.loads(fdbq.output("show", "jobs", item_id, "--json"))["group"] == "ada"
     assert fdbq.output("check", "jobs").startswith("jobs: ")
+
+
+def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "ada")
+    fdbq.output("group", "set", "jobs", "ada", "--size", "1")
+    refused = fdbq("push", "jobs", "2", "--group", "ada")
+    assert refused.returncode == 1
+    assert refused.stderr == "fdbq push: the group 'ada' of jobs is full; nothing was stored\n"
+    assert "ada  1 ready  0 claimed  room for 1" in fdbq.output("group", "ls", "jobs").splitlines()
+    fdbq.output("group", "set", "jobs", "ada", "--latest")
+    fdbq.output("push", "jobs", "3", "--group", "ada", "--delay", "1h")
+    shown = "ada  0 ready  0 claimed  1 delayed  only the latest waits"
+    assert shown in fdbq.output("group", "ls", "jobs").splitlines()
 
 
 def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) -> None:
@@ -66,18 +82,26 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
         jobs.nack(db, claim, delay="1h")
     ada, bob = fdbq.output("group", "ls", "jobs").splitlines()
     assert ada.startswith("ada  1 ready  0 claimed  1 in 1h30m  held back by its rate until 20")
-    assert bob == "bob  1 ready  0 of 1 claimed  waits for the next attempt of a failed item"
+    assert (
+        bob
+        == "bob  1 ready  0 of 1 claimed  1 delayed  waits for the next attempt of a failed item"
+    )
     shown = json.loads(fdbq.output("group", "ls", "jobs", "--json").splitlines()[0])
     assert (shown["rate"], shown["held_by"], shown["held_until"][:2]) == ([1, 5400], "rate", "20")
     fdbq.output("group", "set", "jobs", "bob", "--not-in-order")
-    assert "bob  1 ready  0 of 1 claimed" in fdbq.output("group", "ls", "jobs").splitlines()
+    assert (
+        "bob  1 ready  0 of 1 claimed  1 delayed" in fdbq.output("group", "ls", "jobs").splitlines()
+    )
 
 
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("task", "push", "tasks", "1")
     for arguments, answer in (
-        (("set", "jobs", "ada"), "give --weight, --concurrency, --rate, --in-order or --reset"),
+        (
+            ("set", "jobs", "ada"),
+            "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset",
+        ),
         (("set", "jobs", "ada", "--weight", "0"), "weight is a number from 0.001 to 1,000"),
         (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
         (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),

@@ -27,10 +27,10 @@ def test_groups_are_shown_with_what_holds_them_back(
     with serve() as (_, client):
         (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
     assert page["lines"][-4:] == [
-        "Group | Ready | Claimed | Concurrency | Rate | Weight | State | ",
-        f"ada | 1 | 1 | 1 | no limit | 2.5 | at its concurrency | {PAUSE}",
-        f"bob | 2 | 0 | no limit | no limit | 1 | paused | {RESUME}",
-        f"eve | 1 | 0 | no limit | no limit | 1 | waits for its turn | {PAUSE}",
+        "Group | Ready | Claimed | Concurrency | Rate | Size | Weight | State | ",
+        f"ada | 1 | 1 | 1 | no limit | no limit | 2.5 | at its concurrency | {PAUSE}",
+        f"bob | 2 | 0 | no limit | no limit | no limit | 1 | paused | {RESUME}",
+        f"eve | 1 | 0 | no limit | no limit | no limit | 1 | waits for its turn | {PAUSE}",
     ]
     assert "3 groups on this page, 1 paused, 1 held back by limits." in page["lines"]
 
@@ -47,15 +47,16 @@ def test_groups_are_paused_resumed_and_limited(
             *(("press", "Pause a/b"), ("show",), ("press", "Limits a/b"), ("show",)),
             *(("fill", "weight", "0"), ("press", "Save"), ("show",)),
             *(("fill", "weight", "4"), ("fill", "concurrency", ""), ("fill", "rate", "5/1m30s")),
+            ("fill", "size", "7"),
             *(("press", "Save"), ("show",)),
             *(("press", "Resume a/b"), ("show",)),
         )
     paused, asked, refused, saved, resumed = shown
-    assert paused["lines"][-1] == f"a/b | 1 | 0 | 3 | no limit | 1 | paused | {RESUME}"
+    assert paused["lines"][-1] == f"a/b | 1 | 0 | 3 | no limit | no limit | 1 | paused | {RESUME}"
     assert paused["toasts"] == ["a/b was paused."]
     assert asked["lines"][0] == "Limits of a/b"
     assert any("weight: Input should be greater" in line for line in refused["lines"])
-    assert saved["lines"][-1] == f"a/b | 1 | 0 | no limit | 5 in 1m30s | 4 | paused | {RESUME}"
+    assert saved["lines"][-1] == f"a/b | 1 | 0 | no limit | 5 in 1m30s | 7 | 4 | paused | {RESUME}"
     assert resumed["lines"][-1].endswith(f"waits for its turn | {PAUSE}")
     (group,) = jobs.groups(db)
     assert (group.weight, group.concurrency, group.paused) == (4, None, False)
@@ -75,7 +76,9 @@ def test_a_group_at_its_rate_says_until_when(
     with serve() as (_, client):
         (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
     fast, sequence = page["lines"][-2:]
-    assert fast.startswith("fast | 1 | 0 | no limit | 1 in 1h | 1 | at its rate  until 2")
+    assert fast.startswith(
+        "fast | 1 | 0 | no limit | 1 in 1h | no limit | 1 | at its rate  until 2"
+    )
     assert "| tries a failed item first |" in sequence
 
 
@@ -109,7 +112,7 @@ def test_items_without_a_group_are_shown_and_get_a_weight(
             *(("press", "Limits (none)"), ("show",), ("fill", "weight", "2.5")),
             *(("press", "Save"), ("show",)),
         )
-    row = "(none) | 2 | 0 | no limit | no limit | {} | waits for its turn | Limits"
+    row = "(none) | 2 | 0 | no limit | no limit | no limit | {} | waits for its turn | Limits"
     assert row.format(1) in before["lines"]
     assert asked["lines"][0] == "Limits of (none)"
     assert "Concurrency" not in asked["lines"]

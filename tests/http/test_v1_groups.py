@@ -18,7 +18,7 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
         assert client.post(f"{path}/push", json={"item": 1, "group": group}).status_code == 201
     batch = {"items": [{"item": 2, "group": "ada/1", "cost": 2}, {"item": 3}]}
     assert client.post(f"{path}/batch", json=batch).status_code == 201
-    change = {"weight": 2, "concurrency": 1, "paused": True, "rate": [3, 60]}
+    change = {"weight": 2, "concurrency": 1, "paused": True, "rate": [3, 60], "max_size": 9}
     assert client.patch(f"{path}/groups/ada%2F1", json=change).status_code == 204
     assert client.patch(f"{path}/groups", json={"concurrency": 7}).status_code == 204
     shown = jobs.get("/groups", after="")  # the items without a group come before
@@ -35,6 +35,9 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "in_order": True,
                 "held_by": "paused",
                 "held_until": None,
+                "delayed": 0,
+                "max_size": 9,
+                "latest": False,
             },
             {
                 "name": "bob",
@@ -47,6 +50,9 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "in_order": False,
                 "held_by": None,
                 "held_until": None,
+                "delayed": 0,
+                "max_size": None,
+                "latest": False,
             },
         ],
         "next": None,
@@ -146,3 +152,21 @@ def test_items_without_a_group_are_listed_and_have_a_weight(
     assert ada["name"] == "ada"
     for body in ({"concurrency": 1}, {"weight": 0}):
         assert client.patch(f"/v1/queues/{name}/ungrouped", json=body).status_code == 422
+
+
+def test_a_push_to_a_full_group_is_refused(client: TestClient, db: Any, name: str) -> None:
+    path = f"/v1/queues/{name}"
+    assert client.post(f"{path}/push", json={"item": 1, "group": "ada"}).status_code == 201
+    assert client.patch(f"{path}/groups/ada", json={"max_size": 1}).status_code == 204
+    item = {"item": 2, "group": "ada"}
+    for fits in (False, True):
+        batch = {"items": [item, {"item": 3}], "as_many_as_fit": fits}
+        for answer in (
+            client.post(f"{path}/push", json=item),
+            client.post(f"{path}/batch", json=batch),
+        ):
+            assert answer.status_code == 429
+            assert "the group 'ada' holds at most 1 item" in answer.text
+    assert client.patch(f"{path}/groups/ada", json={"latest": True}).status_code == 204
+    assert client.post(f"{path}/push", json=item).status_code == 201
+    assert fdbqueue.PriorityQueue.named(db, name).pop(db).value == 2

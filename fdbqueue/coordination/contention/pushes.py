@@ -61,11 +61,11 @@ class Pushes:
 
     def encode(self, requests: Sequence[PushRequest]) -> bytes | None:
         """Return the content; `None` if a push may store a part, has a header or meets a bound."""
-        if self._pusher.options.max_size is not None:
-            return None
         pushes: list[Pairs] = []
-        for items, as_many_as_fit in requests:
-            if as_many_as_fit or any(item.header is not NO_HEADER for item in items):
+        for items, as_many_as_fit, _ in requests:
+            if as_many_as_fit or self._pusher.may_refuse(items):
+                return None
+            if any(item.header is not NO_HEADER for item in items):
                 return None
             pushes.append([(item.level.prefix, self._value_of(item)) for item in items])
         return pack_staged(pushes)

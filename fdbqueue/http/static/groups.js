@@ -13,7 +13,7 @@ const PAGE = 50; // groups
  * The items without a group have an empty name; their numbers are null if there are too many groups to count them.
  *
  * @typedef {{name: string, ready: number | null, claimed: number | null, weight: number, concurrency: number | null, paused: boolean,
- *   rate: [number, number] | null, held_by: string | null, held_until: string | null}} Group
+ *   rate: [number, number] | null, max_size: number | null, latest: boolean, held_by: string | null, held_until: string | null}} Group
  */
 
 const queueAddress = (queue) => `#/queues/${encodeURIComponent(queue)}`;
@@ -99,6 +99,7 @@ const COLUMNS = [
   { label: "Claimed", style: "number", show: (group, queue) => itemsLink(queue, group, "claimed") },
   { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
   { label: "Rate", style: "number", show: ({ rate }) => (rate === null ? h("span.muted", {}, "no limit") : `${number(rate[0])} in ${lengthText(rate[1])}`) },
+  { label: "Size", style: "number", show: ({ max_size, latest }) => sizeText(latest, max_size) || h("span.muted", {}, "no limit") },
   { label: "Weight", style: "number", show: ({ weight }) => String(weight) },
   { label: "State", style: "group-state", show: stateCell },
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
@@ -111,6 +112,9 @@ const itemsLink = (queue, group, state) => {
   if (count === null) return "–";
   return count && name ? h("a", { href: address(queue, { state, group: name }), data: { key: state } }, number(count)) : number(count);
 };
+
+/** Say how many items a group may have; empty for no limit. */
+const sizeText = (latest, size) => (latest ? "latest" : size === null ? "" : number(size));
 
 /** Say whether a group waits, runs, or is held back, and by what. */
 function stateCell({ ready, claimed, held_by, held_until }) {
@@ -154,22 +158,30 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
 }
 
 async function editGroup(group, path) {
-  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate) };
+  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate),
+    size: group.latest ? "latest" : String(group.max_size ?? "") };
   const answer = await ask({
     title: `Limits of ${shown(group.name)}`,
     fields: [
       { name: "weight", label: "Weight", value: stored.weight, hint: "Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. Empty for that of all groups." },
       { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: "Its items that are claimed at a time. Empty for that of all groups." },
       { name: "rate", label: "Rate", value: stored.rate, hint: "Its items that are started in a time, such as 100/1m. Empty for that of all groups." },
+      { name: "size", label: "Size", value: stored.size, hint: "Its ready, delayed and claimed items; “latest” if a push removes the items that wait. Empty for that of all groups." },
     ].filter((field) => group.name || field.name === "weight"),
     yes: "Save",
     async action(values) {
       const changed = Object.keys(values).filter((setting) => values[setting].trim() !== stored[setting]);
-      const body = Object.fromEntries(changed.map((setting) => [setting, valueOf(values[setting].trim(), setting)]));
+      const body = Object.assign({}, ...changed.map((setting) => settingsOf(values[setting].trim(), setting)));
       if (changed.length) await patch(path, body);
     },
   });
   if (answer) toast(`The limits of ${shown(group.name)} were saved.`);
+}
+
+/** Return the settings that a field stands for. */
+function settingsOf(text, field) {
+  if (field !== "size") return { [field]: valueOf(text, field) };
+  return text === "latest" ? { latest: true } : { max_size: valueOf(text, "a size"), latest: text === "" ? null : false };
 }
 
 function valueOf(text, setting) {

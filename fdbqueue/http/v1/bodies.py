@@ -721,6 +721,12 @@ class AllGroupsChanges(UngroupedChanges):
     in_order: bool | None = Field(
         None, description="For a concurrency of 1: whether a failed item is tried again first."
     )
+    max_size: Limit | None = Field(
+        None, description="The most ready, delayed and claimed items of a group."
+    )
+    latest: bool | None = Field(
+        None, description="Whether a push removes the items of its group that wait."
+    )
 
 
 class GroupChanges(AllGroupsChanges):
@@ -742,6 +748,9 @@ class Group(BaseModel):
     in_order: bool
     held_by: HeldBy | None = Field(description="What keeps its ready items from being handed out.")
     held_until: datetime | None = Field(description="When its rate allows more, if that holds it.")
+    delayed: int | None
+    max_size: int | None = Field(description="Its most ready, delayed and claimed items.")
+    latest: bool = Field(description="Whether a push removes the items that wait.")
 
 
 class GroupList(BaseModel):

@@ -162,6 +162,8 @@ def push_all(
             if not as_many_as_fit:
                 raise
             stored = []
+        if not (stored or ids):  # this raises the error of the first item
+            _push_group(tr, queue, calls[:1], as_many_as_fit=False)
         ids += [each if isinstance(each, str) else each.id for each in stored]
         if len(stored) < len(calls):
             break

@@ -20,7 +20,7 @@ from fdbqueue.layout.items import (
 )
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
@@ -431,10 +431,21 @@ class Groups:
             tr[self._awaited(group)] = position
             self._settle(tr, now, group)
 
+    def note_delayed(self, tr: Transaction, position: bytes) -> None:
+        """Count a delayed item of a group."""
+        level = self._levels.level_of(self._layout.items + position)
+        if level.group is not None:
+            tr.add(self.delays(level), ONE)
+
     def note_available(self, tr: Transaction, now: int, position: bytes) -> None:
-        """Let a sequence go on that was held until a failed item is not delayed any more."""
-        group = self._group_at(position)
-        if group is not None and tr[self._awaited(group)].value == position:
+        """Count a delayed item of a group no more; a sequence that was held until then goes on."""
+        level = self._levels.level_of(self._layout.items + position)
+        group = level.group
+        if group is None:
+            return
+        tr.add(self.delays(level), MINUS_ONE)
+        tr.compare_and_clear(self.delays(level), ZERO)
+        if tr[self._awaited(group)].value == position:
             tr.clear(self._awaited(group))
             self._settle(tr, now, group)
 
@@ -509,6 +520,11 @@ class Groups:
 
     def _group_at(self, position: bytes) -> str | None:
         return self._levels.level_of(self._layout.items + position).group
+
+    def delays(self, level: Level) -> bytes:
+        """Return the key of the number of the delayed items of a level."""
+        layout = self._layout
+        return layout.group_key(layout.group_delays, level.group, self._rest(level))
 
     def _awaited(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.awaited_retries, group)

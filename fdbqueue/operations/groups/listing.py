@@ -41,6 +41,9 @@ class GroupInfo:
             has as many items claimed as it may; `"retry"` if a failed item waits for its next
             attempt; `"rate"` if as many were started as may be; `None` for nothing.
         held_until: When its rate allows more to be started, if that holds it.
+        delayed: The number of its delayed items; `None` for the items without a group.
+        max_size: The most ready, delayed and claimed items it may have; `None` for no bound.
+        latest: Whether a push removes the items that wait, so that `max_size` does not apply.
     """
 
     name: str
@@ -53,6 +56,9 @@ class GroupInfo:
     in_order: bool
     held_by: HeldBy | None
     held_until: Moment | None
+    delayed: int | None = None
+    max_size: int | None = None
+    latest: bool = False
 
 
 def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
@@ -104,6 +110,7 @@ def list_groups(
         found = _others(tr, layout, begin_counters, own.get(""), default)
         names = [name for name in names if name][: limit - len(found)]
     held = {name: tr[layout.group_key(layout.held_groups, name)] for name in names}
+    delayed = {name: tr.get_range(*layout.group_delays_range(name)) for name in names}
     for name in names:
         settings = decode_group_settings(own.get(name)).over(default)
         running, due = decode_count(claimed.get(name)), held[name].value
@@ -119,6 +126,9 @@ def list_groups(
                 settings.is_sequence,
                 None if due is None else held_by(settings, running, due),
                 utc_time(decode_count(due)) if due else None,
+                sum(decode_count(row.value) for row in delayed[name]),
+                settings.max_size,
+                settings.latest is True,
             )
         )
     return found

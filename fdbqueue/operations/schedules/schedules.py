@@ -16,6 +16,7 @@ from fdbqueue.layout.schedules import Definition, StoredSchedule, decode_schedul
 from fdbqueue.layout.values import Header, as_uuid, at_time
 from fdbqueue.operations.items import Items, NewItem, Tail, set_timer
 from fdbqueue.operations.limits.bounds import Bound
+from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.schedules.ticks import due_ticks, next_tick
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
@@ -54,10 +55,11 @@ def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
 class Schedules:
     """The schedules of one queue. Each method is part of a transaction."""
 
-    def __init__(self, items: Items, bound: Bound) -> None:
+    def __init__(self, items: Items, bound: Bound, full_groups: FullGroups) -> None:
         self._layout = items.layout
         self._items = items
         self._bound = bound
+        self._full_groups = full_groups
 
     # Read
 
@@ -195,11 +197,12 @@ class Schedules:
         self, tr: Transaction, now: int, name: str, schedule: StoredSchedule, tick: int
     ) -> tuple[bytes, StoredSchedule]:
         """Push the item of a tick; return its key and the new state."""
+        layout, group = self._layout, schedule.definition.group
         self._bound.reserve(tr)
-        layout = self._layout
+        replaces = self._full_groups.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
         level = self._items.level_at_tick(tr, priority, tick)
-        level = self._items.levels.in_group(level, schedule.definition.group)
+        level = self._items.levels.in_group(level, group)
         header = Header(
             unique=schedule.unique_key(name),
             schedule=name,
@@ -212,7 +215,11 @@ class Schedules:
         random = at_time(as_uuid(hashlib.sha256(seed).digest()), now)
         item = NewItem(level, schedule.definition.payload, random, header=header)
         tails = {level.prefix: Tail(tr.snapshot, level)}
+        if group is not None and replaces:
+            self._full_groups.begin_replacing(tr, [group])
         (key,) = self._items.append(tr, now, [item], tails)
+        if group is not None and replaces:
+            self._full_groups.replace(tr, now, group, {key}, 1)
         self._items.waiters.wake(tr, 1)
         after = schedule._replace(
             last=max(tick, schedule.last or tick),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
-from itertools import groupby
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from fdbqueue.database.clock import uuids
@@ -107,12 +106,15 @@ class Pushes:
             ChildNotPushed: An unfinished job has the unique key of one of them.
             QueueFull: A queue has no room.
         """
-        ids: list[str] = []
-        for _, group in groupby(numbers, lambda number: self._members[number].queue):
-            some = [*group]
+        of_queue: dict[Hashable, list[int]] = {}
+        for number in numbers:
+            of_queue.setdefault(self._members[number].queue, []).append(number)
+        ids: dict[int, str] = {}
+        # One push for each queue: a later one may replace the jobs of a group.
+        for some in of_queue.values():
             pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
             for number, item in zip(some, pushed):
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
-                ids.append(item.id)
-        return ids
+                ids[number] = item.id
+        return [ids[number] for number in numbers]
