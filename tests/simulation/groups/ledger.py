@@ -547,9 +547,12 @@ class _Step:
 
     def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
         """Return the passes of the last lines of priorities, which begin their shares again."""
-        gone = {*self.taken, *(line for line in self.moved.removed.values() if line.group)}
+        gone = {line for line in self.moved.removed.values() if line.group}
+        gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
         left = {Line(priority, group) for priority, _, group in self.read.turns}
-        left |= {line for line, rows in self.read.ready.items() if rows and line.group is None}
+        # Those without a group count from the first one on that is taken in turns.
+        others = {line for line, rows in self.read.ready.items() if rows and line.group is None}
+        left |= others & self.read.passes.keys()
         left -= {*gone, *(Line(priority, None) for priority in self.read.is_idle)}
         ends: dict[int, int] = {}
         for line in gone:
