@@ -14,6 +14,7 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import QueueFull
+from fdbqueue.jobs import Context
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 
@@ -328,6 +329,46 @@ def test_one_of_two_concurrent_changes_is_tried_again(db: Any, jobs: Any, first:
     with pytest.raises(fdbqueue.error_classes()) as caught:
         late.commit().wait()
     assert caught.value.code == 1020
+
+
+def test_two_pushes_to_an_empty_group_conflict(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", latest=True)
+    late = db.create_transaction()
+    assert jobs.push(late, 1, group="ada", delay=3600)
+    jobs.push(db, 2, group="ada", delay=3600)
+    with pytest.raises(fdbqueue.error_classes()) as caught:
+        late.commit().wait()
+    assert caught.value.code == 1020
+
+
+def test_a_push_conflicts_with_the_end_of_a_delay(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", latest=True)
+    delayed = jobs.push(db, 1, group="ada", delay=3600)
+    late = db.create_transaction()
+    assert jobs.push(late, 2, group="ada", delay=3600)
+    assert jobs.retry(db, delayed)
+    with pytest.raises(fdbqueue.error_classes()) as caught:
+        late.commit().wait()
+    assert caught.value.code == 1020
+    assert values(db, jobs, "ready") == [1]
+
+
+def test_a_job_that_has_stored_steps_stays(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+
+    @app.job(name="work", queue=f"{name}jobs", group="ada")
+    def work(context: Context, number: int) -> None:
+        context.sleep("nap", "1h")
+
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", latest=True)
+    sleeps = work.push(1)
+    app.work(drain=True)
+    jobs.set_group(db, "ada", paused=True)
+    replaced, last = work.push(2), work.push(3)
+    states = [jobs.state(db, each.id) for each in (sleeps, replaced, last)]
+    assert states == ["delayed", None, "ready"]
+    assert admin.check(db, jobs).problems == ()
 
 
 def test_one_item_waits_after_concurrent_pushes(db: Any, name: str) -> None:
