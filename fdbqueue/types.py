@@ -99,11 +99,11 @@ Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
 """How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""
 
 Missed: TypeAlias = Literal["latest", "skip", "all"]
-"""What happens to the ticks of a schedule that nobody found in time: push for the last one, for
-none, or for each of the last 1,000."""
+"""The policy for ticks of a schedule that nobody found in time: push for the last one, for none, or
+for each of the last 1,000."""
 
 Overlap: TypeAlias = Literal["allow", "skip", "queue"]
-"""What happens to a tick while the item of the last one has not ended: push all the same, not at
+"""The policy for a tick while the item of the last one has not ended: push all the same, not at
 all, or once it has ended."""
 
 ItemHeldBy: TypeAlias = Literal[
@@ -116,7 +116,7 @@ ItemHeldBy: TypeAlias = Literal[
     "group_rate",
     "group_retry",
 ]
-"""What keeps a ready item from being claimed: its queue, its agent or its group."""
+"""The reason why a ready item is not claimed: a limit of its queue, its agent or its group."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
 """The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those

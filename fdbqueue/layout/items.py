@@ -103,7 +103,6 @@ class GroupSettings(NamedTuple):
         return max(1, round(_PASS_OF_ONE * cost / (self.weight or 1)))
 
 
-_FIRST_SETTINGS = 3  # those that most groups have
 _PASS_OF_ONE = 1 << 20  # what an item of cost 1 adds to the pass of a group of weight 1
 
 
@@ -113,8 +112,9 @@ def encode_group_settings(settings: GroupSettings) -> bytes:
     >>> decode_group_settings(encode_group_settings(GroupSettings(2.5, 3))).concurrency
     3
     """
-    given = [number for number, value in enumerate(settings) if value is not None]
-    packed: bytes = fdb_tuple.pack(settings[: max(_FIRST_SETTINGS, given[-1] + 1)])
+    # Those behind the last one that is set are left out. `paused` is always set.
+    given = [number for number, value in enumerate(settings, 1) if value is not None]
+    packed: bytes = fdb_tuple.pack(settings[: given[-1]])
     return packed
 
 

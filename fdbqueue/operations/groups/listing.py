@@ -18,7 +18,7 @@ BeginCounters: TypeAlias = Callable[[ReadTransaction], Callable[[], Counters]]
 _MAX_COUNTED = 10_000  # groups whose items are counted to know how many have none
 
 HeldBy: TypeAlias = Literal["paused", "concurrency", "rate", "retry"]
-"""What keeps the ready items of a group from being handed out."""
+"""The reason why the ready items of a group are not handed out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens to a push to a group that is full: it is refused, or it replaces what waits."""
+"""Pushes to a group that is full: they are refused, or they replace the items that wait."""
 
 from __future__ import annotations
 
