@@ -268,7 +268,7 @@ class _Claiming:
         leases, now = self.claims.leases, self.start.now
         may_skip = self.first is None
         admitted = self.claims.slots.admit(tr, now, n, options, first, may_skip)
-        leases.conflict_on(tr, admitted)
+        leases.begin_take(tr, now, admitted)
         self.claims.items.rate.note(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)

@@ -37,6 +37,7 @@ class Level(NamedTuple):
         counts_taken: Whether its counter also counts the items popped and claimed.
         priority: The priority; `None` in a FIFO queue.
         of_priority: The prefix of the keys of all items of the priority.
+        rest: The priority in the keys of groups; null in a FIFO queue.
         group: The group; `None` for the items without one.
     """
 
@@ -47,6 +48,7 @@ class Level(NamedTuple):
     counts_taken: bool
     priority: Priority | None
     of_priority: bytes
+    rest: bytes
     group: str | None = None
 
 

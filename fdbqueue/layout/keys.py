@@ -69,6 +69,12 @@ def _packed_group(group: str | None) -> bytes:
     return fdb_tuple.pack((group,))
 
 
+@functools.lru_cache(4096)
+def _unpacked_group(packed: bytes) -> str:
+    group: str = fdb_tuple.unpack(packed)[0]
+    return group
+
+
 @functools.lru_cache(1024)
 def _unpacked_slot(slot: bytes) -> tuple[Any, ...]:
     return fdb_tuple.unpack(slot)
@@ -616,18 +622,18 @@ class Layout:
     @staticmethod
     def turn_key(index: bytes, rest: bytes, number: int, group: str) -> bytes:
         """Return the key of a group that has this pass in a priority."""
-        return index + rest + fdb_tuple.pack((number,)) + _packed_group(group)
+        return Layout.timer_key(index + rest, number, _packed_group(group))
 
     @staticmethod
     def turns_before(index: bytes, rest: bytes, number: int) -> tuple[bytes, bytes]:
         """Return the range of the keys of groups that have a lower pass in a priority."""
-        return index + rest + b"\x00", index + rest + fdb_tuple.pack((number,))
+        return index + rest + b"\x00", Layout.timer_key(index + rest, number, b"")
 
     @staticmethod
     def unpack_turn_key(index: bytes, rest: bytes, key: bytes) -> tuple[int, str]:
         """Return the pass and the group from a key of `turn_key`."""
-        number, group = fdb_tuple.unpack(key[len(index) + len(rest) :])
-        return number, group
+        number, group = Layout.unpack_timer_key(index + rest, key)
+        return number, _unpacked_group(group)
 
     def start_key(self, group: str | None, number: int) -> bytes:
         """Return the key of a start of items of a group, or of a queue, for a versionstamp.

@@ -26,6 +26,7 @@ _MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
+_NULL = b"\x00"  # as the tuple layer packs it
 SMALL_PRIORITIES = range(-128, 128)
 """The priorities whose counters also count what was taken, and are never deleted."""
 _ELEMENTS = (int, float, str, bytes)
@@ -46,7 +47,7 @@ class Levels:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._in_group = lru_cache(_CACHED)(self._new_level_in)
-        only = self._only = _level(layout.items, None, False, None)
+        only = self._only = _level(layout.items, None, False, None, _NULL)
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
@@ -69,7 +70,7 @@ class Levels:
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
         prefix = Layout.group_key(level.of_priority, group) if group else level.of_priority
-        return _level(prefix, *level[3:6], of_priority=level.of_priority, group=group)
+        return _level(prefix, *level[3:6], level.rest, level.of_priority, group)
 
     def _level_in(self, level: Level, key: bytes) -> Level:
         """Return the level of a key of this priority; raise `ForeignKey` for a foreign one."""
@@ -88,12 +89,13 @@ def _level(
     counter: bytes | None,
     counts_taken: bool,
     priority: Priority | None,
+    rest: bytes,
     of_priority: bytes | None = None,
     group: str | None = None,
 ) -> Level:
     begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
     whole = of_priority or prefix
-    return Level(prefix, begin, end, counter, counts_taken, priority, whole, group)
+    return Level(prefix, begin, end, counter, counts_taken, priority, whole, rest, group)
 
 
 class Priorities(Levels):
@@ -136,7 +138,7 @@ class Priorities(Levels):
         prefix = layout.level_prefix(priority)
         counts_taken = self._are_counted and type(priority) is int and priority in SMALL_PRIORITIES
         counter = layout.counter_key(prefix, counts_taken) if self._are_counted else None
-        return _level(prefix, counter, counts_taken, priority)
+        return _level(prefix, counter, counts_taken, priority, prefix[len(layout.items) :])
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` if it has another type."""

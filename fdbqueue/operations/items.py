@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
@@ -41,6 +42,7 @@ from fdbqueue.types import (
     KeySelector,
     KeyValue,
     Outcome,
+    RangeResult,
     ReadTransaction,
     State,
     Transaction,
@@ -58,6 +60,7 @@ Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
 
 _level_of = attrgetter("level")
+_counter_of = attrgetter("level.counter", "level.counts_taken")
 
 Taken: TypeAlias = Literal["popped", "claimed"]
 """The ways in which a client takes ready items."""
@@ -111,15 +114,51 @@ class Tail:
 
     The constructor starts to read the last row of the level. It is a snapshot read, so that pushes
     never conflict; `random` makes their keys unique.
+
+    Attributes:
+        level: The level.
+        next_count: The count for the next new item; `None` before the first one.
+        added: The number of the items that were appended and not yet counted.
+        needs_turn: Whether the group of the level has no turn yet; `None` if that is not known.
     """
 
-    __slots__ = ("added", "last_row", "level", "next_count")
+    __slots__ = ("_last", "_read", "added", "level", "needs_turn", "next_count")
 
     def __init__(self, snapshot: ReadTransaction, level: Level) -> None:
         self.level = level
-        self.last_row = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
         self.next_count: int | None = None
         self.added = 0
+        self.needs_turn: bool | None = None
+        self._last: KeyValue | None = None
+        self._read: RangeResult | None = snapshot.get_range(
+            level.begin, level.end, limit=1, reverse=True
+        )
+
+    def last(self) -> KeyValue | None:
+        """Return the last row of the level as the transaction found it; `None` if it is empty."""
+        if self._read is not None:
+            read, self._read = self._read, None
+            for self._last in read:
+                pass
+        return self._last
+
+    def take_count(self, version: int) -> int:
+        """Return the count for the next new item of the level, given the read version.
+
+        It is the read version, or the count of the last item plus one if that is higher. Versions
+        grow faster than clients can push. So the read version is higher than the counts of all
+        earlier items of the level, including claimed and delayed ones that may return.
+        """
+        count = self.next_count
+        if count is None:
+            count, row = version, self.last()
+            if row is not None:
+                last = Layout.unpack_count(row.key, self.level.prefix)
+                if last is None:
+                    raise ForeignKey(row.key)
+                count = max(version, last + 1)
+        self.next_count = count + 1
+        return count
 
 
 class Items:
@@ -162,32 +201,29 @@ class Items:
         self.tally(tr, now, moved=n, **changes)
         self.waiters.wake(tr, n)
 
-    def count_stored(self, tr: Transaction, level: Level, n: int) -> None:
-        """Count items that the transaction stores in a level."""
-        if level.counter is not None:
-            tr.add(level.counter, encode_level(n) if level.counts_taken else encode_count(n))
-        if level.group is not None:
-            tr.add(self.layout.group_key(self.layout.group_counts, level.group), encode_count(n))
-            self.groups.activate(tr, level)
+    def _count_stored(self, tr: Transaction, numbers: Iterable[tuple[Level, int]]) -> None:
+        """Count items that the transaction stores in levels."""
+        sums: dict[bytes, tuple[int, bool]] = {}
+        for level, n in numbers:
+            if level.counter is not None:
+                sums[level.counter] = sums.get(level.counter, (0, False))[0] + n, level.counts_taken
+        for counter, (n, counts_taken) in sums.items():
+            tr.add(counter, encode_level(n) if counts_taken else encode_count(n))
 
     def _count_taken(
-        self, tr: Transaction, now: int, level: Level, n: int, taken: Taken | None
+        self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
     ) -> None:
-        """Count items that the transaction takes out of a level; `None` if it counts the end."""
+        """Count items that the transaction takes out; with `None`, the caller counts the end."""
         self.history.note_change(tr, now)
-        if level.group is not None:
-            ready = self.layout.group_key(self.layout.group_counts, level.group)
-            tr.add(ready, encode_count(-n))
-            tr.compare_and_clear(ready, ZERO)
-        counter = level.counter
-        if counter is not None and level.counts_taken:
-            tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
-            return
-        if taken is not None:
-            self.tally(tr, now, **{taken: n})
-        if counter is not None:
-            tr.add(counter, encode_count(-n))
-            tr.compare_and_clear(counter, ZERO)
+        for (counter, counts_taken), n in Counter(map(_counter_of, items)).items():
+            if counter is not None and counts_taken:
+                tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
+                continue
+            if taken is not None:
+                self.tally(tr, now, **{taken: n})
+            if counter is not None:
+                tr.add(counter, encode_count(-n))
+                tr.compare_and_clear(counter, ZERO)
 
     def begin_counters(
         self, tr: ReadTransaction, of: Callable[[Subspace], tuple[bytes, bytes]] = totals_range
@@ -460,9 +496,9 @@ class Items:
         layout = self.layout
         keys: list[bytes] = []
         delayed = 0
+        version = tr.get_read_version().wait()
         for level, payload, random, due, header, _ in items:
-            tail = tails[level.prefix]
-            count = self.take_count(tr, tail)
+            count = (tail := tails[level.prefix]).take_count(version)
             key = layout.item_key(level.prefix, count, random)
             value = write_payload(tr, layout, random, payload, header)
             if header is not NO_HEADER:
@@ -481,30 +517,13 @@ class Items:
             tr.add(layout.total_in, encode_count(len(keys)))
         if delayed:
             self.tally(tr, now, delayed=delayed)
-        for tail in tails.values():
-            if tail.added:
-                self.count_stored(tr, tail.level, tail.added)
-                tail.added = 0
+        added = [tail for tail in tails.values() if tail.added]
+        self._count_stored(tr, ((tail.level, tail.added) for tail in added))
+        for tail in added:
+            if tail.level.group is not None:
+                self.groups.note_stored(tr, tail.level, tail.added, tail.needs_turn)
+            tail.added, tail.needs_turn = 0, None
         return keys
-
-    def take_count(self, tr: Transaction, tail: Tail) -> int:
-        """Return the count for the next new item of a level.
-
-        It is the read version, or the count of the last item plus one if that is higher. Versions
-        grow faster than clients can push. So the read version is higher than the counts of all
-        earlier items of the level, including claimed and delayed ones that may return.
-        """
-        count = tail.next_count
-        if count is None:
-            version: int = tr.get_read_version().wait()
-            count = version
-            for row in tail.last_row:
-                last = self.layout.unpack_count(row.key, tail.level.prefix)
-                if last is None:
-                    raise ForeignKey(row.key)
-                count = max(version, last + 1)
-        tail.next_count = count + 1
-        return count
 
     def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
         """Store what finds an item by its header: its unique key, and where it was moved to."""
@@ -520,7 +539,9 @@ class Items:
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, now, item)
-        self.count_stored(tr, item.level, 1)
+        self._count_stored(tr, ((item.level, 1),))
+        if item.level.group is not None:
+            self.groups.note_stored(tr, item.level, 1)
 
     def put_back(
         self, tr: Transaction, now: int, popped: list[tuple[bytes, bytes, Header]]
@@ -551,7 +572,7 @@ class Items:
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        are_in_groups = self.groups.conflict_on(tr, items)
+        taking = self.groups.begin_taking(tr, items, are_claimed=False)
         self.remove_from_indexes(tr, now, items)
         for level, group in groupby(items, _level_of):
             in_level = list(group)
@@ -559,10 +580,10 @@ class Items:
                 tr.clear(in_level[0].key)
             else:
                 tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-            self._count_taken(tr, now, level, len(in_level), "popped")
+        self._count_taken(tr, now, items, "popped")
         self.rate.note_popped(tr, now, len(items))
-        if are_in_groups:
-            self.groups.note_gone(tr, now, items, are_claimed=False)
+        if taking is not None:
+            self.groups.note_gone(tr, now, items, taking, are_claimed=False)
         self.history.note_taken(tr, now, items)
 
     def delete(
@@ -576,14 +597,14 @@ class Items:
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
         """
-        are_in_groups = self.groups.conflict_on(tr, items)
+        are_claimed = taken == "claimed"
+        taking = self.groups.begin_taking(tr, items, are_claimed)
         self.remove_from_indexes(tr, now, items)
         for item in items:
             tr.clear(item.key)
-        for level, group in groupby(items, _level_of):
-            self._count_taken(tr, now, level, len(list(group)), taken)
-        if are_in_groups:
-            self.groups.note_gone(tr, now, items, taken == "claimed")
+        self._count_taken(tr, now, items, taken)
+        if taking is not None:
+            self.groups.note_gone(tr, now, items, taking, are_claimed)
         if taken is not None:
             self.history.note_taken(tr, now, items)
 

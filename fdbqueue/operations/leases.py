@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -37,7 +37,7 @@ from fdbqueue.operations.items import (
     clear_owned,
     read_payload,
 )
-from fdbqueue.operations.limits.slots import Candidate, Limit, Slots
+from fdbqueue.operations.limits.slots import Candidate, Freed, Limit, Slots
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -75,8 +75,8 @@ def _lost(end: Callable[[], None]) -> LeaseLost | None:
     return None
 
 
-def _ack_with(ack: Callable[[], EndWith], returned: bytes | None) -> None:
-    ack()(returned)
+def _no_options() -> None:
+    return None
 
 
 class ClaimRequest(NamedTuple):
@@ -179,14 +179,17 @@ class Leases:
         self._done = done
         self._retry_delay = retry_delay
 
-    @staticmethod
-    def conflict_on(tr: Transaction, candidates: list[Candidate]) -> None:
-        """Add read conflict keys for the items to claim.
+    def begin_take(self, tr: Transaction, now: int, candidates: list[Candidate]) -> None:
+        """Add read conflicts for the items to claim, for all requests, and delete the items.
 
         Call it before any write: the engine compares a read conflict with the writes before it.
         """
-        for candidate in candidates:
-            tr.add_read_conflict_key(candidate.item.key)
+        items = [*map(_item_of, candidates)]
+        for item in items:
+            if item.turn is None:  # otherwise `delete` adds a range
+                tr.add_read_conflict_key(item.key)
+        if items:
+            self._items.delete(tr, now, items, "claimed")
 
     def take(
         self,
@@ -197,7 +200,7 @@ class Leases:
         version: int,
         mark: Value,
     ) -> Claim | None:
-        """Claim items that have a read conflict key, except those that cannot be decoded.
+        """Claim items after `begin_take`, except those that cannot be decoded.
 
         Args:
             tr: A transaction.
@@ -214,7 +217,6 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        self._items.delete(tr, now, [*map(_item_of, candidates)], "claimed")
         for stored, limits in candidates:
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
@@ -225,7 +227,7 @@ class Leases:
                 claimed = ClaimedItem(request.token, end, delivery_count, (), stored.value)
                 self._fail(tr, now, FailedItem(position, claimed, due, client, ""), error)
                 if stored.level.group is not None:
-                    self._slots.free(tr, now, (layout.slot_of_group(stored.level.group),))
+                    self._slots.free_now(tr, now, (layout.slot_of_group(stored.level.group),))
                 continue
             slots = tuple(map(_slot_of, limits))
             if stored.level.group is not None:
@@ -275,18 +277,42 @@ class Leases:
             claimed.append((position, item))
         return claimed
 
+    def _found(self, claim: Claim, reads: _Reads) -> list[tuple[bytes, ClaimedItem]] | LeaseLost:
+        """Return the items of a claim, by position, or `LeaseLost` if the claim is over."""
+        try:
+            return self._claimed(claim, reads)
+        except LeaseLost as error:
+            return error
+
     def _end(
         self, tr: Transaction, now: int, claim: Claim, reads: _Reads | None = None
     ) -> list[tuple[bytes, ClaimedItem]]:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
-        layout = self._layout
         ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
+        self._clear(tr, now, ended, self._begin_frees(tr, ended))
+        return ended
+
+    def _begin_frees(
+        self, tr: Transaction, ended: Iterable[tuple[bytes, ClaimedItem]]
+    ) -> list[Freed]:
+        """Start to read who needs the slots of claimed items; call it before any write."""
+        slots = [slot for _, item in ended for slot in item.slots]
+        return self._slots.begin_free(tr, slots) if slots else []
+
+    def _clear(
+        self,
+        tr: Transaction,
+        now: int,
+        ended: list[tuple[bytes, ClaimedItem]],
+        freed: list[Freed],
+    ) -> None:
+        """Delete claimed items and their leases, and free their slots."""
+        layout = self._layout
         for position, item in ended:
             self._items.unpark(tr, layout.claims, position)
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
-            if item.slots:
-                self._slots.free(tr, now, item.slots)
-        return ended
+        if freed:
+            self._slots.free(tr, now, freed)
 
     def claimed(self, tr: ReadTransaction, claim: Claim) -> tuple[bytes, ClaimedItem]:
         """Return the position and the item of a claim of one; raise `LeaseLost` if it is over."""
@@ -310,15 +336,19 @@ class Leases:
         It returns a function that stores what the handler returned. Call it at the end of the
         transaction, because what depends on the end of an item may depend on its result.
         """
-        claim = request.claim
-        reads = self._begin(tr, claim)
-        begun_options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
+        reads, options = self._begin_request(tr, request)
+        return lambda: self._finish(
+            tr, now, request, self._end(tr, now, request.claim, reads), options()
+        )
 
-        def ack() -> EndWith:
-            options = begun_options and begun_options()
-            return self._finish(tr, now, request, self._end(tr, now, claim, reads), options)
-
-        return ack
+    def _begin_request(
+        self, tr: Transaction, request: AckRequest
+    ) -> tuple[_Reads, Callable[[], Options | None]]:
+        """Start to read the items of a claim to acknowledge, and whether they may be kept."""
+        reads = self._begin(tr, request.claim)
+        return reads, self._items.options.begin_read(
+            tr.snapshot
+        ) if request.may_keep else _no_options
 
     def _finish(
         self,
@@ -415,17 +445,24 @@ class Leases:
         self, tr: Transaction, now: int, requests: list[AckRequest]
     ) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
-        # Start all reads before waiting for the first.
-        pending = [*map(partial(self.begin_ack, tr, now), requests)]
+        # Start all reads before waiting for the first, and before the first write.
+        begun = [self._begin_request(tr, request) for request in requests]
+        found = [self._found(request.claim, reads) for request, (reads, _) in zip(requests, begun)]
+        freed = [
+            [] if isinstance(each, LeaseLost) else self._begin_frees(tr, each) for each in found
+        ]
         ended: set[bytes] = set()
         errors: list[LeaseLost | None] = []
-        for request, ack in zip(requests, pending):
+        for request, (_, options), claimed, slots in zip(requests, begun, found, freed):
             keys = request.claim.keys
-            if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
+            if isinstance(claimed, LeaseLost):
+                errors.append(claimed)
+            elif ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
                 errors.append(LeaseLost(request.claim.items[0].id))
-                continue
-            errors.append(_lost(partial(_ack_with, ack, request.returned)))
-            if errors[-1] is None:
+            else:
+                self._clear(tr, now, claimed, slots)
+                self._finish(tr, now, request, claimed, options())(request.returned)
+                errors.append(None)
                 ended.update(keys)
         return errors
 
@@ -541,7 +578,7 @@ class Leases:
                 self._store(tr, position, item._replace(lease_end=end), timer.value)
             else:
                 self._items.unpark(tr, layout.claims, position)
-                self._slots.free(tr, now, item.slots)
+                self._slots.free_now(tr, now, item.slots)
                 failed.append(FailedItem(position, item, None, lease.client, lease.report.log))
         return self._failures.return_failed(tr, now, failed, LEASE_OVER)
 

@@ -242,6 +242,10 @@ class Pusher:
             fitting = self._fitting(tr, requests, room, rooms)
         replacing = [group for group, each in settings.items() if each.latest]
         self._full_groups.begin_replacing(tr, replacing)
+        for tail in tails.values():
+            if tail.level.group is not None:
+                has_items = tail.last() is not None
+                tail.needs_turn = self._items.groups.begin_push(tr, tail.level, has_items)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)

@@ -6,7 +6,6 @@ import math
 import re
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -109,8 +108,10 @@ def _is_integer(number: object, lowest: int, highest: float = math.inf) -> TypeG
 def _is_text(text: object) -> TypeGuard[str]:
     """Return whether this is text of 1 to 255 bytes of UTF-8."""
     if isinstance(text, str) and text:
-        with suppress(UnicodeEncodeError):
+        try:
             return len(text.encode()) <= MAX_TEXT
+        except UnicodeEncodeError:
+            return False
     return False
 
 

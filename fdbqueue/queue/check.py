@@ -306,8 +306,7 @@ class _Check:
 
     def _scan_groups(self) -> None:
         for level in self._in_groups:
-            entries = self._items.groups.index_entries(self._reads, level)
-            self._indexed |= dict.fromkeys(entries, b"")
+            self._indexed |= self._items.groups.index_entries(self._reads, level)
         layout = self._layout
         for row in self._rows(layout.held_groups):
             if row.value:

@@ -22,6 +22,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -49,9 +50,20 @@ def in_order(
     for row in rows:
         key = row[0]
         if previous is not None and (key >= previous if reverse else key <= previous):
-            raise CorruptDatabase(str(path), f"the key {key!r} is out of order")
+            raise _out_of_order(key, path)
         previous = key
         yield row
+
+
+def check_order(rows: list[tuple[bytes, bytes]], reverse: bool, path: Path) -> None:
+    """Raise `CorruptDatabase` if a key of a range read is out of order."""
+    for (before, _), (after, _) in pairwise(rows):
+        if after >= before if reverse else after <= before:
+            raise _out_of_order(after, path)
+
+
+def _out_of_order(key: bytes, path: Path) -> CorruptDatabase:
+    return CorruptDatabase(str(path), f"the key {key!r} is out of order")
 
 
 def check_integrity(

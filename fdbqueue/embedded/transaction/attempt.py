@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, key_size_limit
-from fdbqueue.embedded.disk.damage import in_order
+from fdbqueue.embedded.disk.damage import check_order
 from fdbqueue.embedded.disk.locks import WriteLockHold
 from fdbqueue.embedded.mutations import Mutation, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
@@ -421,7 +421,7 @@ class Attempt:
         else:
             fetched = view.fetch(statement, (begin, end, few))
         if len(fetched) > 1:
-            fetched = list(in_order(fetched, reverse, self.storage.database_file))
+            check_order(fetched, reverse, self.storage.database_file)
         if limit == 1 or not fetched:  # the most frequent reads
             rows, more = fetched, bool(fetched)
         else:

@@ -23,6 +23,11 @@ NO_VALUE = b"no value"
 """A marker, compared by identity, for a written key that has no value."""
 
 
+# As plain integers, which compare faster.
+_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+_SET_STAMPED_KEY = int(MutationType.SET_VERSIONSTAMPED_KEY)
+_SET_STAMPED_VALUE = int(MutationType.SET_VERSIONSTAMPED_VALUE)
+
 # Operations of which two have the effect of one, whatever the sizes of their parameters.
 _ASSOCIATIVE = {
     *(MutationType.BIT_AND, MutationType.APPEND_IF_FITS),
@@ -89,6 +94,7 @@ class WriteMap:
         self._keys: list[bytes] = []
         self._cleared = RangeSet()
         self._unreadable = RangeSet()
+        self._has_unreadable = False  # whether that set was ever used
         self._size = 0  # of versionstamped keys, and of writes that they hide
         # Write conflict ranges that the program added, and where FoundationDB divides the ranges
         # that are read later because of them. It counts each part.
@@ -98,11 +104,12 @@ class WriteMap:
     def add(self, mutation: Mutation, read_version: int) -> None:
         """Add the next write of the transaction."""
         kind, key, param = mutation
-        if kind == MutationType.CLEAR_RANGE:
+        if kind == _CLEAR_RANGE:
             self._forget(key, param)
-            self._unreadable.remove(key, param)
+            if self._has_unreadable:
+                self._unreadable.remove(key, param)
             self._cleared.add(key, param)
-        elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
+        elif kind == _SET_STAMPED_KEY:
             # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
             self._size += MUTATION_OVERHEAD + len(key) + len(param)
@@ -110,6 +117,7 @@ class WriteMap:
             self._forget(begin, end)
             self._cleared.remove(begin, end)
             self._unreadable.add(begin, end)
+            self._has_unreadable = True
         else:
             self._write(kind, key, param)
 
@@ -121,11 +129,13 @@ class WriteMap:
 
     def _write(self, kind: int, key: bytes, param: bytes) -> None:
         write = self._writes.get(key)
-        stamped = kind == MutationType.SET_VERSIONSTAMPED_VALUE
-        unreadable = stamped or (write.unreadable if write is not None else key in self._unreadable)
+        stamped = kind == _SET_STAMPED_VALUE
         if write is None:
             insort(self._keys, key)
-        if kind == MutationType.SET or stamped:
+            unreadable = stamped or (self._has_unreadable and key in self._unreadable)
+        else:
+            unreadable = stamped or write.unreadable
+        if kind == _SET or stamped:
             if write is None or not write.unreadable:
                 write = self._writes[key] = _Write(True, param, unreadable)
             if not unreadable:
@@ -163,22 +173,24 @@ class WriteMap:
             if write.unreadable:
                 raise FDBError(1036)
             return write.over(in_database)
-        if self._unreadable and key in self._unreadable:
+        if self._has_unreadable and key in self._unreadable:
             raise FDBError(1036)
-        return None if self._cleared and key in self._cleared else in_database
+        return None if key in self._cleared else in_database
 
     def needs_database(self, key: bytes) -> bool:
         """Return whether a read of `key` depends on the database."""
         write = self._writes.get(key)
         if write is not None:
             return not write.independent
-        return not (self._cleared and key in self._cleared)
+        return key not in self._cleared
 
     def dependent_parts(self, begin: bytes, end: bytes) -> list[Range]:
         """Return the parts of a range whose reads depend on the database.
 
         The parts are those that FoundationDB counts: a written key is a part of its own.
         """
+        if end == key_after(begin):
+            return [(begin, end)] if self.needs_database(begin) else []
         unwritten = RangeSet([(begin, end)])
         for cleared in self._cleared.within(begin, end):
             unwritten.remove(*cleared)

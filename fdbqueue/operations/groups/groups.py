@@ -9,7 +9,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
-from typing import Any, cast
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
 from fdbqueue.layout.items import (
     GroupSettings,
@@ -25,10 +26,9 @@ from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
-_FIRST_ROWS = 2  # of a group that are read at first: its next item, and whether another follows
+_FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _SETTLED = 200  # groups that one transaction looks at
-_NULL = b"\x00"  # as the tuple layer packs it
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
 
@@ -38,25 +38,37 @@ class Turn:
     Attributes:
         level: The level of the items.
         key: The key that every change of the turn changes.
-        settings: Those of the group.
+        own: The stored settings of the group; nothing if it has none of its own.
+        settings: Those that hold for it.
+        claimed: The number of its claimed items, if that is limited.
         passes: Those of the items that were found, and of the one behind them.
-        n_taken: How many of them the transaction has taken already, for other requests.
+        following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
         is_idle: Whether the items without a group are known to have been gone, if it is theirs.
     """
 
-    def __init__(self, level: Level, key: bytes, pass_: int, reads: ReadTransaction) -> None:
+    def __init__(
+        self,
+        level: Level,
+        key: bytes,
+        pass_: int,
+        own: bytes,
+        reads: ReadTransaction,
+        n: int = _FIRST_ROWS,
+    ) -> None:
         self.level = level
         self.key = key
+        self.own = own
         self.passes = [pass_]
         self.settings = GroupSettings()
-        self.n_taken = 0
+        self.claimed = 0
+        self.following: KeyValue | None = None
         self.stale: list[Turn] = []
         self.is_idle = False
         self._reads = reads
         self._rows: list[KeyValue] = []
         self._is_complete = False
-        self._begin_read(level.begin, _FIRST_ROWS)
+        self._begin_read(level.begin, n)
 
     def _begin_read(self, begin: bytes, n: int) -> None:
         self._wanted = n
@@ -67,28 +79,25 @@ class Turn:
     def row(self, index: int) -> KeyValue | None:
         """Return the row of one of the items, counted from 0; `None` if there are not so many."""
         while index >= len(self._rows) and not self._is_complete:
+            if self._rows:
+                self._begin_read(self._rows[-1].key + b"\x00", len(self._rows))
             rows = [*self._pending]
             self._rows += rows
-            if len(rows) < self._wanted:
-                self._is_complete = True
-            elif index >= len(self._rows):
-                self._begin_read(rows[-1].key + b"\x00", 2 * len(self._rows))
-            else:
-                self._begin_read(rows[-1].key + b"\x00", len(self._rows))
+            self._is_complete = len(rows) < self._wanted
         return self._rows[index] if index < len(self._rows) else None
 
-    @property
-    def found(self) -> int:
-        """The number of items that were found."""
-        return len(self.passes) - 1
-
     def find(self) -> StoredItem:
-        """Return the next item, which there must be."""
-        row = self.row(self.found)
-        assert row is not None
+        """Return the next item, whose row must have been read."""
+        row = self._rows[len(self.passes) - 1]
         item = StoredItem(row.key, row.value, self.level, self)
         self.passes.append(self.passes[-1] + self.settings.step(item.header.cost))
         return item
+
+
+Taking: TypeAlias = Counter[Turn]
+"""How many items a transaction takes in each turn."""
+
+_turn_of, _group_of = attrgetter("turn"), attrgetter("level.group")
 
 
 class Groups:
@@ -116,10 +125,6 @@ class Groups:
         self._layout = layout
         self._levels = levels
         self._starts = Starts(layout)
-
-    def _rest(self, level: Level) -> bytes:
-        """Return the priority in the keys of groups; null in a FIFO queue."""
-        return level.of_priority[len(self._layout.items) :] or _NULL
 
     # Finding
 
@@ -181,20 +186,22 @@ class Groups:
             before: The items that the transaction will take before these.
             skipped: How many turns to pass over, unless there are not more.
         """
-        layout, rest = self._layout, self._rest(level)
+        layout, rest = self._layout, level.rest
         begin, end = layout.range_of(layout.turns + rest)
         taken = Counter(item.level.group for item in before)
         stale: list[Turn] = []
-        limit = n + skipped
+        limit, reads = n + skipped, _snapshot(tr)
         # Start all reads before waiting for the first.
         read = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
         turns = self._turn_of_others(tr, level, rest)
         while True:
             rows = [*read]
+            # Of a group, its share of the items and the one behind them.
+            n_rows = 2 + (n - 1) // (len(rows) or 1)
             for row in rows[skipped:] or rows:
                 pass_, group = layout.unpack_turn_key(layout.turns, rest, row.key)
                 of_group = self._levels.in_group(level, group)
-                turns.append(Turn(of_group, row.key, pass_, _snapshot(tr)))
+                turns.append(Turn(of_group, row.key, pass_, row.value, reads, n_rows))
             found = self._merged(tr, turns, n, taken, stale)
             # Beside the turn of the items without a group, and those met in vain.
             if len(rows) < limit or len(turns) - len({turns[0], *stale}) >= n:
@@ -206,7 +213,7 @@ class Groups:
         layout, reads = self._layout, _snapshot(tr)
         key = self._pass_key(None, rest)
         stored, taken = reads[key], reads[layout.taken_passes + rest]
-        turn = Turn(self._levels.in_group(level, None), key, 0, reads)
+        turn = Turn(self._levels.in_group(level, None), key, 0, b"", reads)
         value = stored.value or _IDLE
         pass_ = decode_count(value.removesuffix(_IDLE) or None)
         turn.is_idle = value.endswith(_IDLE)
@@ -230,7 +237,7 @@ class Groups:
         for turn in turns:
             group = turn.level.group
             turn.passes, turn.stale = turn.passes[:1], stale
-            if room.get(turn, math.inf) > taken[group] and turn.row(0) is not None:
+            if room.get(turn, math.inf) > taken.get(group, 0) and turn.row(0) is not None:
                 heap.append((turn.passes[0], group or "", turn))
                 continue
             if not turn.is_idle:
@@ -242,8 +249,9 @@ class Groups:
         while heap and len(found) < n:
             _, name, turn = heap[0]
             found.append(turn.find())
-            may_go_on = room.get(turn, math.inf) > taken[turn.level.group] + turn.found
-            if may_go_on and turn.row(turn.found) is not None:
+            number = len(turn.passes) - 1
+            may_go_on = room.get(turn, math.inf) > taken.get(turn.level.group, 0) + number
+            if may_go_on and turn.row(number) is not None:
                 heapreplace(heap, (turn.passes[-1], name, turn))
             else:
                 heappop(heap)
@@ -252,94 +260,104 @@ class Groups:
     def _rooms(self, tr: ReadTransaction, turns: list[Turn]) -> dict[Turn, int]:
         """Read the settings of groups; return how many more items those with a limit may have."""
         reads = _snapshot(tr)
-        names = [turn.level.group for turn in turns]
-        for turn, settings in zip(turns, self._settings(reads, names)):
-            turn.settings = settings
+        default, of_others = self._defaults(reads)
         # Start all reads before waiting for the first.
-        limits: list[tuple[Turn, int, Value]] = []
+        limits: list[tuple[Turn, Value | None, Value | None]] = []
         for turn in turns:
-            group, settings = turn.level.group, turn.settings
-            if group is not None and settings.concurrency is not None:
-                limits.append((turn, settings.concurrency, reads[self._slot(group)]))
-            if group is not None and settings.rate is not None:
-                limits.append((turn, settings.rate[0], reads[self._starts.counter(group)]))
+            own = turn.own if turn.level.group else of_others
+            settings = turn.settings = decode_group_settings(own).over(default) if own else default
+            if settings.concurrency is None and settings.rate is None:
+                continue
+            group = turn.level.group
+            if group is not None:
+                slot = None if settings.concurrency is None else reads[self._slot(group)]
+                starts = None if settings.rate is None else reads[self._starts.counter(group)]
+                limits.append((turn, slot, starts))
         rooms: dict[Turn, int] = {}
-        for turn, most, read in limits:
-            room = most - decode_count(read.value)
-            rooms[turn] = min(room, rooms.get(turn, room))
+        for turn, slot, starts in limits:
+            turn.claimed = 0 if slot is None else decode_count(slot.value)
+            concurrency, rate = turn.settings.concurrency, turn.settings.rate
+            room = [] if concurrency is None else [concurrency - turn.claimed]
+            if rate is not None and starts is not None:
+                room.append(rate[0] - decode_count(starts.value))
+            rooms[turn] = min(room)
         return rooms
 
     # Taking
 
-    def conflict_on(self, tr: Transaction, items: list[StoredItem]) -> bool:
+    def begin_taking(
+        self, tr: Transaction, items: list[StoredItem], are_claimed: bool
+    ) -> Taking | None:
         """Add read conflicts for items that were found in turns, and for what made them the next.
 
         Call it before any write: the engine compares a read conflict with the writes before it.
 
         Returns:
-            Whether any of the items has a group, or was found in a turn.
+            How many items are taken in each turn, for `note_gone`; `None` if no item has a group or
+            was found in a turn.
         """
-        for item in items:
-            if item.turn is not None or item.level.group is not None:
-                break
-        else:
-            return False
-        turns = Counter(item.turn for item in items if item.turn is not None)
+        turns: Taking = Counter(filter(None, map(_turn_of, items)))
+        if not turns:
+            return turns if any(map(_group_of, items)) else None
         for stale in {stale for turn in turns for stale in turn.stale if not stale.level.group}:
             tr.add_read_conflict_key(stale.key)
+        tr.add_read_conflict_key(self._settings_key(None))
         for turn, n in turns.items():
-            following = turn.row(turn.n_taken + n)
-            end = turn.level.end if following is None else following.key + b"\x00"
+            turn.following, group = turn.row(n), turn.level.group
+            end = turn.level.end if turn.following is None else turn.following.key + b"\x00"
             tr.add_read_conflict_range(turn.level.begin, end)
-            settings = self._layout.group_settings
-            of_group, for_all = (
-                self._layout.group_key(settings, group) for group in (turn.level.group or "", None)
-            )
-            for key in dict.fromkeys((turn.key, of_group, for_all)):
-                tr.add_read_conflict_key(key)
-        return True
+            tr.add_read_conflict_key(turn.key)
+            if are_claimed and group and turn.settings.concurrency is not None:
+                tr.add_read_conflict_key(self._slot(group))
+        return turns
 
     def note_gone(
-        self, tr: Transaction, now: int, items: list[StoredItem], are_claimed: bool
+        self,
+        tr: Transaction,
+        now: int,
+        items: list[StoredItem],
+        taking: Taking,
+        are_claimed: bool,
     ) -> None:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
-        turns = Counter(item.turn for item in items if item.turn is not None)
-        stale = dict.fromkeys(each for turn in turns for each in turn.stale)
+        stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
             tr[others.key] = encode_count(others.passes[0]) + _IDLE
+        taken: dict[bytes, int] = {}
+        for turn, n in taking.items():
+            rest = turn.level.rest
+            taken[rest] = max(turn.passes[n - 1], taken.get(rest, 0))
+        for rest, pass_ in taken.items():
+            tr.max(self._layout.taken_passes + rest, encode_count(pass_))
         # The last group without items says where shares begin again: the one that has most.
-        ends = {turn: turn.passes[turn.n_taken + n] for turn, n in turns.items()}
-        for turn, n in sorted(turns.items(), key=lambda each: ends[each[0]]):
+        for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
             self._take(tr, now, turn, n, are_claimed)
         for group in (each.level.group for each in stale):
             if group is not None:
                 self._settle(tr, now, group)
-        removed = {item.level for item in items if item.turn is None and item.level.group}
+        removed = Counter(item.level for item in items if item.turn is None and item.level.group)
         for level in sorted(removed):
-            self._note_removed(tr, now, level)
+            self._note_removed(tr, now, level, removed[level])
 
-    def _take(self, tr: Transaction, now: int, turn: Turn, n: int, is_claim: bool) -> None:
+    def _take(self, tr: Transaction, now: int, turn: Turn, n: int, are_claimed: bool) -> None:
         """Move the turn of a group from which `n` items were taken."""
         layout, level, group = self._layout, turn.level, turn.level.group
-        rest, settings = self._rest(level), turn.settings
-        before = turn.passes[turn.n_taken]
-        turn.n_taken += n
-        following, pass_ = turn.row(turn.n_taken), turn.passes[turn.n_taken]
-        tr.max(layout.taken_passes + rest, encode_count(turn.passes[turn.n_taken - 1]))
+        rest, settings = level.rest, turn.settings
+        following, pass_ = turn.following, turn.passes[n]
         if group is None:
             tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
             if following is None:
                 self._begin_shares_again(tr, rest, pass_)
             return
-        tr.clear(layout.turn_key(layout.turns, rest, before, group))
+        tr.clear(turn.key)
         tr[self._pass_key(group, rest)] = encode_count(pass_)
+        tr.add(layout.group_key(layout.group_counts, group), encode_count(-n))
         if following is None:
             self._become_idle(tr, now, level, pass_, settings)
         is_full, due = False, None
-        if is_claim:
-            slot, limit = self._slot(group), settings.concurrency
-            is_full = limit is not None and decode_count(tr[slot].value) + n >= limit
-            tr.add(slot, encode_count(n))
+        if are_claimed:
+            tr.add(self._slot(group), encode_count(n))
+            is_full = settings.concurrency is not None and turn.claimed + n >= settings.concurrency
         if settings.rate is not None:
             room, due = self._starts.room(tr, now, group, settings.rate, n)
             self._starts.add(tr, now, group, n)
@@ -347,11 +365,12 @@ class Groups:
         if is_full or due is not None:
             self._hold(tr, group, due)
         elif following is not None:
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = turn.own
 
-    def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
-        """End the turn of a group without ready items; the present ones are those that are left."""
-        layout, group, rest = self._layout, level.group or "", self._rest(level)
+    def _note_removed(self, tr: Transaction, now: int, level: Level, n: int) -> None:
+        """End the turn of a group without ready items, after `n` of them were removed."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        tr.add(layout.group_key(layout.group_counts, group), encode_count(-n))
         if [*tr.get_range(level.begin, level.end, limit=1)]:
             return
         pass_ = decode_count(tr[self._pass_key(group, rest)].value)
@@ -363,8 +382,9 @@ class Groups:
         self, tr: Transaction, now: int, level: Level, pass_: int, settings: GroupSettings
     ) -> None:
         """Note that a group has no ready items of a priority, and forget some that had none."""
-        layout, group, rest = self._layout, level.group or "", self._rest(level)
+        layout, group, rest = self._layout, level.group or "", level.rest
         tr.clear(layout.group_key(layout.group_members, group, rest))
+        tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
         idle_key = layout.turn_key(layout.idle_groups, rest, pass_, group)
         tr[idle_key] = b"" if settings.rate is None else encode_count(settings.rate[1])
         self._begin_shares_again(tr, rest, pass_)
@@ -396,30 +416,58 @@ class Groups:
 
     # Returning
 
-    def activate(self, tr: Transaction, level: Level) -> None:
-        """Give a turn to the group of a level in which an item was just stored, if it has none."""
-        layout, group, rest = self._layout, level.group or "", self._rest(level)
-        member = layout.group_key(layout.group_members, group, rest)
-        if tr[member].present():
+    def begin_push(self, tr: Transaction, level: Level, has_items: bool) -> bool:
+        """Conflict with whatever changes that a group has ready items; return whether it has none.
+
+        Call it before any write: the engine compares a read conflict with the writes before it.
+
+        Args:
+            tr: A transaction.
+            level: The level of the items.
+            has_items: Whether the transaction is known to see any.
+        """
+        group, rest = level.group or "", level.rest
+        if has_items:
+            member = self._layout.group_key(self._layout.group_members, group, rest)
+            tr.add_read_conflict_key(member)
+            return False
+        return not self._is_member(tr, group, rest)
+
+    def note_stored(
+        self, tr: Transaction, level: Level, n: int, needs_turn: bool | None = None
+    ) -> None:
+        """Count items that were stored in a level; give its group a turn if it has none.
+
+        `needs_turn` says whether it has none, if `begin_push` has found out.
+        """
+        layout, group, rest = self._layout, level.group or "", level.rest
+        tr.add(layout.group_key(layout.group_counts, group), encode_count(n))
+        if needs_turn is None:
+            needs_turn = not self._is_member(tr, group, rest)
+        if not needs_turn:
             return
-        tr[member] = b""
+        tr[layout.group_key(layout.group_members, group, rest)] = b""
         key = self._pass_key(group, rest)
         # Start all reads before waiting for the first.
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
-        held = tr[self._held(group)]
+        held, own = tr[self._held(group)], tr[self._settings_key(group)]
         before = decode_count(stored.value)
         pass_ = max(before, decode_count(taken.value))
         if stored.present():
             tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
         tr[key] = encode_count(pass_)
         if not held.present():
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or b""
 
     # Holding back
 
-    def note_freed(self, tr: Transaction, now: int, group: str) -> bool:
+    def begin_free(self, tr: Transaction, group: str) -> Value:
+        """Start to read whether a group is held."""
+        return tr[self._held(group)]
+
+    def note_freed(self, tr: Transaction, now: int, group: str, held: Value) -> bool:
         """Give a group that was held its turns again if it may go on; return whether it was."""
-        was_held = tr[self._held(group)].present()
+        was_held = held.present()
         if was_held:
             self._settle(tr, now, group)
         return was_held and not tr[self._held(group)].present()
@@ -457,7 +505,8 @@ class Groups:
         layout = self._layout
         references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
         groups = dict.fromkeys(filter(None, map(layout.unpack_group_reference, references)))
-        return [self.note_freed(tr, now, group) for group in groups].count(True)
+        held = {group: self.begin_free(tr, group) for group in groups}
+        return [self.note_freed(tr, now, *each) for each in held.items()].count(True)
 
     def _settle(self, tr: Transaction, now: int, group: str) -> None:
         """Hold a group that may have no more items claimed or started; release any other one."""
@@ -500,13 +549,13 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
-        layout = self._layout
+        layout, own = self._layout, tr[self._settings_key(group)].value or b""
         for rest, before in self._passes(tr, group):
-            if tr[layout.group_key(layout.group_members, group, rest)].present():
+            if self._is_member(tr, group, rest):
                 taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
                 pass_ = max(before, taken)
                 tr[self._pass_key(group, rest)] = encode_count(pass_)
-                tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+                tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
         tr.clear(self._held(group))
 
     def _passes(self, tr: Transaction, group: str) -> list[tuple[bytes, int]]:
@@ -514,6 +563,10 @@ class Groups:
         prefix = self._pass_key(group)
         rows = tr.get_range(prefix, prefix + b"\xff")
         return [(row.key[len(prefix) :], decode_count(row.value)) for row in rows]
+
+    def _is_member(self, reads: ReadTransaction, group: str, rest: bytes) -> bool:
+        """Return whether a group has ready items of a priority."""
+        return reads[self._layout.group_key(self._layout.group_members, group, rest)].present()
 
     def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
         return self._layout.group_key(self._layout.group_passes, group, rest)
@@ -524,7 +577,7 @@ class Groups:
     def delays(self, level: Level) -> bytes:
         """Return the key of the number of the delayed items of a level."""
         layout = self._layout
-        return layout.group_key(layout.group_delays, level.group, self._rest(level))
+        return layout.group_key(layout.group_delays, level.group, level.rest)
 
     def _awaited(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.awaited_retries, group)
@@ -536,44 +589,61 @@ class Groups:
     def _held(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.held_groups, group)
 
-    def _slot(self, group: str | None) -> bytes:
-        return self._layout.slots + self._layout.slot_of_group(group or "")
+    def _slot(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.group_slots, group)
 
-    def index_entries(self, reads: ReadTransaction, level: Level) -> list[bytes]:
-        """Return the keys that a group with ready items in a level has."""
-        layout, group, rest = self._layout, level.group or "", self._rest(level)
-        member = layout.group_key(layout.group_members, group, rest)
-        if reads[self._held(group)].present():
-            return [member]
-        pass_ = decode_count(reads[self._pass_key(group, rest)].value)
-        return [member, layout.turn_key(layout.turns, rest, pass_, group)]
+    def index_entries(self, reads: ReadTransaction, level: Level) -> dict[bytes, bytes]:
+        """Return the rows that a group with ready items in a level has."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        rows = {layout.group_key(layout.group_members, group, rest): b""}
+        if not reads[self._held(group)].present():
+            pass_ = decode_count(reads[self._pass_key(group, rest)].value)
+            own = reads[self._settings_key(group)].value or b""
+            rows[layout.turn_key(layout.turns, rest, pass_, group)] = own
+        return rows
 
     # Settings
 
-    def _settings(
-        self, reads: ReadTransaction, groups: Iterable[str | None]
-    ) -> Iterable[GroupSettings]:
-        """Return the settings of some groups; `None` stands for the items without one."""
-        key, settings = self._layout.group_key, self._layout.group_settings
-        for_all, of_others = key(settings, None), key(settings, "")  # which lie side by side
-        # Start all reads before waiting for the first.
-        rows = reads.get_range(for_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
-        own = [reads[key(settings, group)] if group else None for group in groups]
+    def _settings_key(self, group: str | None) -> bytes:
+        return self._layout.group_key(self._layout.group_settings, group)
+
+    def _defaults(self, reads: ReadTransaction) -> tuple[GroupSettings, bytes]:
+        """Return the settings of all groups, and the stored ones of the items without a group."""
+        of_all, of_others = self._settings_key(None), self._settings_key("")  # side by side
+        rows = reads.get_range(of_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
         found = {row.key: row.value for row in rows}
-        default = decode_group_settings(found.get(for_all))
-        stored = (found.get(of_others) if read is None else read.value for read in own)
-        return (decode_group_settings(value).over(default) for value in stored)
+        return decode_group_settings(found.get(of_all)), found.get(of_others) or b""
+
+    def _settings(self, reads: ReadTransaction, groups: list[str]) -> Iterable[GroupSettings]:
+        """Return the settings that hold for some groups."""
+        # Start all reads before waiting for the first.
+        of_all = reads[self._settings_key(None)]
+        own = [reads[self._settings_key(group)] for group in groups]
+        default = decode_group_settings(of_all.value)
+        return (decode_group_settings(read.value).over(default) for read in own)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change the settings of a group, or with `None` those of all that have no own ones."""
-        key = self._layout.group_key(self._layout.group_settings, group)
+        key, of_all = self._settings_key(group), self._settings_key(None)
         settings = decode_group_settings(tr[key].value)._replace(**changes)
-        if settings == GroupSettings():
-            tr.clear(key)
+        own = b"" if settings == GroupSettings() else encode_group_settings(settings)
+        # With the settings of all groups conflicts whatever takes items of any.
+        tr.add_write_conflict_key(of_all)
+        if own:
+            tr[key] = own
         else:
-            tr[key] = encode_group_settings(settings)
+            tr.clear(key)
         if group:
             self._settle(tr, now, group)
+            if not tr[self._held(group)].present():
+                self._set_turns(tr, group, own)
+
+    def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
+        """Store its settings in the turns of a group, so that clients find both at once."""
+        layout = self._layout
+        for rest, pass_ in self._passes(tr, group):
+            if self._is_member(tr, group, rest):
+                tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
 
     def settle_limited(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
         """Hold groups, or let those that are held go on, as new settings of all groups say.

@@ -11,7 +11,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import Options, ReadTransaction, Transaction
+from fdbqueue.types import Options, ReadTransaction, Transaction, Value
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
@@ -33,6 +33,20 @@ class Candidate(NamedTuple):
 
     item: StoredItem
     limits: tuple[Limit, ...] = ()
+
+
+class Freed(NamedTuple):
+    """A slot that a claim frees.
+
+    Attributes:
+        slot: Its name, as the claim has stored it.
+        group: The group that it belongs to; `None` for the queue or an agent.
+        held: A value that is present if the group is held.
+    """
+
+    slot: bytes
+    group: str | None
+    held: Value | None
 
 
 class Agents(Protocol):
@@ -184,15 +198,28 @@ class Slots:
             tr.add_read_conflict_key(self._layout.slots + limit.slot)
         return limit
 
-    def free(self, tr: Transaction, now: int, slots: Sequence[bytes]) -> None:
+    def begin_free(self, tr: Transaction, slots: Sequence[bytes]) -> list[Freed]:
+        """Start to read whether slots belong to groups that are held; call it before any write."""
+        groups = map(self._layout.group_of_slot, slots)
+        return [
+            Freed(slot, group, None if group is None else self._groups.begin_free(tr, group))
+            for slot, group in zip(slots, groups)
+        ]
+
+    def free(self, tr: Transaction, now: int, slots: Sequence[Freed]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         n = 0
-        for slot in slots:
+        for slot, group, held in slots:
             counter = self._layout.slot_counter(slot)
             tr.add(counter, MINUS_ONE)
             tr.compare_and_clear(counter, ZERO)
-            group = self._layout.group_of_slot(slot)
-            n += group is None or self._groups.note_freed(tr, now, group)
+            n += group is None or (
+                held is not None and self._groups.note_freed(tr, now, group, held)
+            )
         if n:
             tr.add(self._layout.wake_counter, ONE)
             self._waiting.wake(tr, n)
+
+    def free_now(self, tr: Transaction, now: int, slots: Sequence[bytes]) -> None:
+        """Free slots in a transaction that has written already."""
+        self.free(tr, now, self.begin_free(tr, slots))
