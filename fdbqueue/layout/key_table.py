@@ -292,9 +292,9 @@ class Space(IntEnum):
         37,
         (
             "(37, 0, priority, pass, group)",
-            "empty: the group has a turn among the items of the priority, which is null in a FIFO "
-            "queue, here and below",
-            "push, pop, claim",
+            "the group has a turn among the items of the priority, which is null in a FIFO queue, "
+            "here and below: its settings as in (37, 5), empty if it has none of its own",
+            "push, pop, claim, set_group",
         ),
         (
             "(37, 1, group, priority)",

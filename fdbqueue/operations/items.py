@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
@@ -60,7 +59,10 @@ Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
 
 _level_of = attrgetter("level")
-_counter_of = attrgetter("level.counter", "level.counts_taken")
+_counter_of = attrgetter("counter", "counts_taken")
+
+_CounterOf: TypeAlias = tuple[bytes | None, bool]
+"""The counter of a level, and whether it also counts the items popped and claimed."""
 
 Taken: TypeAlias = Literal["popped", "claimed"]
 """The ways in which a client takes ready items."""
@@ -201,21 +203,23 @@ class Items:
         self.tally(tr, now, moved=n, **changes)
         self.waiters.wake(tr, n)
 
-    def _count_stored(self, tr: Transaction, numbers: Iterable[tuple[Level, int]]) -> None:
-        """Count items that the transaction stores in levels."""
-        sums: dict[bytes, tuple[int, bool]] = {}
-        for level, n in numbers:
-            if level.counter is not None:
-                sums[level.counter] = sums.get(level.counter, (0, False))[0] + n, level.counts_taken
-        for counter, (n, counts_taken) in sums.items():
-            tr.add(counter, encode_level(n) if counts_taken else encode_count(n))
+    def _count_stored(self, tr: Transaction, numbers: dict[_CounterOf, int]) -> None:
+        """Count items that the transaction stores, by the counters of their levels."""
+        for (counter, counts_taken), n in numbers.items():
+            if counter is not None:
+                tr.add(counter, encode_level(n) if counts_taken else encode_count(n))
 
     def _count_taken(
         self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
     ) -> None:
         """Count items that the transaction takes out; with `None`, the caller counts the end."""
+        if not items:
+            return
         self.history.note_change(tr, now)
-        for (counter, counts_taken), n in Counter(map(_counter_of, items)).items():
+        numbers: dict[_CounterOf, int] = {}
+        for of_level in map(_counter_of, map(_level_of, items)):
+            numbers[of_level] = numbers.get(of_level, 0) + 1
+        for (counter, counts_taken), n in numbers.items():
             if counter is not None and counts_taken:
                 tr.add(counter, encode_level(-n, **{taken: n} if taken else {}))
                 continue
@@ -517,12 +521,15 @@ class Items:
             tr.add(layout.total_in, encode_count(len(keys)))
         if delayed:
             self.tally(tr, now, delayed=delayed)
-        added = [tail for tail in tails.values() if tail.added]
-        self._count_stored(tr, ((tail.level, tail.added) for tail in added))
-        for tail in added:
-            if tail.level.group is not None:
-                self.groups.note_stored(tr, tail.level, tail.added, tail.needs_turn)
+        numbers: dict[_CounterOf, int] = {}
+        for tail in tails.values():
+            level, n = tail.level, tail.added
+            if n:
+                numbers[_counter_of(level)] = numbers.get(_counter_of(level), 0) + n
+                if level.group is not None:
+                    self.groups.note_stored(tr, level, n, tail.needs_turn)
             tail.added, tail.needs_turn = 0, None
+        self._count_stored(tr, numbers)
         return keys
 
     def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
@@ -539,7 +546,7 @@ class Items:
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, now, item)
-        self._count_stored(tr, ((item.level, 1),))
+        self._count_stored(tr, {_counter_of(item.level): 1})
         if item.level.group is not None:
             self.groups.note_stored(tr, item.level, 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -48,6 +48,9 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
 _key_of, _item_of, _slot_of = attrgetter("key"), attrgetter("item"), attrgetter("slot")
 
+_Ended: TypeAlias = list[tuple[bytes, ClaimedItem]]
+"""The items of a claim, by their positions."""
+
 _Reads: TypeAlias = list[tuple[bytes, Any]]
 """The positions of the items of a claim, and the reads of what is stored there."""
 
@@ -72,10 +75,6 @@ def _lost(end: Callable[[], None]) -> LeaseLost | None:
         end()
     except LeaseLost as error:
         return error
-    return None
-
-
-def _no_options() -> None:
     return None
 
 
@@ -146,6 +145,30 @@ class AckRequest(NamedTuple):
         if not self.may_keep:
             return n * (1 + returned // _RETURNED_BYTES)
         return n * (_KEPT_SIZE + (returned + len(self.log)) // _RETURNED_BYTES)
+
+
+class _Begun:
+    """An acknowledgement whose reads have begun.
+
+    Attributes:
+        reads: Those of the items of the claim.
+        options: Waits for the options of the queue, unless it is known to keep no done items.
+        ended: The items of the claim, once they are read.
+        freed: Their slots.
+        lost: The error, if the claim is over.
+    """
+
+    __slots__ = ("ended", "freed", "lost", "options", "reads")
+
+    def __init__(self, reads: _Reads, options: Callable[[], Options | None] | None) -> None:
+        self.reads = reads
+        self.options = options
+        self.ended: _Ended = []
+        self.freed: list[Freed] = []
+        self.lost: LeaseLost | None = None
+
+
+_lost_of = attrgetter("lost")
 
 
 class Leases:
@@ -265,9 +288,9 @@ class Leases:
             reads.append((position, tr.get(self._layout.claims + position)))
         return reads
 
-    def _claimed(self, claim: Claim, reads: _Reads) -> list[tuple[bytes, ClaimedItem]]:
+    def _claimed(self, claim: Claim, reads: _Reads) -> _Ended:
         """Return the items of a claim, by position; raise `LeaseLost` if the claim is over."""
-        claimed: list[tuple[bytes, ClaimedItem]] = []
+        claimed: _Ended = []
         for position, read in reads:
             stored = read.value
             item = None if stored is None else decode_claim(stored)
@@ -277,33 +300,24 @@ class Leases:
             claimed.append((position, item))
         return claimed
 
-    def _found(self, claim: Claim, reads: _Reads) -> list[tuple[bytes, ClaimedItem]] | LeaseLost:
-        """Return the items of a claim, by position, or `LeaseLost` if the claim is over."""
-        try:
-            return self._claimed(claim, reads)
-        except LeaseLost as error:
-            return error
-
-    def _end(
-        self, tr: Transaction, now: int, claim: Claim, reads: _Reads | None = None
-    ) -> list[tuple[bytes, ClaimedItem]]:
+    def _end(self, tr: Transaction, now: int, claim: Claim, reads: _Reads | None = None) -> _Ended:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
         self._clear(tr, now, ended, self._begin_frees(tr, ended))
         return ended
 
-    def _begin_frees(
-        self, tr: Transaction, ended: Iterable[tuple[bytes, ClaimedItem]]
-    ) -> list[Freed]:
+    def _begin_frees(self, tr: Transaction, ended: _Ended) -> list[Freed]:
         """Start to read who needs the slots of claimed items; call it before any write."""
-        slots = [slot for _, item in ended for slot in item.slots]
+        slots: list[bytes] = []
+        for _, item in ended:
+            slots += item.slots
         return self._slots.begin_free(tr, slots) if slots else []
 
     def _clear(
         self,
         tr: Transaction,
         now: int,
-        ended: list[tuple[bytes, ClaimedItem]],
+        ended: _Ended,
         freed: list[Freed],
     ) -> None:
         """Delete claimed items and their leases, and free their slots."""
@@ -336,27 +350,24 @@ class Leases:
         It returns a function that stores what the handler returned. Call it at the end of the
         transaction, because what depends on the end of an item may depend on its result.
         """
-        reads, options = self._begin_request(tr, request)
+        begun = self._begin_request(tr, request)
         return lambda: self._finish(
-            tr, now, request, self._end(tr, now, request.claim, reads), options()
+            tr, now, request, self._end(tr, now, request.claim, begun.reads), begun.options
         )
 
-    def _begin_request(
-        self, tr: Transaction, request: AckRequest
-    ) -> tuple[_Reads, Callable[[], Options | None]]:
+    def _begin_request(self, tr: Transaction, request: AckRequest) -> _Begun:
         """Start to read the items of a claim to acknowledge, and whether they may be kept."""
         reads = self._begin(tr, request.claim)
-        return reads, self._items.options.begin_read(
-            tr.snapshot
-        ) if request.may_keep else _no_options
+        options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
+        return _Begun(reads, options)
 
     def _finish(
         self,
         tr: Transaction,
         now: int,
         request: AckRequest,
-        ended: list[tuple[bytes, ClaimedItem]],
-        options: Options | None,
+        ended: _Ended,
+        begun_options: Callable[[], Options | None] | None,
     ) -> EndWith:
         """Delete the items of a claim that has ended, or keep them as done.
 
@@ -364,6 +375,7 @@ class Leases:
             A function that stores what the handler returned, and notes the ends of the items.
         """
         n = len(ended)
+        options = begun_options and begun_options()
         keeps = options is not None and options.keeps_done
         self._items.history.note_ended(tr, now, map(itemgetter(1), ended))
         if keeps:
@@ -400,14 +412,12 @@ class Leases:
 
         return end_with
 
-    def _end_unless_cancelled(
-        self, tr: Transaction, now: int, claim: Claim
-    ) -> list[tuple[bytes, ClaimedItem]]:
+    def _end_unless_cancelled(self, tr: Transaction, now: int, claim: Claim) -> _Ended:
         """End a claim; finish its items that were cancelled, and return the others."""
         ended = self._end(tr, now, claim)
         cancelled = [each for each in ended if _is_cancelled(each[1])]
         if cancelled:
-            options = self._items.options.read(tr.snapshot)
+            options = self._items.options.begin_read(tr.snapshot)
             self._finish(tr, now, AckRequest(claim), cancelled, options)(None)
         return [each for each in ended if each not in cancelled]
 
@@ -446,25 +456,23 @@ class Leases:
     ) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
         # Start all reads before waiting for the first, and before the first write.
-        begun = [self._begin_request(tr, request) for request in requests]
-        found = [self._found(request.claim, reads) for request, (reads, _) in zip(requests, begun)]
-        freed = [
-            [] if isinstance(each, LeaseLost) else self._begin_frees(tr, each) for each in found
-        ]
+        begun = [*map(partial(self._begin_request, tr), requests)]
+        for request, each in zip(requests, begun):
+            try:
+                each.ended = self._claimed(request.claim, each.reads)
+                each.freed = self._begin_frees(tr, each.ended)
+            except LeaseLost as error:
+                each.lost = error
         ended: set[bytes] = set()
-        errors: list[LeaseLost | None] = []
-        for request, (_, options), claimed, slots in zip(requests, begun, found, freed):
+        for request, each in zip(requests, begun):
             keys = request.claim.keys
-            if isinstance(claimed, LeaseLost):
-                errors.append(claimed)
-            elif ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
-                errors.append(LeaseLost(request.claim.items[0].id))
-            else:
-                self._clear(tr, now, claimed, slots)
-                self._finish(tr, now, request, claimed, options())(request.returned)
-                errors.append(None)
+            if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
+                each.lost = LeaseLost(request.claim.items[0].id)
+            if each.lost is None:
+                self._clear(tr, now, each.ended, each.freed)
+                self._finish(tr, now, request, each.ended, each.options)(request.returned)
                 ended.update(keys)
-        return errors
+        return [*map(_lost_of, begun)]
 
     def extend(
         self,

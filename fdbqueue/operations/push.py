@@ -240,8 +240,9 @@ class Pusher:
         if bound is not None or rooms:
             room = None if bound is None or taken is None else Room(taken(), bound)
             fitting = self._fitting(tr, requests, room, rooms)
-        replacing = [group for group, each in settings.items() if each.latest]
-        self._full_groups.begin_replacing(tr, replacing)
+        replacing = [group for group, each in settings.items() if each.latest] if settings else []
+        if replacing:
+            self._full_groups.begin_replacing(tr, replacing)
         for tail in tails.values():
             if tail.level.group is not None:
                 has_items = tail.last() is not None
@@ -250,7 +251,10 @@ class Pusher:
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
         remaining = iter(keys)
-        pushed = [[*islice(remaining, len(items))] for items in fitting]
+        # Most transactions have one request.
+        pushed = (
+            [keys] if len(fitting) == 1 else [[*islice(remaining, len(items))] for items in fitting]
+        )
         for group in replacing:
             self._replace(tr, now, group, requests, pushed)
         return pushed

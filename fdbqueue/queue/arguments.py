@@ -297,6 +297,8 @@ def validate_log(log: object) -> str:
     """
     if not isinstance(log, str):
         raise TypeError(f"a log is text, not {log!r}")
+    if not log:
+        return ""
     end = text_end(log, MAX_LOG)
     return end if end == log else end.partition("\n")[2] or end
 

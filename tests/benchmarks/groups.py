@@ -4,7 +4,7 @@
     python -m tests.benchmarks.groups --shares
 
 The first command pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or
-100,000 groups, with and without a limit of what each group may have claimed. All queues hold as
+100,000 groups, without limits, with a concurrency, and with a rate that no group reaches. All queues hold as
 many items. Their rounds take turns; a table has the medians of calls a second, and their part of
 those of the queue without groups. A second table has what one call costs in reads and mutations,
 and how many transactions conflict if each thread is a process of its own. With a cluster it
@@ -42,7 +42,12 @@ from tests.support.fairness import jain
 CALLS = ("push", "claim", "acknowledge")
 _BATCH = 500
 _COUNTED = 200  # calls of which the costs are counted
-_HIGH = 10_000  # the limit of a group that never reaches it
+_LIMITS: dict[str, Any] = {
+    "": {},
+    "limited": {"concurrency": 10_000},
+    "rate": {"rate": (10_000, 60)},
+}
+"""Settings of all groups, which no group reaches."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,14 @@ class Tenants:
     Attributes:
         db: The database.
         groups: The number of groups.
-        limited: Whether each group has a limit.
+        limit: What limits each group, by its name in `_LIMITS`.
         size: How much is measured.
         rates: The calls a second of each round, by kind.
     """
 
     db: Any
     groups: int
-    limited: bool
+    limit: str
     size: Size
     rates: dict[str, list[float]] = field(default_factory=lambda: {call: [] for call in CALLS})
 
@@ -94,7 +99,7 @@ class Tenants:
         if not self.groups:
             return "no groups"
         s = "" if self.groups == 1 else "s"
-        return f"{self.groups:,} group{s}" + (", limited" if self.limited else "")
+        return f"{self.groups:,} group{s}" + (self.limit and f", {self.limit}")
 
     @property
     def name(self) -> str:
@@ -107,14 +112,14 @@ class Tenants:
 
     def group(self) -> str | None:
         """Return the name of any group."""
-        return f"group {random.randrange(self.groups)}" if self.groups else None
+        number = random.randrange(self.groups or 1)
+        return f"group {number}" if self.groups else None
 
     def fill(self) -> None:
         """Push the items that stay."""
         queue = self.open()
         queue.clear(self.db)
-        if self.limited:
-            queue.set_group(self.db, None, concurrency=_HIGH)
+        queue.set_group(self.db, None, **_LIMITS[self.limit])
         for begin in range(0, self.size.items, _BATCH):
             values = range(begin, min(begin + _BATCH, self.size.items))
             of = [f"group {each % self.groups}" for each in values] if self.groups else None
@@ -209,9 +214,9 @@ def in_threads(bodies: list[Callable[[], object]], calls: int) -> float:
 def compare(engine: str, db: Any, size: Size) -> None:
     """Measure all numbers of groups on one engine, and print the tables."""
     queues = [
-        Tenants(db, groups, limited, size)
+        Tenants(db, groups, limit, size)
         for groups in size.groups
-        for limited in ((False, True) if groups else (False,))
+        for limit in (_LIMITS if groups else ("",))
     ]
     for queue in queues:
         queue.fill()

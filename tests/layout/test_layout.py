@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ from fdbqueue.layout.values import (
     encode_metadata,
     utc_time,
 )
-from fdbqueue.operations.items import Items
+from fdbqueue.operations.items import Tail
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, Members
 from fdbqueue.queue.steps import ClaimedSteps
@@ -45,11 +44,8 @@ RANDOM = bytes(range(16))
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fdbqueue.queue.base.uuids", lambda count: [RANDOM] * count)
-    take_count = Items.take_count
-    at_zero = SimpleNamespace(get_read_version=lambda: SimpleNamespace(wait=lambda: 0))
-    monkeypatch.setattr(
-        Items, "take_count", lambda items, _, *args: take_count(items, at_zero, *args)
-    )
+    take_count = Tail.take_count
+    monkeypatch.setattr(Tail, "take_count", lambda tail, _: take_count(tail, 0))
 
 
 def rows(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -226,15 +222,16 @@ def test_golden_bytes_of_groups(db: Any, space: Subspace, fixed_random: None) ->
     stored = rows(db, space)
     assert stored[b"\x14" + priority + g + b"\x14" + PACKED_RANDOM] == b"x"
     of_groups = {key: value for key, value in stored.items() if key.startswith(b"\x15\x25")}
+    own = fdb_tuple.pack((2.0, 1, False))
     assert of_groups == {
-        b"\x15\x25\x14" + priority + b"\x14" + g: b"",
+        b"\x15\x25\x14" + priority + b"\x14" + g: own,
         b"\x15\x25\x14" + priority + b"\x14" + idle: b"",
         b"\x15\x25\x15\x01" + g + priority: b"",
         b"\x15\x25\x15\x01" + idle + priority: b"",
         b"\x15\x25\x15\x02" + g + priority: bytes(8),
         b"\x15\x25\x15\x02" + idle + priority: bytes(8),
         b"\x15\x25\x15\x05\x00": fdb_tuple.pack((4.0, None, False)),
-        b"\x15\x25\x15\x05" + g: fdb_tuple.pack((2.0, 1, False)),
+        b"\x15\x25\x15\x05" + g: own,
         b"\x15\x25\x15\x07" + g: b"\x02" + bytes(7),
         b"\x15\x25\x15\x07" + idle: b"\x01" + bytes(7),
     }

@@ -45,10 +45,12 @@ class Outdated(Exception):
 
 def current(path: Path | str) -> int:
     """Return the newest generation of the files in a directory."""
+    newest = 0
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = (_DATABASE.fullmatch(name) for name in os.listdir(path))
-        return max((int(name[1] or 0) for name in found if name), default=0)
-    return 0
+        for found in map(_DATABASE.fullmatch, os.listdir(path)):
+            if found is not None:
+                newest = max(newest, int(found[1] or 0))
+    return newest
 
 
 def database_file(path: Path, generation: int | None = None) -> Path:

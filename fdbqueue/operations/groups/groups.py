@@ -97,7 +97,7 @@ class Turn:
 Taking: TypeAlias = Counter[Turn]
 """How many items a transaction takes in each turn."""
 
-_turn_of, _group_of = attrgetter("turn"), attrgetter("level.group")
+_turn_of = attrgetter("turn")
 
 
 class Groups:
@@ -296,9 +296,14 @@ class Groups:
             How many items are taken in each turn, for `note_gone`; `None` if no item has a group or
             was found in a turn.
         """
+        for item in items:
+            if item.turn is not None or item.level.group is not None:
+                break
+        else:
+            return None
         turns: Taking = Counter(filter(None, map(_turn_of, items)))
         if not turns:
-            return turns if any(map(_group_of, items)) else None
+            return turns
         for stale in {stale for turn in turns for stale in turn.stale if not stale.level.group}:
             tr.add_read_conflict_key(stale.key)
         tr.add_read_conflict_key(self._settings_key(None))

@@ -32,14 +32,14 @@ class QueueRate:
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
-        rate = _rate_of(options)
+        rate = None if options is None else _rate_of(options)
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
         """Note that the transaction starts `n` items, for which there must be room."""
-        rate = _rate_of(options)
+        rate = None if options is None else _rate_of(options)
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)
@@ -49,19 +49,16 @@ class QueueRate:
 
     def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
         """Return how many of `n` items may be popped."""
-        return self.room(tr, now, self._known(tr), n)
+        return self.room(tr, now, self._options.read(tr), n) if self._options.may_have_rate else n
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
         """Note that the transaction pops `n` items, for which there must be room."""
-        if n:
-            self.note(tr, now, self._known(tr), n)
+        if n and self._options.may_have_rate:
+            self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:
         """Return whether an item may be popped: the queue is not paused, nor over its rate."""
         return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
-
-    def _known(self, tr: Transaction) -> Options | None:
-        return self._options.read(tr) if self._options.may_have_rate else None
 
     def is_over(self, reads: ReadTransaction, now: int, options: Options, version: int) -> bool:
         """Return whether no item may be started now; this changes nothing."""

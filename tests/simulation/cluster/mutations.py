@@ -129,12 +129,12 @@ def _second_before_first() -> None:
 @_found_by("queues", "is not behind", "is before", "not in order")
 def _order_by_chance() -> None:
     """Items of a priority are in random order."""
-    from fdbqueue.operations.items import Items
+    from fdbqueue.operations.items import Tail
 
     def take_count(take_count: Callable[..., int]) -> Callable[..., int]:
-        return lambda self, tr, tail: take_count(self, tr, tail) * 2_654_435_761 % 2**32
+        return lambda self, version: take_count(self, version) * 2_654_435_761 % 2**32
 
-    _change(Items, "take_count", take_count)
+    _change(Tail, "take_count", take_count)
 
 
 @_found_by("databases", "woken late", "got nothing")
