@@ -14,6 +14,7 @@ from fdbqueue import admin
 from fdbqueue.database import clock as clocks
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of
 from tests.support.waiting import MAX_WAIT
 
 
@@ -63,6 +64,23 @@ def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, name: str) -
         clock.advance(10.1)
         assert [item.value for item in jobs.pop_many(db, 9)] == ["bob"]
     assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("change", ["set_group", "clear"])
+def test_the_queue_is_none_of_the_groups_that_new_settings_hold(
+    db: Any, name: str, change: str
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.configure(db, rate=(9, 60))
+    if change == "clear":
+        jobs.set_group(db, None, rate=(1, 60))
+    jobs.push_many(db, range(4))
+    assert len(jobs.pop_many(db, 2)) == 2
+    if change == "clear":
+        jobs.clear(db)
+    else:
+        jobs.set_group(db, None, rate=(1, 60))
+    assert not [*db[slice(*layout_of(jobs).range_of(layout_of(jobs).held_groups))]]
 
 
 def test_pops_of_one_agent_count(db: Any, name: str) -> None:

@@ -682,6 +682,8 @@ class Groups:
         layout = self._layout
         groups = [layout.unpack_entry_key(space, row.key) for row in rows]
         for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
+            if group is None:
+                continue  # the starts of the whole queue
             most = settings.concurrency
             if space == layout.start_counts:
                 most = None if settings.rate is None else settings.rate[0]
