@@ -14,41 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 from fdbqueue import Claim
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import ItemInfo
-from tests.simulation.scheduler import Commit, SimulatedTransaction
+from tests.simulation.clients import Call
+from tests.simulation.scheduler import Commit
 
 
 @dataclass(eq=False)
-class Act:
-    """One call of a client: its arguments and its outcome."""
+class Act(Call):
+    """One call of a client.
 
-    kind: str
-    claim: Claim | None = None
-    """The claim that this act ends or extends."""
+    Attributes:
+        pushed: The priority of each value.
+        skew: How far the client's clock is ahead, in milliseconds.
+        result: (value, key) of each item of a push or pop; the claim of a claim.
+        commits: The commits of its first transaction, which does all of its work.
+    """
+
     pushed: dict[str, int] = field(default_factory=dict)
-    """The priority of each value."""
-    n: int = 0
-    within: int = 0
-    lease: float = 0.0
-    delay: float = 0.0
-    client: int = -1
-    begun: int = 0
-    """In milliseconds."""
     skew: int = 0
-    """How far the client's clock is ahead, in milliseconds."""
-    result: Any = None
-    """(value, key) of each item of a push or pop; the claim of a claim."""
-    returned: bool = False
-    failed: bool = False
-    """Whether it raised an error which guarantees that nothing took effect."""
-    lost: str | None = None
-    """The id of the item in `LeaseLost`, if the act raised it."""
     commits: list[Commit] = field(default_factory=list)
-    transaction: SimulatedTransaction | None = None
 
     @property
     def read(self) -> int:

@@ -8,54 +8,42 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import Claim, PriorityQueue
-from fdbqueue.errors import LeaseLost
+from fdbqueue import PriorityQueue
 from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import ItemInfo
+from tests.simulation.clients import Clients
 from tests.simulation.ledger import Act, Ledger
 from tests.simulation.scheduler import Commit, SimulatedTransaction
-from tests.simulation.simulated import Simulated
 
 SEEDS = int(os.environ.get("FDBQ_CLAIM_SEEDS", "50"))
 
-KINDS = {
-    **{"push": 7, "claim at once": 3, "claim inside": 2, "pop at once": 1, "pop inside": 1},
-    **{"ack": 5, "nack": 3, "release": 2, "extend": 3, "pause": 3, "forget": 1},
-}
-# Each call of a transaction takes a millisecond.
-LEASES = [0.001, 0.03, 0.1, 0.3, 1.0, 30.0]  # seconds
-DELAYS = [0.0, 0.0, 0.02, 0.2]  # seconds
-PAUSES = [5, 50, 200, 1_500]  # milliseconds
 
-
-class ClaimSimulation(Simulated):
+class ClaimSimulation(Clients[Act]):
     """A few clients on one queue; `acts` records their calls and results."""
 
+    _kinds = {
+        **{"push": 7, "claim at once": 3, "claim inside": 2, "pop at once": 1, "pop inside": 1},
+        **{"ack": 5, "nack": 3, "release": 2, "extend": 3, "pause": 3, "forget": 1},
+    }
+    _leases = [0.001, 0.03, 0.1, 0.3, 1.0, 30.0]
+
     def __init__(self, db: Any, space: Subspace, seed: int) -> None:
-        self.is_quiet = seed % 5 == 0
-        super().__init__(db, space, seed, self.is_quiet)
-        self._space = space
+        super().__init__(db, space, seed)
         self._max_attempts = self.random.choice([None, None, 2, 4])
         self._concurrency = None if self.is_quiet else self.random.choice([None, None, 2, 4])
         self._acked, self._popped = space["acked"], space["popped"]
-        self.acts: list[Act] = []
         self.dead: list[ItemInfo] = []
         self._pops_inside = self.random.random() < 0.5
-        self._values = 0
-        self._doing: dict[int | None, Act] = {}
-        self.db.created = self._note_transaction
         self.queue = self._open()
 
-    def _open(self) -> PriorityQueue:
-        """Return the queue as a new process opens it."""
+    def _open(self) -> PriorityQueue[Any]:
         return PriorityQueue(self._space["queue"], max_attempts=self._max_attempts)
 
     def _note_transaction(self, transaction: SimulatedTransaction) -> None:
@@ -63,18 +51,20 @@ class ClaimSimulation(Simulated):
 
         Later transactions only ensure that it has ended. (A concurrent pop may need several.)
         """
-        act = self._doing.pop(self.scheduler.client, None)
+        act = self._doing.get(self.scheduler.client)
         if act is not None and act.kind != "pop at once":
-            act.transaction = transaction
-            transaction.committed = act.commits.append
+            super()._note_transaction(transaction)
+        self._doing.pop(self.scheduler.client, None)
+
+    def _note_commit(self, act: Act, commit: Commit) -> None:
+        act.commits.append(commit)
 
     def run(self) -> None:
         """Run the clients; after all leases expired, claim and acknowledge the remaining items."""
-        clients = 1 if self.is_quiet else self.random.randint(2, 4)
         if self._concurrency is not None:
             self.queue.configure(self._raw, concurrency=self._concurrency)
         with self.patched():
-            self.scheduler.run([self._client() for _ in range(clients)])
+            self._run_clients(5, 25)
             self.scheduler.time += 10**9
             queue = self._open()
             self.end(queue)
@@ -94,7 +84,7 @@ class ClaimSimulation(Simulated):
         ledger.note(self.acts)
         ledger.close(self.dead, Counter(effects))
 
-    def _drain(self, queue: PriorityQueue) -> bool:
+    def _drain(self, queue: PriorityQueue[Any]) -> bool:
         """Claim and acknowledge items one by one in order; return true if there was none."""
         places = [b""]
         while True:
@@ -118,71 +108,22 @@ class ClaimSimulation(Simulated):
                 assert not act.returned or sorted(act.result) == got
                 act.result = got
 
-    def _client(self) -> Callable[[], None]:
-        kinds = self.random.choices([*KINDS], [*KINDS.values()], k=self.random.randint(5, 25))
+    def _new(self, kind: str) -> Act:
         if self._pops_inside:
-            kinds = [kind.replace("pop at once", "pop inside") for kind in kinds]
-
-        def body() -> None:
-            # Each process has its own queue object.
-            queue, held = self._open(), list[Claim]()
-            self._perform(queue, self._drawn("push", held))
-            for kind in kinds:
-                if kind == "forget":  # the process dies, and a new one starts
-                    queue, held = self._open(), []
-                elif kind == "pause":
-                    self.scheduler.time += self.random.choice(PAUSES)
-                    self.scheduler.step(kind)
-                else:
-                    act = self._drawn(kind, held)
-                    self._perform(queue, act)
-                    if act.kind.startswith("claim") and act.result is not None:
-                        held.append(act.result)
-
-        return body
-
-    def _drawn(self, kind: str, held: list[Claim]) -> Act:
-        """Return a random call of this kind, or a claim if the call needs one and none is held."""
+            kind = kind.replace("pop at once", "pop inside")
         draw = self.random
-        if not held and not kind.startswith(("push", "claim", "pop")):
-            kind = "claim at once"
-        act = Act(kind, n=draw.choice([1, 1, 2, 3]), lease=draw.choice(LEASES))
+        act = Act(kind, n=draw.choice([1, 1, 2, 3]))
         act.within = act.n if self.is_quiet else draw.choice([act.n, 8, 256])
-        act.delay = draw.choice(DELAYS)
         if kind == "push":
-            self._values += act.n
-            for value in range(self._values - act.n, self._values):
-                act.pushed[f"item {value}"] = draw.randrange(3)
-        elif not kind.startswith(("claim", "pop")):
-            act.claim = draw.choice(held)
-            # Some claims are used again after their end; some are used only in part.
-            if kind != "extend" and draw.random() < 0.7:
-                held.remove(act.claim)
-            if draw.random() < 0.3:
-                act.claim = draw.choice(list(act.claim))
+            act.pushed = {value: draw.randrange(3) for value in self._new_values(act.n)}
         return act
 
-    def _perform(self, queue: PriorityQueue, act: Act) -> None:
-        """Perform an act and record its outcome."""
-        client = self.scheduler.client
-        act.client = -1 if client is None else client
-        act.begun, act.skew = self.scheduler.time, self.scheduler.skew
-        self.acts.append(act)
-        self._doing[client] = act
-        try:
-            act.result = self._result(queue, act, len(self.acts) - 1)
-        except LeaseLost as error:
-            act.lost = error.item_id
-        except fdbqueue.error_classes() as error:
-            if error.code not in (1021, 1031):
-                raise
-            act.failed = error.code == 1031  # 1031 guarantees that nothing took effect
-        else:
-            act.returned = True
-            if act.kind == "pop at once":
-                version = self.db.new_version()
-                act.commits.append(Commit(version, version))
-        self.scheduler.note(str(act))
+    def _perform(self, queue: PriorityQueue[Any], act: Act) -> None:
+        act.skew = self.scheduler.skew
+        super()._perform(queue, act)
+        if act.kind == "pop at once" and act.returned:
+            version = self.db.new_version()
+            act.commits.append(Commit(version, version))
 
     def met(self) -> set[str]:
         """Return which of the interesting events occurred."""
@@ -194,37 +135,27 @@ class ClaimSimulation(Simulated):
             met |= {each for each in ("killed", "late commit takes place") if each in line}
         return met | ({"dead"} if self.dead else set())
 
-    def _result(self, queue: PriorityQueue, act: Act, number: int) -> Any:
-        db, claim = self.db, act.claim
+    def _result(self, queue: PriorityQueue[Any], act: Act) -> Any:
         if act.kind == "push":
             priorities = act.pushed.values()
-            items = queue.push_many(db, act.pushed, priorities=priorities, delay=act.delay)
-            return [(item.value, item.key) for item in items]
-        if act.kind == "claim at once":
-            return queue.claim(db, lease=act.lease, n=act.n, within=act.within)
-        if act.kind == "pop at once":
-            return [(item.value, item.key) for item in queue.pop_many(db, act.n)]
-        if act.kind == "nack":
-            return queue.nack(db, claim, delay=act.delay)
-        if act.kind == "extend":
-            return queue.extend(db, claim, act.lease)
-        if act.kind == "release":
-            return queue.release(db, claim)
+            items = queue.push_many(self.db, act.pushed, priorities=priorities, delay=act.delay)
+        elif act.kind == "pop at once":
+            items = queue.pop_many(self.db, act.n)
+        else:
+            return super()._result(queue, act)
+        return [(item.value, item.key) for item in items]
 
-        @fdbqueue.transactional(receipts=self._space["receipts"])
-        def inside(tr: Any) -> Any:
-            if act.kind == "claim inside":
-                return queue.claim(tr, lease=act.lease, n=act.n, within=act.within)
-            if act.kind == "ack":
-                for item in claim.items:
-                    tr.add(self._acked.pack((item.value,)), ONE)
-                return queue.ack(tr, claim)
-            items = queue.pop_many(tr, act.n)
-            for item in items:
-                tr[self._popped.pack((number, item.value))] = item.key
-            return [(item.value, item.key) for item in items]
-
-        return inside(db)
+    def _inside(self, queue: PriorityQueue[Any], tr: Any, act: Act) -> Any:
+        if act.kind == "claim inside":
+            return queue.claim(tr, lease=act.lease, n=act.n, within=act.within)
+        if act.claim is not None:
+            for item in act.claim.items:
+                tr.add(self._acked.pack((item.value,)), ONE)
+            return queue.ack(tr, act.claim)
+        items = queue.pop_many(tr, act.n)
+        for item in items:
+            tr[self._popped.pack((self.acts.index(act), item.value))] = item.key
+        return [(item.value, item.key) for item in items]
 
 
 def simulate(db: Any, space: Subspace, seed: int) -> ClaimSimulation:

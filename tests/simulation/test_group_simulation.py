@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,12 +16,11 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue
-from fdbqueue.errors import LeaseLost, WrongState
+from tests.simulation.clients import DELAYS, Clients
 from tests.simulation.groups.ledger import Act, Ledger
 from tests.simulation.groups.mutations import MUTATIONS
 from tests.simulation.groups.state import read_state
-from tests.simulation.scheduler import Commit, SimulatedTransaction
-from tests.simulation.simulated import Simulated
+from tests.simulation.scheduler import Commit
 from tests.support.keys import layout_of
 
 SEEDS = int(os.environ.get("FDBQ_GROUP_SEEDS", "10"))
@@ -38,20 +35,19 @@ _MET = {
     *(
         "as many as the limit",
         "as many as the rate",
+        "as many as the rate of the queue",
+        "as many as the bound",
+        "refused",
+        "replaced",
         "held back",
         "released",
         "cleared",
         "compared shares",
     ),
-    *("lost", "cancel", "move", "recovery", "killed", "late commit takes place"),
+    *("lost", "cancel", "move", "retry", "recovery", "killed", "late commit takes place"),
 }
 """What has to happen in some of the seeds."""
 
-KINDS = {
-    **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
-    **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
-    **{"cancel": 1, "move": 1, "clear": 0.3, "pause": 4, "forget": 1},
-}
 GROUPS = ["ada", "bob", "eve", "kim", None]
 SETTINGS: list[dict[str, Any]] = [
     *({"weight": weight} for weight in (None, 0.5, 1, 2, 3)),
@@ -60,40 +56,39 @@ SETTINGS: list[dict[str, Any]] = [
     *({"rate": rate} for rate in (None, (1, 0.05), (2, 0.2), (3, 1.0))),
     {"weight": 2, "concurrency": 2, "paused": False},
 ]
+FULL: list[dict[str, Any]] = [
+    *({"max_size": bound} for bound in (None, 1, 2, 2, 4)),
+    *({"latest": latest} for latest in (None, None, True, True, False)),
+]
+QUEUE_RATES = [(1, 0.1), (2, 0.2), (3, 0.2), (4, 1.0)]
 LONGEST = 2_000  # milliseconds, after which each rate allows more
 COSTS = [1.0, 1.0, 0.5, 3.0]
-# Each call of a transaction takes a millisecond.
-LEASES = [0.03, 0.1, 0.3, 30.0, 30.0]  # seconds
-DELAYS = [0.0, 0.0, 0.02, 0.2]  # seconds
-PAUSES = [5, 50, 200, 1_500]  # milliseconds
 
 
-class GroupSimulation(Simulated):
+class GroupSimulation(Clients[Act]):
     """A few clients on one queue."""
 
+    _kinds = {
+        **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
+        **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4, "configure": 1},
+        **{"cancel": 1, "move": 1, "retry": 2, "clear": 0.3, "pause": 4, "forget": 1},
+    }
+    _leases = [0.03, 0.1, 0.3, 30.0, 30.0]
+
     def __init__(self, db: Any, space: Subspace, seed: int) -> None:
-        is_quiet = seed % 5 == 0
-        super().__init__(db, space, seed, is_quiet)
-        self._space = space
-        self._clients = 1 if is_quiet else self.random.randint(2, 4)
-        self._is_exact = is_quiet or self.random.random() < 0.3
-        self._limits = self.random.random() < 0.8
-        self._values = 0
-        self._doing: dict[int | None, Act] = {}
-        self.acts: list[Act] = []
-        self.ledger = Ledger(is_exact=is_quiet)
-        self.db.created = self._note_transaction
+        super().__init__(db, space, seed)
+        draw = self.random
+        self._is_exact = self.is_quiet or draw.random() < 0.3
+        self._limits = draw.random() < 0.8
+        self._groups = GROUPS
+        self._settings = SETTINGS
+        self._is_full = draw.random() < 0.4
+        if self._is_full:
+            self._groups = [*draw.sample(GROUPS[:-1], 2), None]
+            self._settings = SETTINGS[-9:] + 2 * FULL
+        self._rates = draw.choice([[], QUEUE_RATES, [*QUEUE_RATES, None, None]])
+        self.ledger = Ledger(is_exact=self.is_quiet)
         self.queue = self._open()
-
-    def _open(self) -> PriorityQueue[Any]:
-        """Return the queue as a new process opens it."""
-        return PriorityQueue(self._space["queue"])
-
-    def _note_transaction(self, transaction: SimulatedTransaction) -> None:
-        act = self._doing.get(self.scheduler.client)
-        if act is not None:
-            act.transaction = transaction
-            transaction.committed = partial(self._note_commit, act)
 
     def _note_commit(self, act: Act, commit: Commit) -> None:
         self.ledger.note(act, commit, read_state(self._raw, self.queue))
@@ -101,7 +96,12 @@ class GroupSimulation(Simulated):
     def run(self) -> None:
         """Run the clients; after all leases are over, let every group go on, and end all items."""
         with self.patched():
-            self.scheduler.run([self._client() for _ in range(self._clients)])
+            self._perform(self._open(), self._new("configure"))
+            for group in self._groups if self._is_full else ():
+                self._perform(
+                    self._open(), Act("set", group=group, settings=self.random.choice(FULL))
+                )
+            self._run_clients(10, 40)
             self.scheduler.time += 10**9
             queue = self._open()
             self._doing[None] = Act("pop, of a client that was killed")
@@ -115,136 +115,91 @@ class GroupSimulation(Simulated):
                 self._perform(queue, Act("set", group=group, settings={"paused": False}))
         in_vain = 0
         while in_vain < 2:  # the timer of a rate may be set when the last one is over
-            act = Act(self.random.choice(["claim inside", "pop inside"]), lease=30)
+            act = Act(self.random.choice(["claim inside", "pop inside"]))
             self._perform(queue, act)
             in_vain = 0 if act.result else in_vain + 1
             if act.result is None:
                 self.scheduler.time += LONGEST
             elif act.verb == "claim":
                 self._perform(queue, Act("ack", claim=act.result))
-        if left := self.ledger.state.places:
+        if left := [place for place in self.ledger.state.places.values() if place.state != "dead"]:
             self.ledger.problems.append(f"they are stuck: {left}")
 
-    def _client(self) -> Callable[[], None]:
-        kinds = self.random.choices([*KINDS], [*KINDS.values()], k=self.random.randint(10, 40))
-
-        def body() -> None:
-            # Each process has its own queue object.
-            queue, held = self._open(), list[Claim]()
-            self._perform(queue, self._drawn("push", held))
-            for kind in kinds:
-                if kind == "forget":  # the process dies, and a new one starts
-                    queue, held = self._open(), []
-                elif kind == "pause":
-                    self.scheduler.time += self.random.choice(PAUSES)
-                    self.scheduler.step(kind)
-                else:
-                    act = self._drawn(kind, held)
-                    self._perform(queue, act)
-                    if act.verb == "claim" and act.result is not None:
-                        held.append(act.result)
-
-        return body
-
-    def _drawn(self, kind: str, held: list[Claim]) -> Act:
-        """Return a random call of this kind, or a claim if the call needs one and none is held."""
+    def _new(self, kind: str) -> Act:
         draw = self.random
-        if not held and kind in ("ack", "nack", "release", "extend"):
-            kind = "claim at once"
-        act = Act(kind, n=draw.choice([1, 1, 1, 2, 3]), lease=draw.choice(LEASES))
+        act = Act(kind, n=draw.choice([1, 1, 1, 2, 3]))
         act.within = act.n if self._is_exact else draw.choice([act.n, 2 * act.n, 256])
-        act.delay = draw.choice(DELAYS)
         act.priority = draw.choice([0, 0, 0, 1, 200])
-        act.group = draw.choice(GROUPS)
+        act.group = draw.choice(self._groups)
         if kind == "push":
             act.n = draw.choice([1, 1, 2, 4])
             act.cost = draw.choice(COSTS)
-            act.delay = draw.choice([0, 0, 0, act.delay])
-            self._values += act.n
-            act.values = [f"item {value}" for value in range(self._values - act.n, self._values)]
+            act.values = self._new_values(act.n)
+            act.options = draw.choice([{}, {"if_full": "drop"}, {"as_many_as_fit": True}])
+        elif kind == "configure":
+            act.settings = {"rate": draw.choice(self._rates)} if self._rates else {}
         elif kind == "set":
-            act.group = draw.choice([*GROUPS, ""])
-            act.settings = draw.choice(SETTINGS)
+            act.group = draw.choice([*self._groups, ""])
+            act.settings = draw.choice(self._settings)
             if not self._limits or act.group == "":
                 act.settings = {"weight": act.settings.get("weight")}
             elif act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}
-        elif kind in ("ack", "nack", "release", "extend"):
-            act.claim = draw.choice(held)
-            # Some claims are used again after their end; some are used only in part.
-            if kind != "extend" and draw.random() < 0.7:
-                held.remove(act.claim)
-            if draw.random() < 0.3:
-                act.claim = draw.choice(list(act.claim))
+        elif kind == "nack":
+            act.dead = draw.random() < (0.5 if self._is_full else 0.1)
+        return act
+
+    def _drawn(self, kind: str, held: list[Claim[Any]]) -> Act:
+        act = super()._drawn(kind, held)
+        if kind == "push":
+            act.delay = self.random.choice([0, 0, 0, self.random.choice(DELAYS)])
         return act
 
     def _perform(self, queue: PriorityQueue[Any], act: Act) -> None:
-        """Perform an act and record its outcome."""
-        client = self.scheduler.client
-        act.client = -1 if client is None else client
-        self.acts.append(act)
-        self._doing[client] = act
-        try:
-            act.result = self._result(queue, act)
-        except LeaseLost:
-            self.ledger.events["lost"] += 1
-        except WrongState:
-            pass
-        except fdbqueue.error_classes() as error:
-            if error.code not in (1021, 1031):
-                raise
-        else:
-            act.returned = True
-            self.ledger.events[act.verb] += act.result is not None
-        self.scheduler.note(str(act))
+        begun = self.ledger.version
+        super()._perform(queue, act)
+        self.ledger.note_outcome(act, begun)
 
     def _result(self, queue: PriorityQueue[Any], act: Act) -> Any:
-        db, claim = self.db, act.claim
+        db = self.db
         if act.kind == "push":
             options = {"priority": act.priority, "delay": act.delay, "group": act.group}
-            queue.push_many(db, act.values, cost=act.cost, **options)
-        elif act.kind == "set":
-            queue.set_group(db, act.group, **act.settings)
-        elif act.kind == "claim at once":
-            return queue.claim(db, lease=act.lease, n=act.n, within=act.within)
-        elif act.kind == "pop at once":
+            items = queue.push_many(db, act.values, cost=act.cost, **options, **act.options)
+            return [item.value for item in items]
+        if act.kind == "set":
+            return queue.set_group(db, act.group, **act.settings)
+        if act.kind == "configure":
+            return queue.configure(db, **act.settings)
+        if act.kind == "pop at once":
             return [item.value for item in queue.pop_many(db, act.n)] or None
-        elif act.kind in ("cancel", "move"):
+        if act.kind in ("cancel", "move", "retry"):
             return self._change(queue, act)
-        elif act.kind == "clear":
-            queue.clear(db)
-        elif act.kind == "nack":
-            queue.nack(db, claim, delay=act.delay)
-        elif act.kind == "extend":
-            queue.extend(db, claim, act.lease)
-        elif act.kind == "release":
-            queue.release(db, claim)
-        else:
-            return self._inside(queue, act)
-        return None
+        if act.kind == "clear":
+            return queue.clear(db)
+        return super()._result(queue, act)
 
-    def _inside(self, queue: PriorityQueue[Any], act: Act) -> Any:
-        @fdbqueue.transactional(receipts=self._space["receipts"])
-        def inside(tr: Any) -> Any:
-            if act.kind == "claim inside":
-                return queue.claim(tr, lease=act.lease, n=act.n, within=act.within)
-            if act.kind == "ack":
-                return queue.ack(tr, act.claim)
-            return [item.value for item in queue.pop_many(tr, act.n)] or None
-
-        return inside(self.db)
+    def _inside(self, queue: PriorityQueue[Any], tr: Any, act: Act) -> Any:
+        if act.kind == "claim inside":
+            return queue.claim(tr, lease=act.lease, n=act.n, within=act.within)
+        if act.claim is not None:
+            return queue.ack(tr, act.claim)
+        return [item.value for item in queue.pop_many(tr, act.n)] or None
 
     def _change(self, queue: PriorityQueue[Any], act: Act) -> Any:
-        """Cancel or move any item."""
+        """Cancel, move or retry any item."""
         places = self.ledger.state.places
+        if act.kind == "retry":
+            places = {at: each for at, each in places.items() if each.state in ("dead", "delayed")}
         position = self.random.choice([*places] or [b""])
         if position not in places:
             return None
         layout = layout_of(queue)
         id = layout.item_id(layout.items + position)
-        act.values = [id]
+        act.values, act.group = [id], places[position].line.group
         if act.kind == "cancel":
             return queue.cancel(self.db, id) or None
+        if act.kind == "retry":
+            return queue.retry(self.db, id) or None
         moved = queue.reprioritize(self.db, id, act.priority)
         return moved and moved.priority
 

@@ -11,58 +11,38 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, dropwhile
+from math import inf
 from typing import Any
 
-from fdbqueue import Claim
-from tests.simulation.groups.state import PASS_OF_ONE, Line, State
-from tests.simulation.scheduler import Commit, SimulatedTransaction
+from tests.simulation.clients import Call
+from tests.simulation.groups.state import PASS_OF_ONE, Line, Stamp, State
+from tests.simulation.scheduler import Commit
+
+_UNTIL_POPS_FOLLOW = 1_100  # milliseconds after which pops count once the queue has a rate
 
 
 @dataclass(eq=False)
-class Act:
-    """One call of a client: its arguments and its outcome.
+class Act(Call):
+    """One call of a client.
 
     Attributes:
-        kind: Its first word is what it does.
-        client: The number of the client.
-        claim: The claim that it ends or extends.
         values: What it pushes, or which item it changes.
         priority: The priority of what it pushes, or moves.
         cost: The cost of what it pushes.
-        group: The group of what it pushes, or whose settings it changes.
-        settings: The changes of its settings.
-        n: How many items it takes.
-        within: Of how many turns it takes one.
-        lease: In seconds.
-        delay: In seconds.
-        result: What it has returned.
-        returned: Whether it has returned.
+        group: The group of what it pushes or changes, or whose settings it changes.
+        settings: The changes of the settings of a group, or of the options of the queue.
+        options: What a push does if there is no room.
         has_changed: Whether any of its transactions has changed something.
-        transaction: Its last transaction.
     """
 
-    kind: str
-    client: int = -1
-    claim: Claim | None = None
     values: list[str] = field(default_factory=list)
     priority: int = 0
     cost: float = 1
     group: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    n: int = 1
-    within: int = 1
-    lease: float = 30.0
-    delay: float = 0.0
-    result: Any = None
-    returned: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
     has_changed: bool = False
-    transaction: SimulatedTransaction | None = None
-
-    @property
-    def verb(self) -> str:
-        """What it does."""
-        return self.kind.split()[0]
 
     @property
     def takes(self) -> bool:
@@ -176,7 +156,14 @@ class Ledger:
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
         self._started: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
-        """The starts of each group since its rate was set: when, and of how many items."""
+        """The starts of each group since its rate was set: when, and of how many items.
+
+        With `None`, those of the queue.
+        """
+        self._version_of: dict[Stamp, int] = {}
+        """The version of each start of the queue."""
+        self._rated_since = -_UNTIL_POPS_FOLLOW
+        """When the queue got a rate, in milliseconds."""
         self._act: Act | None = None
         self.problems: list[str] = []
         self.events: Counter[str] = Counter()
@@ -188,6 +175,11 @@ class Ledger:
     def state(self) -> State:
         """The present state."""
         return self._states[-1]
+
+    @property
+    def version(self) -> int:
+        """The present version."""
+        return self._versions[-1]
 
     def _at(self, version: int) -> State:
         """Return the state that a transaction reads at a version."""
@@ -208,6 +200,8 @@ class Ledger:
         self._note_ends(act, moved, before, commit.read)
         self._note_limits(act, moved, before, after)
         self._note_starts(moved, before, after, commit)
+        self._note_starts_of_queue(act, moved, before, after, commit)
+        self._note_bounds(act, moved, before, read, after)
         self._note_held(act, before, after)
         step = _Step(act, moved, before, read, after)
         self.problems += [f"{problem}: {act}" for problem in step.problems()]
@@ -225,8 +219,15 @@ class Ledger:
         self._compare("counts", state.counts, dict(counts))
         running = {group: n for group, n in state.running.items() if group is not None}
         self._compare("slots", state.slots, running)
-        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
+        delays = Counter(place.line for place in state.places.values() if place.state == "delayed")
+        delays = Counter({line: n for line, n in delays.items() if line.group is not None})
+        self._compare("delays", state.delays, delays)
+        starts = {group: sum(n for _, n in rows.values()) for group, rows in state.starts.items()}
         self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
+        if state.rate is None:
+            self._compare("starts of a queue without a rate", starts.get(None, 0), 0)
+        elif state.start_counts.get(None, 0) >= state.rate[0] and not state.has_queue_timer:
+            self._say("the queue is over its rate, and has no timer")
         turns = {
             (line.priority, state.passes.get(line, 0), line.group)
             for line in ready
@@ -290,16 +291,110 @@ class Ledger:
             rate = before.of(group).rate
             if group is None or rate is None:
                 continue
-            most, period = rate
-            started = self._started[group]
-            started.append((commit.version, n))
-            young = sum(n for time, n in started if commit.read - time < 1000 * period)
-            self.events["as many as the rate"] += young == most
-            if young > most:
-                self._say(f"{young} of {group!r} are started in {period} ms, and {most} may be")
+            self.events["as many as the rate"] += self._note_start(group, n, rate, commit)
         for group in [*self._started]:
-            if before.of(group).rate != after.of(group).rate:
+            if group is not None and before.of(group).rate != after.of(group).rate:
                 del self._started[group]
+
+    def _note_start(
+        self, group: str | None, n: int, rate: tuple[int, float], commit: Commit
+    ) -> bool:
+        """Note the start of items; return whether no more of them may be started."""
+        most, period = rate
+        started = self._started[group]
+        started.append((commit.version, n))
+        young = sum(n for time, n in started if commit.read - time < 1000 * period)
+        if young > most:
+            name = "the queue" if group is None else repr(group)
+            self._say(f"{young} of {name} are started in {period} ms, and {most} may be")
+        return young == most
+
+    def _note_starts_of_queue(
+        self, act: Act, moved: Moved, before: State, after: State, commit: Commit
+    ) -> None:
+        """Check likewise what is started of the queue. Pops may follow a first rate late."""
+        if after.rate != before.rate:
+            self._started.pop(None, None)
+            if before.rate is None:
+                self._rated_since = act.begun
+        old, rows = before.starts.get(None, {}), after.starts.get(None, {})
+        self._version_of.update(dict.fromkeys(rows.keys() - old, commit.version))
+        stored = sum(n for stamp, (_, n) in rows.items() if stamp not in old)
+        n = len(moved.taken)
+        if before.rate is None or not n:
+            return
+        may_be_late = act.verb == "pop" and act.begun < self._rated_since + _UNTIL_POPS_FOLLOW
+        if stored == n:
+            is_over = self._note_start(None, n, before.rate, commit)
+            self.events["as many as the rate of the queue"] += is_over
+        elif stored or not may_be_late:
+            self._say(f"{n} items of the queue are started, and {stored} are stored")
+
+    def _room_of_queue(self, state: State, version: int, now: int) -> float:
+        """Return how many more items of the queue may certainly be started at a version.
+
+        Starts are forgotten in their order, so one by a clock that was ahead keeps later ones.
+        """
+        if state.rate is None:
+            return inf
+        most, period = state.rate
+        left = [
+            n
+            for _, (_, n) in dropwhile(
+                lambda row: (
+                    version - self._version_of[row[0]] >= 1000 * period
+                    and now - row[1][0] >= period
+                ),
+                sorted(state.starts.get(None, {}).items()),
+            )
+        ]
+        return most - sum(left)
+
+    # Full groups
+
+    def _note_bounds(
+        self, act: Act, moved: Moved, before: State, read: State, after: State
+    ) -> None:
+        """Check that no bound of a group is exceeded, and that the latest replace others."""
+        group = act.group
+        if group is None or act.verb not in ("push", "retry"):
+            return
+        unfinished = ("ready", "delayed", "claimed")
+        new = after.of_group(group, *unfinished) - before.of_group(group, *unfinished)
+        if not new:
+            if moved.removed:
+                self._say("it has removed items, and added none")
+            return
+        room = after.room_for(group)
+        self.events["as many as the bound"] += room == 0
+        if room < 0:
+            self._say(f"{group!r} has {-room} items more than may be")
+        if act.verb == "push" and before.of(group).latest:
+            waiting = after.of_group(group, "ready", "delayed") - new
+            known = read.of_group(group, "ready", "delayed")
+            if any(position in known or position not in read.places for position in waiting):
+                self._say(f"items of {group!r} wait beside the latest")
+            self._compare(f"the latest of {group!r}", len(new), act.n)
+        elif moved.removed:
+            self._say("it has removed items")
+        if {line.group for line in moved.removed.values()} - {group}:
+            self._say("it has removed items of another group")
+        self.events["replaced"] += len(moved.removed)
+
+    def note_outcome(self, act: Act, begun: int) -> None:
+        """Note how a call has ended that began at a version."""
+        self._act = act
+        self.events["lost"] += act.lost is not None
+        self.events[act.verb] += act.returned and act.result is not None
+        if act.verb == "push":
+            n = act.n - len(act.result) if act.returned else act.n * act.refused
+        else:
+            n = int(act.verb == "retry" and act.refused)
+        if n:
+            self.events["refused"] += 1
+            first = bisect_right(self._versions, begun) - 1
+            if all(state.room_for(act.group) >= act.n for state in self._states[first:]):
+                self._say("it was refused, and there was room all the time")
 
     def _note_held(self, act: Act, before: State, after: State) -> None:
         """Check that exactly the groups are held back that may not go on."""
@@ -311,7 +406,8 @@ class Ledger:
             self._follow |= {*after.running, *after.held, *(line.group for line in after.ready)} - {
                 None
             }
-        for group in sorted(after.held | {line.group for line in after.ready if line.group}):
+        groups = {*after.held, *(line.group for line in after.ready if line.group)}
+        for group in sorted(groups, key=str):
             is_held, may_go_on = group in after.held, after.room(group) > 0
             if is_held != may_go_on:
                 self._follow.discard(group)
@@ -369,7 +465,9 @@ class Ledger:
             if not act.takes or not act.returned or act.result or act.has_changed:
                 continue
             version = None if act.transaction is None else act.transaction.version
-            if version is not None and (found := first(self._at(version), 1)):
+            if version is None or self._room_of_queue(self._at(version), version, act.begun) <= 0:
+                continue
+            if found := first(self._at(version), 1):
                 self._say(f"it has found nothing, and {found} could be taken")
 
 
@@ -468,6 +566,8 @@ class _Step:
             ended = of_all if self.act.group is None else {self.act.group}
         else:
             ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
+            # Their timers have looked at them.
+            ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
         for group, n in self._forgotten.items():
             if group in middle.held:
                 middle.start_counts[group] -= n
@@ -500,7 +600,7 @@ class _Step:
         found = Counter[str | None]()
         for group, rows in self.before.starts.items():
             left = self.after.starts.get(group, {})
-            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
+            found[group] += sum(n for stamp, (_, n) in rows.items() if stamp not in left)
         return +found
 
     def _begin_anew(self, middle: State, lines: set[Line]) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from fdbqueue.layout.items import GroupSettings
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim
 from fdbqueue.operations.groups import starts
 from fdbqueue.operations.groups.groups import Groups, Turn
+from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import Leases
+from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Slots
 
 _Plant = Callable[[pytest.MonkeyPatch], None]
@@ -73,6 +77,13 @@ class _Unseen:
 
     def add_read_conflict_key(self, key: bytes) -> None:
         pass
+
+
+def _with(owner: Any, **methods: Any) -> Any:
+    """Return an object with other methods. Clients take turns, so its class has to stay."""
+    changed = copy(owner)
+    vars(changed).update(methods)
+    return changed
 
 
 def _unseen(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,9 +270,9 @@ def _a_slot_is_freed_twice(patch: pytest.MonkeyPatch) -> None:
     """The end of a claim frees its slot, and the return of the item frees it again."""
 
     def free(free: Any) -> Any:
-        def twice(self: Any, tr: Any, slots: Any) -> None:
-            free(self, tr, slots)
-            free(self, tr, slots)
+        def twice(self: Any, *args: Any) -> None:
+            free(self, *args)
+            free(self, *args)
 
         return twice
 
@@ -280,9 +291,8 @@ def _a_sweep_frees_no_slot(patch: pytest.MonkeyPatch) -> None:
 
     def end_over(end_over: Any) -> Any:
         def without_slots(self: Any, *args: Any) -> Any:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(Slots, "free", lambda *_: None)
-                return end_over(self, *args)
+            slots = _with(self._slots, free=lambda *_: None)
+            return end_over(_with(self, _slots=slots), *args)
 
         return without_slots
 
@@ -291,7 +301,7 @@ def _a_sweep_frees_no_slot(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("is held back, and has a turn")
 def _held_groups_keep_their_turns(patch: pytest.MonkeyPatch) -> None:
-    def hold(self: Any, tr: Any, group: str) -> None:
+    def hold(self: Any, tr: Any, group: str, *_: Any) -> None:
         tr[self._held(group)] = b""
 
     patch.setattr(Groups, "_hold", hold)
@@ -300,12 +310,7 @@ def _held_groups_keep_their_turns(patch: pytest.MonkeyPatch) -> None:
 @_found_by("is held back, and has a turn")
 def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
     def activate(activate: Any) -> Any:
-        def all_may(self: Any, tr: Any, level: Any) -> None:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(Groups, "_held", lambda *_: b"\x00nothing")
-                activate(self, tr, level)
-
-        return all_may
+        return lambda self, *args: activate(_with(self, _held=lambda *_: b"\x00nothing"), *args)
 
     _change(patch, Groups, "activate", activate)
 
@@ -313,15 +318,11 @@ def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
 @_found_by("may not go on, and has turns", "is paused, and was claimed")
 def _a_pause_holds_nothing(patch: pytest.MonkeyPatch) -> None:
     def settle(settle: Any) -> Any:
-        def without_pause(self: Any, tr: Any, group: str) -> None:
-            with pytest.MonkeyPatch.context() as inner:
-                _change(
-                    inner,
-                    Groups,
-                    "_settings",
-                    lambda of: lambda *args: [each._replace(paused=False) for each in of(*args)],
-                )
-                settle(self, tr, group)
+        def without_pause(self: Any, *args: Any) -> None:
+            def running(*args: Any) -> Any:
+                return [each._replace(paused=False) for each in self._settings(*args)]
+
+            settle(_with(self, _settings=running), *args)
 
         return without_pause
 
@@ -333,12 +334,7 @@ def _limits_wait_for_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A new limit of a group holds nothing back, and releases nothing."""
 
     def change(change: Any) -> Any:
-        def without_settling(self: Any, *args: Any) -> None:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(Groups, "_settle", lambda *_: None)
-                change(self, *args)
-
-        return without_settling
+        return lambda self, *args: change(_with(self, _settle=lambda *_: None), *args)
 
     _change(patch, Groups, "set", change)
 
@@ -385,15 +381,13 @@ def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
 def _starts_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """Two clients start the last item that a rate allows."""
 
-    def room(room: Any) -> Any:
-        def unseen(self: Any, tr: Any, *args: Any) -> Any:
-            with pytest.MonkeyPatch.context() as inner:
-                _change(inner, starts, "started_in", lambda of: lambda _: of(tr))
-                return room(self, _Unseen(tr), *args)
-
-        return unseen
-
-    _change(patch, Starts, "room", room)
+    _change(
+        patch,
+        starts,
+        "started_in",
+        lambda of: lambda tr: of(tr._tr if isinstance(tr, _Unseen) else tr),
+    )
+    _change(patch, Starts, "room", _unseen)
 
 
 @_found_by("they are stuck")
@@ -404,3 +398,145 @@ def _no_timer_ends_a_hold(patch: pytest.MonkeyPatch) -> None:
 @_found_by("held groups of a cleared queue", "may not go on, and has turns")
 def _a_cleared_queue_forgets_its_rates(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Groups, "_settle_full", lambda *_: None)
+
+
+# The rate of the queue
+
+
+@_found_by("of the queue are started in")
+def _the_rate_of_the_queue_is_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, QueueRate, "room", lambda room: lambda *args: room(*args[:-1], args[-1] - 1) + 1)
+
+
+@_found_by("of the queue are started in")
+def _pops_look_for_no_rate_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "room_to_pop", lambda self, tr, now, n: n)
+
+
+@_found_by("of the queue are started, and")
+def _pops_are_no_starts_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "note_popped", lambda *_: None)
+
+
+@_found_by("of the queue are started in")
+def _a_cleared_queue_begins_a_new_window(patch: pytest.MonkeyPatch) -> None:
+    def begin_again(begin_again: Any) -> Any:
+        def forget(self: Any, tr: Any, now: int) -> None:
+            self._starts.clear(tr, None)
+            begin_again(self, tr, now)
+
+        return forget
+
+    _change(patch, QueueRate, "begin_again", begin_again)
+
+
+@_found_by("the queue is over its rate, and has no timer")
+def _no_timer_for_the_rate_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "_set_timer", lambda *_: None)
+
+
+@_found_by("the queue is over its rate, and has no timer")
+def _a_cleared_queue_forgets_its_timer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "begin_again", lambda *_: None)
+
+
+@_found_by("the queue is over its rate, and has no timer")
+def _the_timer_of_the_queue_looks_at_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "end_hold", lambda *_: None)
+
+
+@_found_by("the queue is over its rate, and has no timer", "starts of a queue without a rate")
+def _nobody_follows_a_new_rate_of_the_queue(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueRate, "change", lambda *_: None)
+
+
+# Full groups
+
+
+@_found_by("items more than may be")
+def _bounds_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    def rooms(rooms: Any) -> Any:
+        return lambda *args: {
+            group: room._replace(bound=room.bound + 1) for group, room in rooms(*args).items()
+        }
+
+    _change(patch, FullGroups, "rooms", rooms)
+
+
+@_found_by("and there was room all the time")
+def _a_group_is_full_too_early(patch: pytest.MonkeyPatch) -> None:
+    def rooms(rooms: Any) -> Any:
+        return lambda *args: {
+            group: room._replace(taken=room.taken + 1) for group, room in rooms(*args).items()
+        }
+
+    _change(patch, FullGroups, "rooms", rooms)
+
+
+@_found_by("items more than may be")
+def _two_pushes_take_the_last_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FullGroups, "take", lambda *_: None)
+
+
+@_found_by("items more than may be")
+def _claimed_items_take_no_place(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, Layout, "group_counters", lambda of: lambda *args: of(*args)[:1])
+
+
+@_found_by("delays: stored")
+def _delayed_items_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "note_delayed", lambda *_: None)
+
+
+@_found_by("delays: stored")
+def _due_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
+    def available(available: Any) -> Any:
+        return lambda self, *args: available(_with(self, delays=lambda *_: b"\x00nothing"), *args)
+
+    _change(patch, Groups, "note_available", available)
+
+
+@_found_by("items more than may be")
+def _retried_dead_letters_take_no_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FullGroups, "reserve", lambda *_: False)
+
+
+@_found_by("items more than may be", "wait beside the latest", "it has removed items")
+def _bounds_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """A push does not see that the bound of its group was just set."""
+    _change(patch, FullGroups, "_begin_settings", _unseen)
+
+
+@_found_by("wait beside the latest")
+def _the_latest_replaces_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FullGroups, "replace", lambda *_: None)
+
+
+@_found_by("wait beside the latest")
+def _the_latest_leaves_delayed_items(patch: pytest.MonkeyPatch) -> None:
+    def level_range(level_range: Any) -> Any:
+        def of_ready(self: Any, prefix: bytes, *args: Any) -> Any:
+            is_delayed = prefix == self.delayed
+            return (b"\x00", b"\x00") if is_delayed else level_range(prefix, *args)
+
+        return of_ready
+
+    _change(patch, Layout, "group_level_range", level_range)
+
+
+@_found_by("wait beside the latest")
+def _two_latest_items_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FullGroups, "begin_replacing", lambda *_: None)
+
+
+@_found_by("the latest of")
+def _the_latest_replaces_itself(patch: pytest.MonkeyPatch) -> None:
+    def replace(replace: Any) -> Any:
+        return lambda self, tr, now, group, kept, n: replace(self, tr, now, group, {min(kept)}, n)
+
+    _change(patch, FullGroups, "replace", replace)
+
+
+@_found_by("wait beside the latest", "they are stuck", "stored are")
+def _what_the_latest_removes_may_be_taken_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    _change(patch, FullGroups, "replace", _unseen)

@@ -6,18 +6,27 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.items import GroupSettings, decode_group_settings, decode_start
-from fdbqueue.layout.values import decode_claim, decode_count, decode_metadata, header_of
+from fdbqueue.layout.values import (
+    decode_claim,
+    decode_count,
+    decode_metadata,
+    decode_options,
+    header_of,
+)
 from fdbqueue.queue.base import store_of
 
 _IDLE = b"idle"
 PASS_OF_ONE = 1 << 20
 """What an item of cost 1 adds to the pass of a group of weight 1."""
+
+
+Stamp: TypeAlias = tuple[bytes, int]
 
 
 class Line(NamedTuple):
@@ -68,8 +77,12 @@ class State:
         awaited: The positions of the failed items for which sequences wait.
         counts: How many ready items each group is said to have.
         slots: How many claimed items each group is said to have.
-        starts: The starts of each group: by versionstamp, how many items it is of.
-        start_counts: How many items of each group are said to have been started.
+        delays: How many delayed items each line is said to have.
+        starts: The starts of each group, and with `None` those of the queue: by versionstamp, the
+            time in milliseconds, and how many items it is of.
+        start_counts: How many items of each group, or of the queue, are said to have been started.
+        rate: The rate of the queue; its time is in milliseconds.
+        has_queue_timer: Whether a timer looks at the rate of the queue.
     """
 
     places: dict[bytes, Place] = field(default_factory=dict)
@@ -87,8 +100,11 @@ class State:
     awaited: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
-    starts: dict[str | None, dict[tuple[bytes, int], int]] = field(default_factory=dict)
+    delays: dict[Line, int] = field(default_factory=dict)
+    starts: dict[str | None, dict[Stamp, tuple[int, int]]] = field(default_factory=dict)
     start_counts: dict[str | None, int] = field(default_factory=dict)
+    rate: tuple[int, float] | None = None
+    has_queue_timer: bool = False
 
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
@@ -99,6 +115,21 @@ class State:
         """Return what each of these items adds to the pass of a group."""
         costs = (self.places[position].cost for position in positions)
         return [max(1, round(PASS_OF_ONE * cost / (self.of(group).weight or 1))) for cost in costs]
+
+    def of_group(self, group: str | None, *states: str) -> set[bytes]:
+        """Return the positions of the items of a group that are in some states."""
+        return {
+            position
+            for position, place in self.places.items()
+            if place.line.group == group and place.state in states
+        }
+
+    def room_for(self, group: str | None) -> float:
+        """Return how many more items may be pushed to a group."""
+        settings = self.of(group)
+        if group is None or settings.latest or settings.max_size is None:
+            return inf
+        return settings.max_size - len(self.of_group(group, "ready", "delayed", "claimed"))
 
     def room(self, group: str | None) -> float:
         """Return how many more items of a group may be taken."""
@@ -170,9 +201,15 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     state.slots = {group: decode_count(value) for (group,), value in unpacked(layout.group_slots)}
     for (group, stamp), value in unpacked(layout.starts):
         rows = state.starts.setdefault(group, {})
-        rows[stamp.tr_version, stamp.user_version] = decode_start(value)[1]
+        rows[stamp.tr_version, stamp.user_version] = decode_start(value)
     for (group,), value in unpacked(layout.start_counts):
         state.start_counts[group] = decode_count(value)
+    for (group, priority), value in unpacked(layout.group_delays):
+        state.delays[Line(priority, group)] = decode_count(value)
+    if layout.options in everything:
+        rate = decode_options(everything[layout.options]).rate
+        state.rate = rate and (rate[0], 1000 * rate[1])
+    state.has_queue_timer = any(map(layout.is_timer_of_queue, everything))
     return state
 
 
