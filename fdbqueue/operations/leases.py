@@ -424,7 +424,8 @@ class Leases:
     def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Mark a claimed item, so that it ends with its claim, and wake its worker; return true.
 
-        If the lease runs out, the item returns and expires at once.
+        If the lease runs out, the item returns and expires at once, by the clock of any client: it
+        expires when the lease began, by the clock that also says when the lease is over.
         """
         layout = self._layout
         position = layout.position(claimed.key)
@@ -433,10 +434,11 @@ class Leases:
         assert stored is not None  # the item was just found claimed
         item = decode_claim(stored)
         header, content = header_of(item.value)
-        value = with_header(header._replace(cancelled=now, expires=now), content)
+        expires = now if lease is None else max(1, min(now, lease.clock_end - lease.length))
+        value = with_header(header._replace(cancelled=now, expires=expires), content)
         self._items.park(tr, layout.claims, position, encode_claim(item._replace(value=value)))
         if lease is not None:
-            tr[timer] = lease_value(lease._replace(expires=now))
+            tr[timer] = lease_value(lease._replace(expires=expires))
         tr.add(layout.cancel_counter, ONE)
         return True
 

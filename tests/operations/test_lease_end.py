@@ -102,6 +102,20 @@ def test_a_clock_behind_delays_the_end_of_a_lease_by_its_length_at_most(
     assert other(queue).claim(db, wait=60).attempt == 2
 
 
+def test_a_cancelled_item_expires_with_its_lease_whoever_had_the_fastest_clock(
+    db: Any, queue: PriorityQueue, skewed: Clock
+) -> None:
+    item = queue.push(db, "job")
+    queue.claim(db, lease=1.0)
+    skewed.is_ahead(3_600)
+    assert queue.cancel(db, item)
+    skewed.is_ahead(2)
+    shift_leases(db, queue, -RECOVERY)
+    assert other(queue).claim(db) is None
+    assert queue.stats(db).is_empty
+    assert check(db, queue).ok
+
+
 @pytest.mark.parametrize("is_alive", [True, False])
 def test_leases_of_another_cluster_go_by_the_clock(
     db: Any, queue: PriorityQueue, skewed: Clock, is_alive: bool
