@@ -71,7 +71,7 @@ class GroupSimulation(Clients[Act]):
     _kinds = {
         **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
         **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4, "configure": 1},
-        **{"cancel": 1, "move": 1, "retry": 2, "clear": 0.3, "pause": 4, "forget": 1},
+        **{"cancel": 1, "move": 1, "retry": 2, "clear": 0.6, "pause": 4, "forget": 1},
     }
     _leases = [0.03, 0.1, 0.3, 30.0, 30.0]
 

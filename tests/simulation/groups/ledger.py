@@ -15,6 +15,7 @@ from itertools import combinations, dropwhile
 from math import inf
 from typing import Any
 
+from fdbqueue.layout.items import GroupSettings
 from tests.simulation.clients import Call
 from tests.simulation.groups.state import PASS_OF_ONE, Line, Stamp, State
 from tests.simulation.scheduler import Commit
@@ -229,7 +230,9 @@ class Ledger:
         elif state.start_counts.get(None, 0) >= state.rate[0] and not state.has_queue_timer:
             self._say("the queue is over its rate, and has no timer")
         turns = {
-            (line.priority, state.passes.get(line, 0), line.group)
+            (line.priority, state.passes.get(line, 0), line.group): state.settings.get(
+                line.group, GroupSettings()
+            )
             for line in ready
             if line.group not in state.held
         }
@@ -361,8 +364,10 @@ class Ledger:
             return
         unfinished = ("ready", "delayed", "claimed")
         new = after.of_group(group, *unfinished) - before.of_group(group, *unfinished)
+        # A push to a queue with bounds sweeps: claims of cancelled items may have ended.
+        removed = {at: line for at, line in moved.removed.items() if at not in moved.ended}
         if not new:
-            if moved.removed:
+            if removed:
                 self._say("it has removed items, and added none")
             return
         room = after.room_for(group)
@@ -375,11 +380,11 @@ class Ledger:
             if any(position in known or position not in read.places for position in waiting):
                 self._say(f"items of {group!r} wait beside the latest")
             self._compare(f"the latest of {group!r}", len(new), act.n)
-        elif moved.removed:
+        elif removed:
             self._say("it has removed items")
-        if {line.group for line in moved.removed.values()} - {group}:
+        if {line.group for line in removed.values()} - {group}:
             self._say("it has removed items of another group")
-        self.events["replaced"] += len(moved.removed)
+        self.events["replaced"] += len(removed)
 
     def note_outcome(self, act: Act, begun: int) -> None:
         """Note how a call has ended that began at a version."""

@@ -87,7 +87,7 @@ def _with(owner: Any, **methods: Any) -> Any:
 
 
 def _unseen(method: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, tr, *args: method(self, _Unseen(tr), *args)
+    return lambda self, tr, *args, **options: method(self, _Unseen(tr), *args, **options)
 
 
 # Shares
@@ -101,6 +101,11 @@ def _weights_do_not_count(patch: pytest.MonkeyPatch) -> None:
 @_found_by("the pass of", "the shares of")
 def _costs_do_not_count(patch: pytest.MonkeyPatch) -> None:
     _change(patch, GroupSettings, "step", lambda step: lambda self, _: step(self, 1))
+
+
+@_found_by("turns: stored")
+def _turns_keep_old_settings(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "_set_turns", lambda *_: None)
 
 
 @_found_by("had the turns")
@@ -130,10 +135,10 @@ def _turns_are_read_by_snapshot(patch: pytest.MonkeyPatch) -> None:
 def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
     """A group that had no items goes on with its own pass."""
 
-    def activate(activate: Any) -> Any:
-        def without_time(self: Any, tr: Any, level: Any) -> None:
+    def stored(stored: Any) -> Any:
+        def without_time(self: Any, tr: Any, level: Any, *args: Any) -> None:
             layout = self._layout
-            hidden = layout.taken_passes + self._rest(level)
+            hidden = layout.taken_passes + level.rest
 
             class Hidden(_Unseen):
                 @property
@@ -143,11 +148,11 @@ def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
                 def __getitem__(self, key: Any) -> Any:
                     return self._tr[b"\x00nothing" if key == hidden else key]
 
-            activate(self, Hidden(tr), level)
+            stored(self, Hidden(tr), level, *args)
 
         return without_time
 
-    _change(patch, Groups, "activate", activate)
+    _change(patch, Groups, "note_stored", stored)
 
 
 @_found_by("go on when they come back")
@@ -177,7 +182,7 @@ def _second_before_first(patch: pytest.MonkeyPatch) -> None:
 
     def find(find: Any) -> Any:
         def second(self: Any) -> Any:
-            if self.found or self.row(1) is None:
+            if len(self.passes) > 1 or self.row(1) is None:
                 return find(self)
             self._rows[0], self._rows[1] = self._rows[1], self._rows[0]
             return find(self)
@@ -193,7 +198,8 @@ def _second_before_first(patch: pytest.MonkeyPatch) -> None:
 @_found_by("had the turns", "they are stuck", "admin.check", "the pass of", "turns: stored")
 def _taking_conflicts_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """What is taken of a group may change meanwhile."""
-    patch.setattr(Groups, "conflict_on", lambda *_: None)
+
+    _change(patch, Groups, "begin_taking", _unseen)
 
 
 @_found_by("turns: stored", "members: stored", "idle groups: stored")
@@ -205,20 +211,19 @@ def _last_one_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 @_found_by("members: stored", "turns: stored")
 def _pushes_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """A push does not see that the last item of its group was just taken."""
-    _change(patch, Groups, "activate", _unseen)
+
+    _change(patch, Groups, "begin_push", _unseen)
+    _change(patch, Groups, "note_stored", _unseen)
 
 
 @_found_by("counts: stored")
 def _removed_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
     """A ready item that is removed is counted as ready."""
 
-    def count(count: Any) -> Any:
-        def all_but_removed(self: Any, tr: Any, now: int, level: Any, n: int, taken: Any) -> None:
-            count(self, tr, now, level if taken else level._replace(group=None), n, taken)
+    def removed(removed: Any) -> Any:
+        return lambda self, tr, now, level, _: removed(self, tr, now, level, 0)
 
-        return all_but_removed
-
-    _change(patch, Items, "_count_taken", count)
+    _change(patch, Groups, "_note_removed", removed)
 
 
 # Limits
@@ -234,10 +239,10 @@ def _limits_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("are claimed, and", "may not go on, and has turns", "may go on, and is held back")
 def _settings_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    """A claim does not see that the limit of its group was just set."""
+    """A claim does not see that the limit of all groups was just set."""
 
-    def conflict_on(conflict_on: Any) -> Any:
-        def without_settings(self: Any, tr: Any, items: list[Any]) -> None:
+    def begin_taking(begin_taking: Any) -> Any:
+        def without_settings(self: Any, tr: Any, *args: Any, **options: Any) -> Any:
             class Without(_Unseen):
                 def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
                     tr.add_read_conflict_range(begin, end)
@@ -247,11 +252,11 @@ def _settings_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
                         tr.add_read_conflict_key(key)
 
             settings = self._layout.group_settings
-            conflict_on(self, Without(tr), items)
+            return begin_taking(self, Without(tr), *args, **options)
 
         return without_settings
 
-    _change(patch, Groups, "conflict_on", conflict_on)
+    _change(patch, Groups, "begin_taking", begin_taking)
 
 
 @_found_by("it has ended the claim of another client")
@@ -309,10 +314,10 @@ def _held_groups_keep_their_turns(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("is held back, and has a turn")
 def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
-    def activate(activate: Any) -> Any:
-        return lambda self, *args: activate(_with(self, _held=lambda *_: b"\x00nothing"), *args)
+    def stored(stored: Any) -> Any:
+        return lambda self, *args: stored(_with(self, _held=lambda *_: b"\x00nothing"), *args)
 
-    _change(patch, Groups, "activate", activate)
+    _change(patch, Groups, "note_stored", stored)
 
 
 @_found_by("may not go on, and has turns", "is paused, and was claimed")

@@ -64,7 +64,7 @@ class State:
         places: Where each item is, by its position.
         ready: The positions of the items of each line, in order.
         running: How many items each group has claimed.
-        turns: The turns: priority, pass and group.
+        turns: The turns: priority, pass and group, with the settings of the group that they hold.
         members: The lines that are known to have items.
         passes: The pass of each line.
         is_idle: The priorities whose items without a group were all taken.
@@ -88,7 +88,7 @@ class State:
     places: dict[bytes, Place] = field(default_factory=dict)
     ready: dict[Line, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     running: Counter[str | None] = field(default_factory=Counter)
-    turns: set[tuple[int, int, str]] = field(default_factory=set)
+    turns: dict[tuple[int, int, str], GroupSettings] = field(default_factory=dict)
     members: set[Line] = field(default_factory=set)
     passes: dict[Line, int] = field(default_factory=dict)
     is_idle: set[int] = field(default_factory=set)
@@ -179,7 +179,9 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
     for key, value in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
         position = layout.position(key)
         state.places[position] = Place(line(position), "staged", cost=_cost("ready", value))
-    state.turns = {key for key, _ in unpacked(layout.turns)}
+    state.turns = {
+        key: decode_group_settings(value or None) for key, value in unpacked(layout.turns)
+    }
     state.idle = {key for key, _ in unpacked(layout.idle_groups)}
     state.members = {
         Line(priority, group) for (group, priority), _ in unpacked(layout.group_members)
