@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +31,12 @@ _INTERRUPTED = 128 + signal.SIGTERM  # the code of `fdbq` before its workers wor
 # What the jobs call
 
 
-def bind_worker(app: App) -> None:
+def bind_worker(app: App, faulty: Callable[..., FaultyDatabase] = FaultyDatabase) -> None:
     """In a process of workers, bind an app to its database, whose commits lose their answers."""
     if _DATABASE in os.environ:
         db = fdbqueue.open(os.environ[_DATABASE])
         faults = {"before": 0.02, "after": 0.02, "conflict": 0.02}
-        app.bind(FaultyDatabase(db, **faults, lost_as=(1021, 1039), seed=os.getpid()))
+        app.bind(faulty(db, **faults, lost_as=(1021, 1039), seed=os.getpid()))
 
 
 _ledger = -1
@@ -197,3 +198,55 @@ class Sometimes:
         """Do it if its time has come; again at the next look if it could not be done."""
         if time.monotonic() >= self._next and self._do():
             self._next = time.monotonic() + self._seconds * self._rng.uniform(0.5, 1.5)
+
+
+class Trouble:
+    """Kills and stops processes at random.
+
+    Args:
+        processes: The processes.
+        lease: The leases of their jobs, in seconds.
+        rng: What decides.
+        counts: How often each happened.
+    """
+
+    _KILLS, _STOPS = 1.0, 15.0  # seconds between them
+    _BETWEEN_KILLS = 20  # jobs that end between two of them, however slow the machine is
+
+    def __init__(
+        self, processes: Processes, lease: float, rng: random.Random, counts: Counter[str]
+    ) -> None:
+        self._processes = processes
+        self._lease, self._rng, self._counts = lease, rng, counts
+        self._ended, self._ended_at_kill = 0, -self._BETWEEN_KILLS
+        self._events = [
+            Sometimes(self._KILLS, self._kill, rng),
+            Sometimes(self._STOPS, self._stop_one, rng),
+        ]
+
+    def look(self, ended: int) -> None:
+        """Do what is due, given how many jobs have ended; start processes for those killed."""
+        self._ended = ended
+        self._processes.running()
+        for event in self._events:
+            event.look()
+
+    def _kill(self) -> bool:
+        """Kill a process, if some jobs have ended since the last kill: so all of them end."""
+        if self._ended < self._ended_at_kill + self._BETWEEN_KILLS:
+            return False
+        going = [each for each in self._processes.running() if not each.is_stopped]
+        if going:
+            self._rng.choice(going).kill()
+            self._ended_at_kill = self._ended
+            self._counts["kills"] += 1
+        return bool(going)
+
+    def _stop_one(self) -> bool:
+        """Stop a process that has begun jobs for longer than a lease."""
+        begun = [each for each in self._processes.running() if each.ledger.exists()]
+        going = [each for each in begun if not each.is_stopped]
+        if going:
+            self._rng.choice(going).stop_for(self._lease * self._rng.uniform(1.1, 2))
+            self._counts["stops past a lease"] += 1
+        return bool(going)

@@ -41,7 +41,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.jobs.job import Handle
 from fdbqueue.types import ItemInfo, State
-from tests.hostile.app_workers import Command, Processes, Sometimes
+from tests.hostile.app_workers import Command, Processes, Sometimes, Trouble
 from tests.hostile.post_office_jobs import (
     REPORTS,
     STEPS,
@@ -65,8 +65,7 @@ LEASE = 3.0  # seconds
 BACKLOG = 2_000
 """The number of unfinished jobs of a queue above which no others are pushed."""
 _PUSH = 50  # parcels that one transaction pushes
-_KILLS, _STOPS, _CANCELS = 1.0, 15.0, 0.1  # seconds between them
-_BETWEEN_KILLS = 20  # jobs that end between two of them, however slow the machine is
+_CANCELS = 0.1  # seconds between them
 _CLOCK = 0.01  # seconds by which two looks at the clock may disagree
 _REPORTED = ("done", "dead", "cancelled", "left", "times")
 
@@ -117,17 +116,14 @@ class PostOffice:
         self._queues = [app.queue(name) for name in self._names]
         self._carried: list[Carried] = []
         self._seen: Any = None
-        self._ended, self._ended_at_kill = 0, -_BETWEEN_KILLS
+        self._ended = 0
         options = ["--concurrency", "8", "--lease", f"{LEASE}s"]
         command = Command(
             "tests.hostile.post_office_jobs:app", self.url, self._names, self.directory, options
         )
         self._processes = Processes(PROCESSES, command)
-        self._events = [
-            Sometimes(_KILLS, self._kill, self._rng),
-            Sometimes(_STOPS, self._stop_one, self._rng),
-            Sometimes(_CANCELS, self._cancel_letter, self._rng),
-        ]
+        self._trouble = Trouble(self._processes, LEASE, self._rng, self.counts)
+        self._cancels = Sometimes(_CANCELS, self._cancel_letter, self._rng)
         try:
             self._storm(jobs, batch)
             self._processes.stop()
@@ -181,31 +177,10 @@ class PostOffice:
 
     def _look(self) -> None:
         """Do what is due, and read what jobs have written."""
-        self._processes.running()
-        for event in self._events:
-            event.look()
+        self._trouble.look(self._ended)
+        self._cancels.look()
         self._read()
         time.sleep(0.05)
-
-    def _kill(self) -> bool:
-        """Kill a process, if some jobs have ended since the last kill: so all of them end."""
-        if self._ended < self._ended_at_kill + _BETWEEN_KILLS:
-            return False
-        going = [each for each in self._processes.running() if not each.is_stopped]
-        if going:
-            self._rng.choice(going).kill()
-            self._ended_at_kill = self._ended
-            self.counts["kills"] += 1
-        return bool(going)
-
-    def _stop_one(self) -> bool:
-        """Stop a process that has begun jobs for longer than a lease."""
-        begun = [each for each in self._processes.running() if each.ledger.exists()]
-        going = [each for each in begun if not each.is_stopped]
-        if going:
-            self._rng.choice(going).stop_for(LEASE * self._rng.uniform(1.1, 2))
-            self.counts["stops past a lease"] += 1
-        return bool(going)
 
     def _cancel_letter(self) -> bool:
         """Cancel a letter, whether it runs or not."""

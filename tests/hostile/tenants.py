@@ -1,0 +1,331 @@
+"""Run jobs of groups with limits while processes are killed and stopped, and check each commit.
+
+    python -m tests.hostile.tenants [--engine embedded|cluster] [--jobs 20000] [--seed N]
+        [--kinds sequence limited rated bounded latest queue] [--directory PATH]
+
+Four processes of `fdbq work --app`, with four workers each, do the jobs. Jobs fail, die, kill their
+process, and commit their effect before they fail; commits lose their answers. About each second one
+process is killed, and some are stopped for longer than a lease, and continued. Each commit of any
+process writes to a log what it does with items, under a versionstamp. In the end:
+
+- The effects of each group with a concurrency of 1 are in the order of the pushes, each once,
+  without those of dead letters.
+- At no version more items of a group were claimed than its concurrency, nor had it more items than
+  its bound, and in a group with `latest` no item that had never begun waited beside a later one.
+- No window has more starts than the rate of a group, or of the queue.
+- No group was held back while it had jobs, and might go on: all jobs have ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fdbqueue
+from fdbqueue import PriorityQueue
+from fdbqueue.errors import QueueFull
+from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.queue.base import store_of
+from tests.hostile.app_workers import Command, Processes, Trouble
+from tests.hostile.tenant_jobs import (
+    QUEUES,
+    Act,
+    Job,
+    LoggedDatabase,
+    app,
+    commits,
+    effects,
+    tell_workers,
+    work,
+)
+from tests.simulation.groups.state import read_state
+from tests.support.cluster import start_or_find_cluster
+from tests.support.scan import assert_adds_up
+from tests.support.waiting import MAX_WAIT
+
+KINDS: dict[str, dict[str, Any]] = {
+    "sequence": {"concurrency": 1},
+    "limited": {"concurrency": 3},
+    "rated": {"rate": (8, 0.5)},
+    "bounded": {"max_size": 4, "concurrency": 2},
+    "latest": {"latest": True, "concurrency": 2},
+    "queue": {},
+}
+"""The settings of the groups of each kind; those of the last one are in the queue with a rate."""
+QUEUE_RATE = (50, 1.0)
+GROUPS = dict.fromkeys(KINDS, 6) | {"sequence": 64}
+"""How many groups there are of each kind."""
+PROCESSES, WORKERS = 4, 4
+LEASE = 3.0  # seconds
+BACKLOG = 1_000
+"""The number of unfinished jobs of a queue above which no others are pushed."""
+_PUSH = 25  # jobs between two looks at the backlog
+_PLANS: list[tuple[int, list[Act]]] = [
+    (800, [Act.WRITE]),
+    (80, [Act.FAIL, Act.WRITE]),
+    (10, [Act.FAIL, Act.FAIL, Act.FAIL, Act.WRITE]),
+    (50, [Act.COMMIT]),
+    (40, [Act.COMMIT_AND_FAIL, Act.FAIL, Act.COMMIT]),
+    (15, [Act.DIE]),
+    (2, [Act.KILL, Act.WRITE]),
+]
+
+
+@dataclass
+class Log:
+    """What the commits did with the items of a queue, in their order.
+
+    Args:
+        group_of: Returns the group of the item at a position.
+        settings: The settings of a group.
+
+    Attributes:
+        problems: What must not be.
+        events: How often something of interest happened.
+    """
+
+    group_of: Callable[[str], str]
+    settings: Callable[[str], dict[str, Any]]
+    problems: list[str] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    _states: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    """The states of each item, with tokens."""
+    _members: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _begun: set[str] = field(default_factory=set)
+    _starts: dict[str | None, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, version: int, moves: Iterable[tuple[str, str, str | None]]) -> None:
+        """Note a commit: the states that items have reached, with tokens, or have left."""
+        changed, tokens = set[str](), dict[str, str]()
+        new: dict[str, set[str]] = defaultdict(set)
+        for state, position, token in moves:
+            group, states = self.group_of(position), self._states[position]
+            if not states and position not in tokens:
+                tokens[position] = ""
+                new[group].add(position)
+            tokens.setdefault(position, states.get("claimed", ""))
+            changed.add(group)
+            if token is None:
+                states.pop(state, None)
+            else:
+                states[state] = token
+        for position, before in tokens.items():
+            group, states = self.group_of(position), self._states[position]
+            if states.get("claimed", before) != before:
+                self._begun.add(position)
+                self._starts[group].append(version)
+                self._starts[None].append(version)
+            if states:
+                self._members[group].add(position)
+            else:
+                self._members[group].discard(position)
+                del self._states[position]
+        for group in changed:
+            self._check(group, version, new[group])
+
+    def _check(self, group: str, version: int, new: set[str]) -> None:
+        settings, members = self.settings(group), self._members[group]
+        claimed = sum("claimed" in self._states[position] for position in members)
+        for name, n in (("concurrency", claimed), ("max_size", len(members))):
+            if name in settings:
+                self.events[f"times as many as the {name}"] += n == settings[name]
+                if n > settings[name]:
+                    self.problems.append(f"{group}: {n} at {version}, with {settings}")
+        if settings.get("latest") and new:
+            waiting = {each for each in members if "claimed" not in self._states[each]}
+            if old := waiting - new - self._begun:
+                self.problems.append(f"{group}: {old} wait at {version}, and never began")
+
+    def check_rate(self, group: str | None, rate: tuple[int, float]) -> None:
+        """Check that no window has more starts than a rate."""
+        starts, (n, seconds) = self._starts[group], rate
+        self.events["starts under a rate"] += len(starts)
+        for first, last in zip(starts, starts[n:]):
+            if last - first < seconds * VERSIONS:
+                self.problems.append(f"{group}: {n + 1} starts in {last - first} versions")
+            self.events["windows that a rate has just filled"] += (
+                last - first < 1.1 * seconds * VERSIONS
+            )
+
+    def check_rates(self) -> None:
+        """Check the rates of all groups."""
+        for group in [*self._starts]:
+            if group is not None and (rate := self.settings(group).get("rate")):
+                self.check_rate(group, rate)
+
+
+@dataclass
+class Tenants:
+    """Groups of jobs on a database, in queues whose names begin with a prefix."""
+
+    url: str
+    prefix: str
+    seed: int
+    directory: Path
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def run(self, jobs: int, kinds: Iterable[str] = KINDS) -> list[str]:
+        """Push jobs, kill and stop processes meanwhile; return what must not be."""
+        self._rng = random.Random(self.seed)
+        self._kinds = [*kinds]
+        self._db = fdbqueue.open(self.url)
+        self._names = [f"{self.prefix}-{name}" for name in QUEUES]
+        app.bind(LoggedDatabase(self._db, self.prefix))
+        self._queues = [app.queue(name) for name in self._names]
+        self._pushed: dict[str, list[Job]] = defaultdict(list)
+        self._problems: list[str] = []
+        self._seen: Any = None
+        self._set_limits()
+        tell_workers(self.prefix)
+        options = ["--concurrency", f"{WORKERS}", "--lease", f"{LEASE}s"]
+        module = "tests.hostile.tenant_jobs:app"
+        command = Command(module, self.url, self._names, self.directory, options)
+        self._processes = Processes(PROCESSES, command)
+        self._trouble = Trouble(self._processes, LEASE, self._rng, self.counts)
+        try:
+            for number in range(jobs):
+                self._push(number)
+                if number % _PUSH == 0:
+                    self._wait_for(BACKLOG)
+            self._wait_for(0)
+            self._processes.stop()
+            return [*self._problems, *self._account()]
+        finally:
+            self._processes.kill()
+            for name in self._names:
+                fdbqueue.admin.drop(self._db, name)
+            for space in (effects(self.prefix), commits(self.prefix)):
+                self._db.clear_range_startswith(space.key())
+
+    def _set_limits(self) -> None:
+        self._queues[1].configure(self._db, rate=QUEUE_RATE)
+        for kind in self._kinds:
+            for number in range(GROUPS[kind] if KINDS[kind] else 0):
+                self._queues[0].set_group(self._db, f"{kind} {number}", **KINDS[kind])
+
+    def _push(self, number: int) -> None:
+        rng, kind = self._rng, self._rng.choice(self._kinds)
+        (acts,) = rng.choices([acts for _, acts in _PLANS], [weight for weight, _ in _PLANS])
+        group = f"{kind} {rng.randrange(GROUPS[kind])}"
+        seconds = rng.choice([0, 0, 0, 0.01, 0.1])
+        job = Job(number, self.prefix, group, acts, seconds)
+        delay = rng.choice([None, 0.5]) if kind == "latest" else None
+        try:
+            work.using(queue=self._names[kind == "queue"], delay=delay).push(job)
+        except QueueFull:
+            self.counts["pushes refused"] += 1
+        else:
+            self._pushed[group].append(job)
+
+    def _wait_for(self, n: int) -> None:
+        """Wait until at most `n` jobs of a queue are unfinished; kill and stop processes."""
+        while True:
+            stats = [queue.stats(self._db) for queue in self._queues]
+            left = [each.unfinished for each in stats]
+            ended = sum(each.total_pushed for each in stats) - sum(left)
+            if (left, ended) != self._seen:
+                self._seen, self._seen_at = (left, ended), time.monotonic()
+            assert time.monotonic() < self._seen_at + MAX_WAIT, f"{left} jobs are stuck"
+            self._trouble.look(ended)
+            self._look_at_groups()
+            if max(left) <= n:
+                return
+            time.sleep(0.2)
+
+    def _look_at_groups(self) -> None:
+        """Look whether a group is held back at this version that may go on."""
+        state = read_state(self._db.create_transaction(), self._queues[0])
+        self.counts["looks at held groups"] += 1
+        for group in {line.group for line in state.ready} & state.held:
+            if state.room(group) > 0 and group not in state.held_until:
+                self._problems.append(f"{group} is held back, and may go on")
+
+    # The account
+
+    def _account(self) -> Iterator[str]:
+        for queue in self._queues:
+            yield from fdbqueue.admin.check(self._db, queue).problems
+            assert_adds_up(queue.stats(self._db))
+        yield from self._check_effects()
+        for name, queue in zip(QUEUES, self._queues):
+            yield from self._check_log(name, queue)
+
+    def _rows(self, space: Any) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the versionstamps and the values of a log."""
+        prefix = begin = space.key()
+        while rows := [*self._db.get_range(begin, prefix + b"\xff", limit=1_000)]:
+            yield from ((row.key[len(prefix) : len(prefix) + 10], row.value) for row in rows)
+            begin = rows[-1].key + b"\x00"
+
+    def _check_effects(self) -> Iterator[str]:
+        for group, jobs in self._pushed.items():
+            kind = group.partition(" ")[0]
+            got = [int(value) for _, value in self._rows(effects(self.prefix)[group])]
+            self.counts[f"effects of the kind {kind}"] += len(got)
+            expected = [job.number for job in jobs if Act.DIE not in job.acts]
+            if kind == "latest":  # others were removed
+                expected = [number for number in expected if number in got]
+            if (got if kind == "sequence" else sorted(got)) != expected:
+                wrong = next((pair for pair in zip(got, expected) if pair[0] != pair[1]), None)
+                yield f"{group} has {len(got)} effects of {len(expected)}; first wrong: {wrong}"
+
+    def _check_log(self, name: str, queue: PriorityQueue[Any]) -> Iterator[str]:
+        store = store_of(queue)
+
+        def group_of(position: str) -> str:
+            key = store.layout.items + bytes.fromhex(position)
+            return store.levels.level_of(key).group or ""
+
+        log = Log(group_of, lambda group: KINDS[group.partition(" ")[0]])
+        for stamp, value in self._rows(commits(self.prefix)):
+            moves = [(each[1], each[2], each[3]) for each in json.loads(value) if each[0] == name]
+            if moves:
+                self.counts["commits in the log"] += 1
+                log.note(int.from_bytes(stamp[:8], "big"), moves)
+        log.check_rates()
+        if name == QUEUES[1]:
+            log.check_rate(None, QUEUE_RATE)
+        self.counts += log.events
+        yield from log.problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Groups whose processes are killed.")
+    parser.add_argument("--engine", choices=["embedded", "cluster"], default="embedded")
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=[*KINDS])
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--directory", type=Path, help="where ledgers stay")
+    given = parser.parse_args()
+    print(f"--seed={given.seed}", flush=True)
+    with ExitStack() as stack:
+        directory = given.directory
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenants-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        directory = directory.resolve()
+        url = f"embedded:{directory / 'db'}"
+        if given.engine == "cluster":
+            url = str(stack.enter_context(start_or_find_cluster(directory)).file)
+        tenants = Tenants(url, f"tenants-{given.seed}", given.seed, directory)
+        began = time.monotonic()
+        problems = tenants.run(given.jobs, given.kinds)
+    for name, number in sorted(tenants.counts.items()):
+        print(f"{name:50}{number:>10,}")
+    print(*problems[:20], sep="\n")
+    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
