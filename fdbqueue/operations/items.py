@@ -36,7 +36,7 @@ from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.waking import Waiters
+from fdbqueue.operations.waking import Waiters, set_timer
 from fdbqueue.types import (
     KeySelector,
     KeyValue,
@@ -58,7 +58,7 @@ BATCH_BYTES = 1_000_000
 Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
 
-_level_of = attrgetter("level")
+_level_of, _key_of = attrgetter("level"), attrgetter("key")
 _counter_of = attrgetter("counter", "counts_taken")
 
 _CounterOf: TypeAlias = tuple[bytes | None, bool]
@@ -132,16 +132,14 @@ class Tail:
         self.added = 0
         self.needs_turn: bool | None = None
         self._last: KeyValue | None = None
-        self._read: RangeResult | None = snapshot.get_range(
-            level.begin, level.end, limit=1, reverse=True
-        )
+        last_row = snapshot.get_range(level.begin, level.end, limit=1, reverse=True)
+        self._read: RangeResult | None = last_row
 
     def last(self) -> KeyValue | None:
         """Return the last row of the level as the transaction found it; `None` if it is empty."""
         if self._read is not None:
             read, self._read = self._read, None
-            for self._last in read:
-                pass
+            self._last = next(iter(read), None)
         return self._last
 
     def take_count(self, version: int) -> int:
@@ -202,12 +200,6 @@ class Items:
         tr.add(self.layout.total_in, encode_count(n))
         self.tally(tr, now, moved=n, **changes)
         self.waiters.wake(tr, n)
-
-    def _count_stored(self, tr: Transaction, numbers: dict[_CounterOf, int]) -> None:
-        """Count items that the transaction stores, by the counters of their levels."""
-        for (counter, counts_taken), n in numbers.items():
-            if counter is not None:
-                tr.add(counter, encode_level(n) if counts_taken else encode_count(n))
 
     def _count_taken(
         self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
@@ -523,13 +515,14 @@ class Items:
             self.tally(tr, now, delayed=delayed)
         numbers: dict[_CounterOf, int] = {}
         for tail in tails.values():
-            level, n = tail.level, tail.added
-            if n:
+            if n := tail.added:
+                level = tail.level
                 numbers[_counter_of(level)] = numbers.get(_counter_of(level), 0) + n
                 if level.group is not None:
                     self.groups.note_stored(tr, level, n, tail.needs_turn)
             tail.added, tail.needs_turn = 0, None
-        self._count_stored(tr, numbers)
+        for counter, n in numbers.items():
+            _add(tr, counter, n)
         return keys
 
     def index_header(self, tr: Transaction, position: bytes, header: Header) -> None:
@@ -546,7 +539,7 @@ class Items:
         item = self.levels.item(key, value)
         tr[key] = value
         self.add_to_indexes(tr, now, item)
-        self._count_stored(tr, {_counter_of(item.level): 1})
+        _add(tr, _counter_of(item.level), 1)
         if item.level.group is not None:
             self.groups.note_stored(tr, item.level, 1)
 
@@ -579,22 +572,16 @@ class Items:
         This clears one range per level, and the read of `first` conflicts on the range. Keys
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
-        taking = self.groups.begin_taking(tr, items, are_claimed=False)
-        self.remove_from_indexes(tr, now, items)
-        for level, group in groupby(items, _level_of):
-            in_level = list(group)
-            if len(in_level) == 1:
-                tr.clear(in_level[0].key)
-            else:
-                tr.clear_range(level.begin, in_level[-1].key + b"\x00")
-        self._count_taken(tr, now, items, "popped")
+        self.delete(tr, now, items, "popped", are_first=True)
         self.rate.note_popped(tr, now, len(items))
-        if taking is not None:
-            self.groups.note_gone(tr, now, items, taking, are_claimed=False)
-        self.history.note_taken(tr, now, items)
 
     def delete(
-        self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
+        self,
+        tr: Transaction,
+        now: int,
+        items: list[StoredItem],
+        taken: Taken | None,
+        are_first: bool = False,
     ) -> None:
         """Delete ready items that have a read conflict key already; keep what they own.
 
@@ -603,15 +590,20 @@ class Items:
             now: The time in milliseconds since 1970.
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
+            are_first: Whether they are the first of their levels, as for `delete_first`.
         """
-        are_claimed = taken == "claimed"
-        taking = self.groups.begin_taking(tr, items, are_claimed)
+        taking = self.groups.begin_taking(tr, items, taken == "claimed")
         self.remove_from_indexes(tr, now, items)
-        for item in items:
-            tr.clear(item.key)
+        for level, in_level in groupby(items, _level_of):
+            keys = [*map(_key_of, in_level)]
+            if are_first and len(keys) > 1:
+                tr.clear_range(level.begin, keys[-1] + b"\x00")
+                continue
+            for key in keys:
+                tr.clear(key)
         self._count_taken(tr, now, items, taken)
         if taking is not None:
-            self.groups.note_gone(tr, now, items, taking, are_claimed)
+            self.groups.note_gone(tr, now, items, taking, taken == "claimed")
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
@@ -650,6 +642,13 @@ class Items:
             self.tally(tr, now, paused=1)
 
 
+def _add(tr: Transaction, counter_of: _CounterOf, n: int) -> None:
+    """Add to the counter of a level."""
+    counter, counts_taken = counter_of
+    if counter is not None:
+        tr.add(counter, encode_level(n) if counts_taken else encode_count(n))
+
+
 # What an item has besides its row
 
 
@@ -676,12 +675,6 @@ def read_payload(tr: ReadTransaction, layout: Layout, item: StoredItem) -> bytes
         return item.content
     pieces = tr.get_range(*layout.range_of(layout.pieces_prefix(item.content)))
     return b"".join(row.value for row in pieces)
-
-
-def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
-    """Let the next sweep from this time on find a schedule, in milliseconds since 1970."""
-    tr[layout.timer_key(layout.dues, due, reference)] = b""
-    tr[layout.scheduled] = b""
 
 
 def clear_owned(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> None:
@@ -724,15 +717,6 @@ def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:
     if header.schedule is not None and header.blocks:
         set_timer(tr, layout, 0, layout.schedule_reference(header.schedule))
         Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
-
-
-def claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
-    """Return the value of an item while it is claimed; free its unique key if a claim does so."""
-    header = item.header
-    if header.unique is None or header.key is None:
-        return item.value
-    free_unique(tr, layout, item.value)
-    return with_header(header._replace(unique=None), item.content)
 
 
 def with_unique_keys(

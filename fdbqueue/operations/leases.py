@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
     ONE,
@@ -33,8 +34,8 @@ from fdbqueue.operations.items import (
     Items,
     LocatedItem,
     ReturnedItem,
-    claimed_value,
     clear_owned,
+    free_unique,
     read_payload,
 )
 from fdbqueue.operations.limits.slots import Candidate, Freed, Limit, Slots
@@ -63,6 +64,15 @@ Extension: TypeAlias = tuple[Claim, Report | None]
 
 def _unchanged(value: bytes) -> bytes:
     return value
+
+
+def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
+    """Return the value of an item while it is claimed; free its unique key if a claim does so."""
+    header = item.header
+    if header.unique is None or header.key is None:
+        return item.value
+    free_unique(tr, layout, item.value)
+    return with_header(header._replace(unique=None), item.content)
 
 
 def _is_cancelled(item: ClaimedItem) -> bool:
@@ -155,20 +165,20 @@ class _Begun:
         options: Waits for the options of the queue, unless it is known to keep no done items.
         ended: The items of the claim, once they are read.
         freed: Their slots.
-        lost: The error, if the claim is over.
+        lease_lost: The error, if the claim is over.
     """
 
-    __slots__ = ("ended", "freed", "lost", "options", "reads")
+    __slots__ = ("ended", "freed", "lease_lost", "options", "reads")
 
     def __init__(self, reads: _Reads, options: Callable[[], Options | None] | None) -> None:
         self.reads = reads
         self.options = options
         self.ended: _Ended = []
         self.freed: list[Freed] = []
-        self.lost: LeaseLost | None = None
+        self.lease_lost: LeaseLost | None = None
 
 
-_lost_of = attrgetter("lost")
+_lost_of = attrgetter("lease_lost")
 
 
 class Leases:
@@ -256,7 +266,7 @@ class Leases:
             if stored.level.group is not None:
                 slots += (layout.slot_of_group(stored.level.group),)
             held += limits
-            value = claimed_value(tr, layout, stored)
+            value = _claimed_value(tr, layout, stored)
             claimed = ClaimedItem(request.token, end, delivery_count, slots, value)
             lease = encode_lease(request.lease, now, delivery_count, stored.header.expires, client)
             self._store(tr, position, claimed, lease)
@@ -464,13 +474,13 @@ class Leases:
                 each.ended = self._claimed(request.claim, each.reads)
                 each.freed = self._begin_frees(tr, each.ended)
             except LeaseLost as error:
-                each.lost = error
+                each.lease_lost = error
         ended: set[bytes] = set()
         for request, each in zip(requests, begun):
             keys = request.claim.keys
             if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
-                each.lost = LeaseLost(request.claim.items[0].id)
-            if each.lost is None:
+                each.lease_lost = LeaseLost(request.claim.items[0].id)
+            if each.lease_lost is None:
                 self._clear(tr, now, each.ended, each.freed)
                 self._finish(tr, now, request, each.ended, each.options)(request.returned)
                 ended.update(keys)

@@ -4,11 +4,11 @@
     python -m tests.benchmarks.groups --shares
 
 The first command pushes, claims and acknowledges in queues whose items have no group, or 1, 100 or
-100,000 groups, without limits, with a concurrency, and with a rate that no group reaches. All queues hold as
-many items. Their rounds take turns; a table has the medians of calls a second, and their part of
-those of the queue without groups. A second table has what one call costs in reads and mutations,
-and how many transactions conflict if each thread is a process of its own. With a cluster it
-measures that, too; without `--cluster` it starts one if it finds a server.
+100,000 groups: without limits, with a concurrency, and with a rate that no group reaches. All
+queues hold as many items. Their rounds take turns; a table has the medians of calls a second, and
+their part of those of the queue without groups. A second table has what one call costs in reads and
+mutations, and how many transactions conflict if each thread is a process of its own. With a cluster
+it measures that, too; without `--cluster` it starts one if it finds a server.
 
 With `--shares`, one of 1,000 groups pushes 100,000 items before the others push 10 each. It prints
 Jain's index of what the groups got that had work, for each window of 10,000 claims, and how far
@@ -119,7 +119,8 @@ class Tenants:
         """Push the items that stay."""
         queue = self.open()
         queue.clear(self.db)
-        queue.set_group(self.db, None, **_LIMITS[self.limit])
+        if self.limit:
+            queue.set_group(self.db, None, **_LIMITS[self.limit])
         for begin in range(0, self.size.items, _BATCH):
             values = range(begin, min(begin + _BATCH, self.size.items))
             of = [f"group {each % self.groups}" for each in values] if self.groups else None

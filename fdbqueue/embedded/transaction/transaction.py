@@ -223,10 +223,13 @@ class Transaction(TransactionRead, Writes):
         attempt = self._attempt
         if type(key) is not bytes:
             key = as_key(key)
-        elif attempt.is_unrestricted and len(key) < limits.KEY_SIZE_LIMIT:
-            if key < attempt.max_read_key:  # as almost always
-                attempt.add_read_conflict(key, key + b"\0", is_read=False)
-                return
+        elif (
+            attempt.is_unrestricted
+            and len(key) < limits.KEY_SIZE_LIMIT
+            and key < attempt.max_read_key
+        ):  # as almost always
+            attempt.add_read_conflict(key, key + b"\0", is_read=False)
+            return
         begin, end = self._conflict_range(key, key + b"\0", self._attempt.max_read_key)
         if not self._attempt.deferred:
             self._attempt.add_read_conflict(begin, end, is_read=False)

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.schedules import Definition, StoredSchedule, decode_schedule, encode_schedule
 from fdbqueue.layout.values import Header, as_uuid, at_time
-from fdbqueue.operations.items import Items, NewItem, Tail, set_timer
+from fdbqueue.operations.items import Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.schedules.ticks import due_ticks, next_tick
+from fdbqueue.operations.waking import set_timer
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 PUNCTUAL = 60_000

@@ -1,0 +1,78 @@
+"""The turns of groups, as one transaction finds them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from fdbqueue.layout.items import GroupSettings, Level, StoredItem
+from fdbqueue.layout.keys import WANT_ALL
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction
+
+_FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
+
+
+class Turn:
+    """The next items of a group in one priority, which its turn lets clients find.
+
+    Attributes:
+        level: The level of the items.
+        key: The key that every change of the turn changes.
+        own: The stored settings of the group; nothing if it has none of its own.
+        settings: Those that hold for it.
+        claimed: The number of its claimed items, if that is limited.
+        passes: Those of the items that were found, and of the one behind them.
+        following: The row of the item behind those to take, once conflicts are known.
+        stale: The turns that were met in vain on the way to this one.
+        is_idle: Whether the items without a group are known to have been gone, if it is theirs.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        key: bytes,
+        pass_: int,
+        own: bytes,
+        reads: ReadTransaction,
+        n: int = _FIRST_ROWS,
+    ) -> None:
+        self.level = level
+        self.key = key
+        self.own = own
+        self.passes = [pass_]
+        self.settings = GroupSettings()
+        self.claimed = 0
+        self.following: KeyValue | None = None
+        self.stale: list[Turn] = []
+        self.is_idle = False
+        self._reads = reads
+        self._rows: list[KeyValue] = []
+        self._is_complete = False
+        self._begin_read(level.begin, n)
+
+    def _begin_read(self, begin: bytes, n: int) -> None:
+        self._wanted = n
+        self._pending: RangeResult = self._reads.get_range(
+            begin, self.level.end, limit=n, streaming_mode=WANT_ALL
+        )
+
+    def row(self, index: int) -> KeyValue | None:
+        """Return the row of one of the items, counted from 0; `None` if there are not so many."""
+        while index >= len(self._rows) and not self._is_complete:
+            if self._rows:
+                self._begin_read(self._rows[-1].key + b"\x00", len(self._rows))
+            rows = [*self._pending]
+            self._rows += rows
+            self._is_complete = len(rows) < self._wanted
+        return self._rows[index] if index < len(self._rows) else None
+
+    def find(self) -> StoredItem:
+        """Return the next item, whose row must have been read."""
+        row = self._rows[len(self.passes) - 1]
+        item = StoredItem(row.key, row.value, self.level, self)
+        self.passes.append(self.passes[-1] + self.settings.step(item.header.cost))
+        return item
+
+
+Taking: TypeAlias = Counter[Turn]
+"""How many items a transaction takes in each turn."""
