@@ -12,7 +12,8 @@ it measures that, too; without `--cluster` it starts one if it finds a server.
 
 With `--shares`, one of 1,000 groups pushes 100,000 items before the others push 10 each. It prints
 Jain's index of what the groups got that had work, for each window of 10,000 claims, and how far
-weighted shares are off, also after the weights change in the middle.
+weighted shares are off, also after the weights change in the middle; and how many reads a pop makes
+with 10 and with 100,000 groups.
 """
 
 from __future__ import annotations
@@ -301,6 +302,25 @@ def show_shares(db: Any, groups: int, flood: int, each: int, window: int) -> Non
     queue.clear(db)
 
 
+def show_reads_of_pops(db: Any, *numbers: int) -> None:
+    """Print how many reads a pop makes with some numbers of groups."""
+    for groups in numbers:
+        items = max(groups, 2 * _COUNTED)
+        tenants = Tenants(db, groups, "", Size((groups,), items, 0, 0, 0))
+        tenants.fill()
+        counted = CountingDatabase(db)
+        queue, reads = tenants.open(counted), list[int]()
+        for _ in range(_COUNTED):
+            counted.clear()
+            assert queue.pop(counted) is not None
+            reads.append(counted.reads)
+        console.print(
+            f"Reads of a pop with {groups:,} groups: {statistics.median(reads):g} in the median, "
+            f"{max(reads)} at most"
+        )
+        queue.clear(db)
+
+
 # The command
 
 
@@ -335,6 +355,7 @@ def main() -> None:
                 numbers = (20, 300, 10, 200) if is_small else (1_000, 100_000, 10, 10_000)
                 console.print(engine)
                 show_shares(db, *numbers)
+                show_reads_of_pops(db, 10, 200 if is_small else 100_000)
             else:
                 compare(engine, db, SIZES[options.size])
 
