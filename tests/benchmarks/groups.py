@@ -305,7 +305,7 @@ def show_shares(db: Any, groups: int, flood: int, each: int, window: int) -> Non
 def show_reads_of_pops(db: Any, *numbers: int) -> None:
     """Print how many reads a pop makes with some numbers of groups."""
     for groups in numbers:
-        items = max(groups, 2 * _COUNTED)
+        items = 2 * max(groups, _COUNTED)  # no pop takes the last one of a group
         tenants = Tenants(db, groups, "", Size((groups,), items, 0, 0, 0))
         tenants.fill()
         counted = CountingDatabase(db)

@@ -57,7 +57,7 @@ class Window:
         self.starts.append((before, n))
         self.n += n
         self.total += n
-        while after - self.starts[0][0] >= self.rate[1]:
+        while self.starts and after - self.starts[0][0] >= self.rate[1]:
             self.n -= self.starts.popleft()[1]
         self.most = max(self.most, self.n)
         return self.n > self.rate[0]

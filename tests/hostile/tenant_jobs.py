@@ -19,7 +19,7 @@ from fdbqueue.testing.faults import FaultyTransaction
 from tests.hostile.app_workers import bind_worker
 from tests.support.keys import layout_of
 
-POLICY = Retry(attempts=None, first="50ms", longest="500ms")
+POLICY = Retry(attempts=None, first="400ms", longest="1s")
 QUEUES = ("shared", "rated")
 """The ends of the names of the queues; the second one has a rate."""
 _RUN = "HOSTILE_TENANTS"  # the variable with the beginning of the names of the queues

@@ -63,13 +63,13 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """The settings of the groups of each kind; those of the last one are in the queue with a rate."""
 QUEUE_RATE = (50, 1.0)
-GROUPS = dict.fromkeys(KINDS, 6) | {"sequence": 64}
+GROUPS = dict.fromkeys(KINDS, 6) | {"sequence": 12}
 """How many groups there are of each kind."""
 PROCESSES, WORKERS = 4, 4
 LEASE = 3.0  # seconds
-BACKLOG = 1_000
+BACKLOG = 600
 """The number of unfinished jobs of a queue above which no others are pushed."""
-_PUSH = 25  # jobs between two looks at the backlog
+_PUSH = 50  # jobs between two looks at the backlog
 _PLANS: list[tuple[int, list[Act]]] = [
     (800, [Act.WRITE]),
     (80, [Act.FAIL, Act.WRITE]),
@@ -193,10 +193,9 @@ class Tenants:
         self._processes = Processes(PROCESSES, command)
         self._trouble = Trouble(self._processes, LEASE, self._rng, self.counts)
         try:
-            for number in range(jobs):
-                self._push(number)
-                if number % _PUSH == 0:
-                    self._wait_for(BACKLOG)
+            for begin in range(0, jobs, _PUSH):
+                self._push([self._job(number) for number in range(begin, begin + _PUSH)])
+                self._wait_for(BACKLOG)
             self._wait_for(0)
             self._processes.stop()
             return [*self._problems, *self._account()]
@@ -213,19 +212,32 @@ class Tenants:
             for number in range(GROUPS[kind] if KINDS[kind] else 0):
                 self._queues[0].set_group(self._db, f"{kind} {number}", **KINDS[kind])
 
-    def _push(self, number: int) -> None:
+    def _job(self, number: int) -> Job:
         rng, kind = self._rng, self._rng.choice(self._kinds)
         (acts,) = rng.choices([acts for _, acts in _PLANS], [weight for weight, _ in _PLANS])
         group = f"{kind} {rng.randrange(GROUPS[kind])}"
-        seconds = rng.choice([0, 0, 0, 0.01, 0.1])
-        job = Job(number, self.prefix, group, acts, seconds)
-        delay = rng.choice([None, 0.5]) if kind == "latest" else None
-        try:
-            work.using(queue=self._names[kind == "queue"], delay=delay).push(job)
-        except QueueFull:
-            self.counts["pushes refused"] += 1
-        else:
-            self._pushed[group].append(job)
+        return Job(number, self.prefix, group, acts, rng.choice([0, 0, 0, 0.01, 0.1]))
+
+    def _push(self, jobs: list[Job]) -> None:
+        """Push some jobs; those that may be refused, or replace others, one by one."""
+        shared, rated = self._names
+        together: dict[str, list[Job]] = {shared: [], rated: []}
+        for job in jobs:
+            kind = job.group.partition(" ")[0]
+            if kind not in ("bounded", "latest"):
+                together[rated if kind == "queue" else shared].append(job)
+                continue
+            delay = self._rng.choice([None, 0.5]) if kind == "latest" else None
+            try:
+                work.using(queue=shared, delay=delay).push(job)
+            except QueueFull:
+                self.counts["pushes refused"] += 1
+            else:
+                self._pushed[job.group].append(job)
+        for name, some in together.items():
+            work.using(queue=name).push_many([work.bind(job) for job in some])
+            for job in some:
+                self._pushed[job.group].append(job)
 
     def _wait_for(self, n: int) -> None:
         """Wait until at most `n` jobs of a queue are unfinished; kill and stop processes."""
@@ -240,7 +252,7 @@ class Tenants:
             self._look_at_groups()
             if max(left) <= n:
                 return
-            time.sleep(0.2)
+            time.sleep(0.1)
 
     def _look_at_groups(self) -> None:
         """Look whether a group is held back at this version that may go on."""

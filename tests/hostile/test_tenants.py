@@ -17,7 +17,7 @@ def test_groups_keep_their_order_and_limits_while_processes_are_killed_and_stopp
 ) -> None:
     """The fixture `db` removes what the run leaves behind."""
     tenants = Tenants(shared_url, name, rng.randrange(2**32), tmp_path)
-    problems = tenants.run(jobs=300)
+    problems = tenants.run(jobs=400)
     print(tenants.counts)
     assert not problems, "\n".join(problems)
 
