@@ -98,6 +98,9 @@ def _task_json(task: Task) -> str:
     help="Cost from 0; the cheapest task of equal priority and deadline is first.",
 )
 @click.option("--agent", "agent_name", metavar="NAME", help="Agent that the task is for.")
+@click.option(
+    "--group", metavar="GROUP", help="The same: the agents of a task queue are its groups."
+)
 @click.option("--client", "client_id", metavar="ID", help="Client that the task belongs to.")
 @push_options("task", "instead of --delay")
 @command_options(creates=True)
@@ -109,6 +112,7 @@ def push(
     deadline: datetime | None,
     cost: float,
     agent_name: str | None,
+    group: str | None,
     client_id: str | None,
     as_json: bool,
     **options: Any,
@@ -132,6 +136,7 @@ def push(
             deadline=deadline,
             cost=cost,
             agent_name=agent_name,
+            group=group,
             client_id=client_id,
             payload=value,
             **options,

@@ -393,7 +393,7 @@ class ItemInfo:
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
             done item, why it was discarded.
         unique: Its unique key, or `None`.
-        group: Its group, or `None`.
+        group: Its group, or `None`; the agent of a task.
         held_by: What keeps a ready item from being claimed, whatever is ahead of it; `None` for
             nothing, or in any other state.
         ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
@@ -461,7 +461,7 @@ class Filter(NamedTuple):
         error: Text within the error of the last failed attempt, ignoring case.
         client: Text within the name of the client that has claimed the item, ignoring case.
         job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty text for the items without one.
+        group: Their group; an empty text for the items without one. That of a task is its agent.
     """
 
     priority: Any = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -218,7 +218,7 @@ class Reads(Generic[_T]):
                 result=None if returned is None else decode_json(returned.value),
                 error=found.error if state == "done" else error,
                 unique=header.unique_key,
-                group=found.item.level.group,
+                group=item.agent_name if isinstance(item, Task) else found.item.level.group,
                 held_by=begun_hold and begun_hold(options, item, milliseconds()),
                 ahead_in_group=begun_ahead and begun_ahead(),
                 progress=_progress(lease),
@@ -266,7 +266,8 @@ class Reads(Generic[_T]):
     def _pages(self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int) -> Iterator[_R]:
         """Iterate over what is shown of some items, page by page."""
         now = milliseconds()
-        ranges = [of] if of.group is None else self._of_group(db, of, of.group, now)
+        is_one_range = of.group is None or self.given_options.kind == "task"
+        ranges = [of] if is_one_range else self._of_group(db, of, of.group or "", now)
         pages = (self._pages_of(db, show, each, limit, now) for each in ranges)
         return chain.from_iterable(pages)
 
@@ -292,12 +293,17 @@ class Reads(Generic[_T]):
     def _pages_of(
         self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int, now: int
     ) -> Iterator[_R]:
-        state, first, last, reverse, _ = of
+        state, first, last, reverse, agent = of
 
         def rows(
             tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
-        ) -> Iterator[LocatedItem]:
-            return self.views.listed(tr, state, begin, end, now, n, reverse)
+        ) -> Iterable[LocatedItem]:
+            if agent is None:
+                return self.views.listed(tr, state, begin, end, now, n, reverse)
+            index = self.layout.entry_key(self.layout.agents, agent or None)
+            is_one = partial(self._is_in_group, agent)
+            found = self.views.indexed(tr, index, is_one, begin, end, now, n, reverse)
+            return [self._items.located(state, item.key, item.value) for item in found]
 
         def done(tr: ReadTransaction, times: list[KeyValue]) -> list[_R]:
             return show(tr, self._done_items.at(tr, times))
@@ -403,8 +409,7 @@ class Reads(Generic[_T]):
         last, scanned = None, 0
         # One more item shows whether any follows.
         by_key = self.given_options.kind == "priority" and of.state != "done"
-        of_group = None if of.state == "done" else wanted.group
-        by_range = Filter(wanted.priority if by_key else None, group=of_group)
+        by_range = Filter(wanted.priority if by_key else None, group=of.group)
         most = min(limit, scan) if wanted == by_range else scan
         select = partial(self._selected, wanted, show_few)
         for found, one in self._pages(db, select, of, most + 1):
@@ -429,7 +434,7 @@ class Reads(Generic[_T]):
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
         priority, agent, id, error, client, job, group = wanted
-        if group is not None and (found.item.level.group or "") != group:
+        if group is not None and not self._is_in_group(group, tr, found.item):
             return _never
         if id is not None and id not in self.codec.id_of(found.item):
             return _never
@@ -459,6 +464,9 @@ class Reads(Generic[_T]):
             return _has(last_error, error) and _has(lease and lease.client, client)
 
         return test
+
+    def _is_in_group(self, group: str, tr: ReadTransaction, item: StoredItem) -> bool:
+        return (self._items.group_of(tr, item) or "") == group
 
     def _infos(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[ItemInfo]:
         return [finish() for finish in [self._info(tr, found) for found in items]]
@@ -498,16 +506,18 @@ class Reads(Generic[_T]):
     ) -> _Range:
         """Return the items in a state behind an item.
 
-        The items of another priority are left out where the range of keys tells them apart.
+        The items of another priority or group are left out where keys tell them apart.
         """
         begin, end = self.layout.all_items
+        if state == "done" or (self.given_options.kind == "task" and state != "ready"):
+            group = None
         if state == "done":
             begin, end = self.layout.range_of(self.layout.done_times)
         elif priority is not None and self.given_options.kind == "priority":
             level = self._items.levels.level(priority)
             begin, end = self.layout.range_of(level.of_priority)
         if after is None:
-            return _Range(state, begin, end, reverse, None if state == "done" else group)
+            return _Range(state, begin, end, reverse, group)
         if state == "done":
             newer, older = self._times_around(tr, after, not reverse)
             return _Range(state, *((newer, end) if reverse else (begin, older)), reverse)

@@ -233,6 +233,10 @@ class Items:
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
 
+    def group_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
+        """Return the group of an item; in a task queue, the agent of a task."""
+        return item.level.group
+
     def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
         """Return the level of an item that a schedule pushes with this priority at this tick."""
         return self.levels.level(priority)

@@ -23,10 +23,6 @@ class TaskIndex:
         self._layout = items.layout
         self._items = items
 
-    def agent_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
-        """Return the agent of a task."""
-        return decode_header(read_payload(tr, self._layout, item))[1]
-
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
     ) -> Iterator[StoredItem]:
@@ -67,7 +63,7 @@ class TaskIndex:
         for row in rows:
             agent = layout.unpack_entry_key(layout.agent_counts, row.key)
             counts[agent] = decode_count(row.value)
-        counts.update(corrections(tr, self._items, views.overdue(tr, now), self.agent_of))
+        counts.update(corrections(tr, self._items, views.overdue(tr, now), self._items.group_of))
         found = {agent: n for agent, n in counts.items() if agent is not None and n > 0}
         return {agent: found[agent] for agent in sorted(found)}
 
@@ -94,6 +90,10 @@ class TaskItems(Items):
         if client is not None:
             entries[layout.entry_key(layout.clients, client) + position] = b""
         return entries, counters
+
+    def group_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
+        """Return the agent of a task."""
+        return decode_header(read_payload(tr, self.layout, item))[1]
 
     def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
         """Return the level of a task, whose deadline is a time after the tick that pushes it."""

@@ -396,8 +396,6 @@ def validate_filter(kind: str, state: State, wanted: Filter) -> Filter:
         if text is not None and not (isinstance(text, str) and text):
             raise ValueError(f"{name} is text of at least one character, not {text!r}")
     if wanted.group is not None:
-        if kind == "task":
-            raise ValueError("group: the items of a task queue have no groups")
         validate_key("a group", wanted.group, may_be_empty=True)
     if wanted.priority is not None:
         if kind == "fifo":
@@ -633,10 +631,13 @@ def validate_task(
     deadline: object = None,
     cost: object = 0,
     agent_name: object = None,
+    group: object = None,
     client_id: object = None,
     payload: object = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
     """Return the stored record of a task and its rank in the queue.
+
+    Its group is its agent.
 
     Raises:
         InvalidTask: A field has an invalid value.
@@ -645,9 +646,12 @@ def validate_task(
         >>> validate_task(None, 0, priority=2, cost=5)[1]
         (2, 9223372036854775807, 5.0)
     """
+    agent, named = validate_name("agent_name", agent_name), validate_name("group", group)
+    if None not in (agent, named) and agent != named:
+        raise InvalidTask("group", group, f"its agent, which is {agent!r}")
     record = TaskRecord(
         validate_priority(priority),
-        validate_name("agent_name", agent_name),
+        named if agent is None else agent,
         validate_name("client_id", client_id),
         payload,
     )

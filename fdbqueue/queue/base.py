@@ -588,8 +588,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, which are found without looking at others, except for
-                done ones; an empty text for the items without a group.
+            group: Only items of this group, in a task queue of this agent; an empty text for the
+                items without one. They are found without looking at others, except for done ones,
+                and for tasks that are not ready.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
 
@@ -667,8 +668,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, which are found without looking at others, except for
-                done ones; an empty text for the items without a group.
+            group: Only items of this group, in a task queue of this agent; an empty text for the
+                items without one. They are found without looking at others, except for done ones,
+                and for tasks that are not ready.
             limit: The maximum number of items in the page, from 1.
             after: An item or the id of one: only the items behind it.
             reverse: Search in the opposite order.
@@ -732,8 +734,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, which are found without looking at others, except for
-                done ones; an empty text for the items without a group.
+            group: Only items of this group, in a task queue of this agent; an empty text for the
+                items without one. They are found without looking at others, except for done ones,
+                and for tasks that are not ready.
             after: An item or the id of one: only the items behind it.
             scan: The maximum number of items to look at, from 1.
 
@@ -1178,6 +1181,89 @@ class BaseQueue(ABC, Generic[_T]):
         """
         self._store.clear(tr)
 
+    # Groups
+
+    def clear_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Remove the items of a group in all states; return by id whether each was removed.
+
+        Delayed, ready and claimed items, dead letters and done items are removed, in this order. A
+        client that works on a claimed item cannot acknowledge it any more. The settings of the
+        group stay. An item that is pushed, or comes into another state, meanwhile may be removed
+        or not. Transactions and cost are those of `change_all`, for a claimed item those of
+        `release`, too.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> for group in ("ada", "bob"):
+            ...     _ = jobs.push_many(db, [group] * 2, group=group)
+            >>> sum(jobs.clear_group(db, "ada").values()), jobs.size(db)
+            (2, 2)
+        """
+        states: tuple[State, ...] = ("delayed", "ready", "claimed", "dead", "done")
+        return self._change_group(db, group, partial(_clear_item, self._store), states)
+
+    def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
+
+        Delayed and ready items are removed. Claimed ones end with their claims, and their workers
+        are told. Dead letters and done items stay. An item that is pushed, or comes into another
+        state, meanwhile may be cancelled or not. Transactions and cost are those of `change_all`.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
+            >>> claim = jobs.claim(db)
+            >>> [*jobs.cancel_group(db, "ada").values()], jobs.get(db, claim.item).cancelling
+            ([True, True], True)
+        """
+        states: tuple[State, ...] = ("delayed", "ready", "claimed")
+        return self._change_group(db, group, self._store.cancel, states)
+
+    def retry_group(self, db: Database, group: str) -> dict[str, bool]:
+        """Make the dead letters of a group ready; return by id whether each was retried.
+
+        One is not if the queue is full, or if another item has its unique key, as for `retry`.
+        Transactions and cost are those of `change_all`.
+
+        Args:
+            db: A database.
+            group: The name of the group; an empty text for the items without one.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
+            >>> item = jobs.push(db, "send", group="ada")
+            >>> jobs.nack(db, jobs.claim(db))
+            >>> jobs.retry_group(db, "ada") == {item.id: True}, jobs.state(db, item)
+            (True, 'ready')
+        """
+        return self._change_group(db, group, partial(self._store.retry, state="dead"), ("dead",))
+
+    def _change_group(
+        self,
+        db: Database,
+        group: str,
+        change: Callable[[Transaction, str], bool],
+        states: tuple[State, ...],
+    ) -> dict[str, bool]:
+        wanted, results = self._filter("ready", Filter(group=group)), dict[str, bool]()
+        for state in states:
+            results |= _change_matching(self._store, db, _each(change), state, wanted)
+        return results
+
 
 class GroupedQueue(BaseQueue[_T]):
     """A queue whose items may have groups, which share what is taken."""
@@ -1269,87 +1355,6 @@ class GroupedQueue(BaseQueue[_T]):
         limit = validate_number(limit, "limit", 1)
         layout, begin_counters = self._store.layout, self._store.items.begin_counters
         return read(tr, lambda tr: list_groups(tr, layout, begin_counters, after, limit))
-
-    def clear_group(self, db: Database, group: str) -> dict[str, bool]:
-        """Remove the items of a group in all states; return by id whether each was removed.
-
-        Delayed, ready and claimed items, dead letters and done items are removed, in this order. A
-        client that works on a claimed item cannot acknowledge it any more. The settings of the
-        group stay. An item that is pushed, or comes into another state, meanwhile may be removed
-        or not. Transactions and cost are those of `change_all`, for a claimed item those of
-        `release`, too.
-
-        Args:
-            db: A database.
-            group: The name of the group; an empty text for the items without one.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> for group in ("ada", "bob"):
-            ...     _ = jobs.push_many(db, [group] * 2, group=group)
-            >>> sum(jobs.clear_group(db, "ada").values()), jobs.size(db)
-            (2, 2)
-        """
-        states: tuple[State, ...] = ("delayed", "ready", "claimed", "dead", "done")
-        return self._change_group(db, group, partial(_clear_item, self._store), states)
-
-    def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
-        """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
-
-        Delayed and ready items are removed. Claimed ones end with their claims, and their workers
-        are told. Dead letters and done items stay. An item that is pushed, or comes into another
-        state, meanwhile may be cancelled or not. Transactions and cost are those of `change_all`.
-
-        Args:
-            db: A database.
-            group: The name of the group; an empty text for the items without one.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
-            >>> claim = jobs.claim(db)
-            >>> [*jobs.cancel_group(db, "ada").values()], jobs.get(db, claim.item).cancelling
-            ([True, True], True)
-        """
-        states: tuple[State, ...] = ("delayed", "ready", "claimed")
-        return self._change_group(db, group, self._store.cancel, states)
-
-    def retry_group(self, db: Database, group: str) -> dict[str, bool]:
-        """Make the dead letters of a group ready; return by id whether each was retried.
-
-        One is not if the queue is full, or if another item has its unique key, as for `retry`.
-        Transactions and cost are those of `change_all`.
-
-        Args:
-            db: A database.
-            group: The name of the group; an empty text for the items without one.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> item = jobs.push(db, "send", group="ada")
-            >>> jobs.nack(db, jobs.claim(db))
-            >>> jobs.retry_group(db, "ada") == {item.id: True}, jobs.state(db, item)
-            (True, 'ready')
-        """
-        return self._change_group(db, group, partial(self._store.retry, state="dead"), ("dead",))
-
-    def _change_group(
-        self,
-        db: Database,
-        group: str,
-        change: Callable[[Transaction, str], bool],
-        states: tuple[State, ...],
-    ) -> dict[str, bool]:
-        wanted, results = self._filter("ready", Filter(group=group)), dict[str, bool]()
-        for state in states:
-            results |= _change_matching(self._store, db, _each(change), state, wanted)
-        return results
 
 
 def new_items(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
-_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "client_id"}
+_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "group", "client_id"}
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -189,7 +189,8 @@ class Schedules(Generic[V]):
                 - `overlap`: What happens to a tick while the item of the last one has not ended:
                   `"allow"`, the default, pushes all the same, `"skip"` does not push, and `"queue"`
                   pushes once it has ended.
-                - `group`: The group of the items, as for `push`; by default they have none.
+                - `group`: The group of the items, as for `push`; by default they have none. In a
+                  task queue, it becomes the `agent_name` of the task.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -230,10 +231,12 @@ class Schedules(Generic[V]):
     ) -> Definition:
         """Return the stored form of a definition."""
         store = self._store
+        group = options.get("group")
         if store.given_options.kind == "task":
             if priority is not None:
                 raise InvalidSchedule(name, "the priority of a task is part of its value")
-            value, priority = _validate_task(name, value)
+            value, priority = _validate_task(name, value, group)
+            group = None  # which the task has
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(payload), _MAX_VALUE)
@@ -241,9 +244,6 @@ class Schedules(Generic[V]):
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
         timing, missed, overlap = validate_schedule(name, options)
-        group = options.get("group")
-        if group is not None and store.given_options.kind == "task":
-            raise InvalidSchedule(name, "the items of a task queue have no groups")
         return Definition(timing, payload, level, missed, overlap, group)
 
     def remove(self, tr: Transactor, name: str) -> bool:
@@ -369,7 +369,9 @@ def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     return {**asdict(schedule), **times, "every": every, "priority": priority}
 
 
-def _validate_task(name: str, value: object) -> tuple[TaskRecord, tuple[int, int, float]]:
+def _validate_task(
+    name: str, value: object, group: str | None
+) -> tuple[TaskRecord, tuple[int, int, float]]:
     """Return the record of a task to schedule, and its rank at the beginning of 1970."""
     if not isinstance(value, Mapping):
         raise InvalidSchedule(name, f"its value is the fields of a task by name, not {value!r}")
@@ -379,6 +381,10 @@ def _validate_task(name: str, value: object) -> tuple[TaskRecord, tuple[int, int
     if fields.get("deadline") is not None:
         seconds = validate_seconds("deadline", fields["deadline"], below=_LONGEST)
         fields["deadline"] = utc_time(round(1000 * seconds))
+    if group is not None and fields.setdefault("group", group) != group:
+        raise InvalidSchedule(
+            name, f"its group is {group!r}, and that of its task {fields['group']!r}"
+        )
     return validate_task(None, 0, **fields)
 
 

@@ -237,6 +237,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         deadline: datetime | None = None,
         cost: float = 0,
         agent_name: str | None = None,
+        group: str | None = None,
         client_id: str | None = None,
         payload: V | None = None,
         delay: Duration | None = None,
@@ -259,6 +260,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             deadline: A `datetime` with a time zone, or `None`.
             cost: A finite number from 0.
             agent_name: Text of up to 255 bytes, or `None`.
+            group: The same: the agents of a task queue are its groups.
             client_id: Text of up to 255 bytes, or `None`.
             payload: A JSON value of up to 8,000,000 bytes.
             delay: As for `PriorityQueue.push`.
@@ -292,6 +294,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             "deadline": deadline,
             "cost": cost,
             "agent_name": agent_name,
+            "group": group,
             "client_id": client_id,
             "payload": payload,
             "delay": delay,

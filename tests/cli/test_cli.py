@@ -674,11 +674,13 @@ def test_tasks_from_the_shell(fdbq: Shell, name: str) -> None:
     push = ("task", "push", name)
     second = fdbq.output(*push, '{"n": 2}', "--deadline", late, "--agent", "ada").strip()
     fdbq.output(*push, '{"n": 1}', "--deadline", soon, "--cost", "3", "--client", "7")
-    third = fdbq.output(*push, "-", "-p", "low", "--agent", "ada", stdin='{"n": 3}').strip()
+    third = fdbq.output(*push, "-", "-p", "low", "--group", "ada", stdin='{"n": 3}').strip()
     tasks = [json.loads(line) for line in fdbq.output("task", "ls", name).splitlines()]
     assert [task["payload"]["n"] for task in tasks] == [1, 2, 3]
     assert (tasks[0]["deadline"], tasks[0]["cost"]) == ("2030-01-01T00:00:00+00:00", 3.0)
     assert fdbq.output("task", "ls", name, "--agent", "ada").count("\n") == 2
+    assert fdbq.output("items", name, "--group", "ada").count("\n") == 2
+    assert "its agent" in error_of(fdbq(*push, "1", "--agent", "ada", "--group", "bob"))
     assert fdbq.output("task", "ls", name, "--client", "7").count("\n") == 1
     assert fdbq.output("task", "ls", name, "--limit", "1").count("\n") == 1
     shown = json.loads(fdbq.output("task", "show", name, third))

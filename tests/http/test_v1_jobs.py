@@ -292,7 +292,8 @@ def test_tasks_are_claimed_and_popped_for_an_agent(client: TestClient, db: Any, 
     make(db, name, "task")
     tasks = Api(client, name)
     tasks.push(1)
-    mine = [tasks.push(n, agent_name="ada") for n in (2, 3)]
+    mine = [tasks.push(2, agent_name="ada"), tasks.push(3, group="ada")]
+    assert [each["group"] for each in tasks.get("/items", group="ada")["items"]] == ["ada", "ada"]
     (claim,) = tasks.claim(agent="ada")
     assert (claim["id"], claim["agent_name"]) == (mine[0], "ada")
     (popped,) = tasks.post("/pop", {"agent": "ada"})["items"]

@@ -388,8 +388,6 @@ def test_a_schedule_of_tasks_has_the_fields_of_a_task(
     tasks = fdbqueue.TaskQueue.named(db, name)
     with pytest.raises(ValueError, match=r"task|deadline"):
         tasks.schedules.add(db, "bad", value, priority, every="1h")
-    with pytest.raises(InvalidSchedule, match="have no groups"):
-        tasks.schedules.add(db, "bad", {"payload": 1}, every="1h", group="ada")
     assert tasks.schedules.all(db) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue import base
@@ -209,9 +209,3 @@ def test_all_items_of_a_group_get_another_priority(db: Any, name: str) -> None:
 def test_a_group_is_text(db: Any, jobs: Any, call: str, group: Any) -> None:
     with pytest.raises(ValueError, match="a group is text of 0 to 255 bytes"):
         getattr(jobs, call)(db, group)
-
-
-def test_tasks_have_no_groups(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, f"{name}tasks")
-    with pytest.raises(ValueError, match="the items of a task queue have no groups"):
-        tasks.search(db, state="ready", group="ada")

@@ -21,7 +21,7 @@ const FILTERS = {
   client: { label: "Held by", size: 8, states: ["claimed"], lacks: [], text: (value) => `are held by a client with “${value}” in its name` },
   error: { label: "Error contains", size: 14, states: STATES.filter((state) => state !== "done"), lacks: [], text: (value) => `have “${value}” in their last error` },
   job: { label: "Job", size: 10, states: STATES, lacks: [], text: (value) => `are jobs with the name “${value}”` },
-  group: { label: "Group", size: 8, states: STATES, lacks: ["task"], text: (value) => `belong to the group “${value}”` },
+  group: { label: "Group", size: 8, states: STATES, lacks: [], text: (value) => `belong to the group “${value}”` },
   id: { label: "Id", size: 10, states: STATES, lacks: [], text: (value) => `have “${value}” in their id` },
 };
 const NAMES = Object.keys(FILTERS);

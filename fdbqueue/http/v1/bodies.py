@@ -55,7 +55,9 @@ class Push(_Request):
 
     item: JsonValue = Field(description="The value; for a task its payload.")
     priority: Priority | None = Field(None, description="By default 0, or 3 for a task.")
-    group: Text | None = Field(None, description="Its group, which shares what is taken.")
+    group: Text | None = Field(
+        None, description="Its group, which shares what is taken. For a task: its agent."
+    )
     delay: Seconds | None = Field(None, description="Seconds until it is ready.")
     at: DueTime | None = Field(None, description="ISO 8601 with a time zone: when it is due.")
     ttl: PositiveSeconds | None = Field(None, description="Seconds until it expires.")
@@ -309,7 +311,7 @@ class Info(BaseModel):
     unique: str | None
     progress: Progress | None = Field(description="What its client reported; null if not claimed.")
     log: str
-    group: str | None = Field(description="Its group.")
+    group: str | None = Field(description="Its group, or the agent of a task.")
     held_by: ItemHeldBy | None = Field(description="What keeps a ready item from being claimed.")
     ahead_in_group: int | None = Field(
         description="How many ready items of its group are ahead of it in its priority, up to 100; "

@@ -37,7 +37,7 @@ _PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
 _FIELDS = {
     "priority": _PRIORITY_FIELDS,
     "fifo": _FIFO_FIELDS,
-    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS) - {"group"},
+    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS),
 }
 """The fields of a push to a queue of each kind."""
 

@@ -11,7 +11,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import Options, ReadTransaction, Transaction, Value
+from fdbqueue.types import Options, Transaction, Value
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
@@ -51,10 +51,6 @@ class Freed(NamedTuple):
 
 class Agents(Protocol):
     """The agents of a task queue."""
-
-    def agent_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
-        """Return the agent of a task."""
-        ...
 
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
@@ -105,6 +101,7 @@ class Slots:
         layout = self._layout = items.layout
         self._places = places
         self._options = items.options
+        self._agent_of = items.group_of
         self._groups = items.groups
         self.rate = items.rate
         self._waiting = Waiters(layout, layout.waiting_claims)
@@ -175,13 +172,13 @@ class Slots:
             return of_agent[agent].left >= number
 
         items: Iterable[StoredItem] = first(tr, n)
-        wanted = Counter(agents.agent_of(tr, item) for item in items)
+        wanted = Counter(self._agent_of(tr, item) for item in items)
         if may_skip and not all(has_room(agent, number) for agent, number in wanted.items()):
             # Skip the agents at their limit; read the next tasks of the other agents.
             items = agents.first_excluding(tr, n, {name for name in taken if not has_room(name)})
         admitted: list[Candidate] = []
         for item in items:
-            agent = agents.agent_of(tr, item)
+            agent = self._agent_of(tr, item)
             if has_room(agent):
                 held = limits
                 if agent is not None:

@@ -148,6 +148,7 @@ class Views:
         end: bytes,
         now: int,
         limit: int,
+        reverse: bool = False,
     ) -> list[StoredItem]:
         """Return up to `limit` ready items of an index, in a range of keys.
 
@@ -160,13 +161,14 @@ class Views:
             index + layout.position(begin),
             index + layout.position(end),
             limit=limit + len(expired),
+            reverse=reverse,
         )
         positions = [row.key[len(index) :] for row in rows]
         found = self._items.at_positions(tr, [one for one in positions if one not in expired])
-        returning = self._between(overdue.entering("ready"), begin, end, 0, False)
+        returning = self._between(overdue.entering("ready"), begin, end, 0, reverse)
         moved = self._moved(tr, overdue, returning, now)
         found += [each.item for each in moved if is_one(tr, each.item)]
-        return sorted(found, key=_key_of)[:limit]
+        return sorted(found, key=_key_of, reverse=reverse)[:limit]
 
     def count_before(self, tr: ReadTransaction, key: bytes, counted: int, now: int) -> int:
         """Correct the number of items before a key, as counted by their rows."""
