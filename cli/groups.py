@@ -23,7 +23,6 @@ from .common import (
     printable,
     queue_argument,
     rate_of,
-    unsupported,
     usage_errors,
 )
 
@@ -32,7 +31,6 @@ HELD_BY = {
     "queue_paused": "The queue is paused.",
     "queue_concurrency": "As many items of the queue are claimed as its concurrency allows.",
     "queue_rate": "As many items of the queue have started as its rate allows.",
-    "agent_concurrency": "As many tasks of its agent are claimed as their concurrency allows.",
     "group_paused": "Its group is paused.",
     "group_concurrency": "As many items of its group are claimed as their concurrency allows.",
     "group_rate": "As many items of its group have started as their rate allows.",
@@ -46,6 +44,8 @@ _group_argument = click.argument("name", metavar="GROUP")
 @click.group(cls=Group)
 def group() -> None:
     """List, limit and pause the groups of a queue, which share what is taken from it.
+
+    The groups of a task queue are its agents, which have no share: tasks have their own order.
 
     \b
     Example:
@@ -76,17 +76,16 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
 
 
 def _queue(db: Database, name: str) -> Any:
-    found = any_queue(db, name, must_exist=True)
-    if found.kind == "task":
-        raise unsupported(found, name, "group")
-    return found
+    return any_queue(db, name, must_exist=True)
 
 
 def _line(info: GroupInfo) -> str:
     of = "" if info.concurrency is None else f" of {info.concurrency}"
     shown = [printable(info.name) or "(none)"]
     if info.ready is not None:
-        shown += [f"{info.ready} ready", f"{info.claimed}{of} claimed"]
+        shown.append(f"{info.ready} ready")
+    if info.claimed is not None:
+        shown.append(f"{info.claimed}{of} claimed")
     if info.delayed:
         shown.append(f"{info.delayed} delayed")
     if info.latest:
@@ -145,7 +144,8 @@ def set_(
 ) -> None:
     """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
 
-    If GROUP is "", the weight is that of the items without a group.
+    If GROUP is "", the weight is that of the items without a group. Agents of a task queue have
+    --concurrency and --rate.
 
     \b
     Example:

@@ -494,6 +494,8 @@ class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):
     get_task = _method(_TaskQueue[V].get_task)
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
+    set_group = _method(_TaskQueue[V].set_group)
+    groups = _method(_TaskQueue[V].groups)
     clear_group = _method(_TaskQueue[V].clear_group)
     cancel_group = _method(_TaskQueue[V].cancel_group)
     retry_group = _method(_TaskQueue[V].retry_group)

@@ -110,13 +110,12 @@ ItemHeldBy: TypeAlias = Literal[
     "queue_paused",
     "queue_concurrency",
     "queue_rate",
-    "agent_concurrency",
     "group_paused",
     "group_concurrency",
     "group_rate",
     "group_retry",
 ]
-"""The reason why a ready item is not claimed: a limit of its queue, its agent or its group."""
+"""The reason why a ready item is not claimed: a limit of its queue or its group."""
 
 OnDead: TypeAlias = Literal["continue", "cancel"]
 """The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
@@ -185,8 +184,9 @@ class Options:
             ones.
         rate: The most items that may be claimed or popped in a time, and that time in seconds;
             `None` for no limit.
-        bounded_groups: Whether a push has to look if its group is full, because some group has, or
-            has had, a bound (see `set_group`).
+        limited_groups: Whether a push has to look if its group is full, because some group has, or
+            has had, a bound (see `set_group`). In a task queue, whether claims and pops have to
+            look for the settings of agents, because some agent has, or has had, any.
     """
 
     kind: str
@@ -203,7 +203,12 @@ class Options:
     kept_attempts: int = 10
     traceback_bytes: int = 8_000
     rate: tuple[int, float] | None = None
-    bounded_groups: bool = False
+    limited_groups: bool = False
+
+    @property
+    def limits_agents(self) -> bool:
+        """True if a claim has to look for the limits of the agents of a task queue."""
+        return self.kind == "task" and (self.limited_groups or self.agent_concurrency is not None)
 
     @property
     def keeps_done(self) -> bool:

@@ -103,7 +103,7 @@ class Store(Generic[_T]):
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
-        agents: The agents of a task queue.
+        agents: The tasks of a task queue by their agents.
     """
 
     def __init__(

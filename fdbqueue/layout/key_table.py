@@ -311,7 +311,8 @@ class Space(IntEnum):
         (
             "(37, 5, group or null)",
             "(weight, concurrency, paused, rate, is in order, size, is latest) of one or all; "
-            "empty for the items without a group",
+            "empty for the items without a group. Here and below, the agents of a task queue are "
+            "its groups",
             "set_group",
         ),
         (

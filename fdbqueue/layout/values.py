@@ -511,10 +511,10 @@ def encode_options(options: Options) -> bytes:
         names = tuple(element.__name__ for element in priorities)
     elif priorities is not None:
         names = priorities.__name__
-    *settings, rate, bounded_groups = settings
+    *settings, rate, limited_groups = settings
     if rate is not None:  # as a number and milliseconds
         settings.append((rate[0], round(1000 * rate[1])))
-    if bounded_groups:
+    if limited_groups:
         settings.append(True)
     return fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
 
@@ -551,7 +551,7 @@ def _options_of(
             n, time = cast("tuple[int, int]", value)
             fields["rate"] = n, time / 1000
         else:
-            fields["bounded_groups"] = value
+            fields["limited_groups"] = value
     is_kind = kind in ("priority", "fifo", "task") and (kind == "fifo") == (priorities is None)
     if not (is_kind and isinstance(codec, str) and {*map(type, settings)} <= _SETTINGS):
         raise ValueError(f"there is no queue of kind {kind!r} with such options")

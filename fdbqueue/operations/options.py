@@ -20,6 +20,7 @@ class StoredOptions:
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
         may_have_rate: Whether the queue has a rate, as the last sweep of this client has read.
+        limited_groups: Whether a claim or sweep of this client has read that groups have limits.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -28,6 +29,7 @@ class StoredOptions:
         self.keeps_done: bool | None = None
         self.may_have_done = False
         self.may_have_rate = False
+        self.limited_groups = False
 
     def read(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
@@ -44,6 +46,7 @@ class StoredOptions:
 
     def note(self, options: Options) -> None:
         """Note the options that a claim has read."""
+        self.limited_groups |= options.limited_groups
         self.max_attempts = options.max_attempts
         self.keeps_done = options.keeps_done
         self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
@@ -53,8 +56,9 @@ class StoredOptions:
         self.keeps_done = None
 
     def is_paused(self, tr: Transaction) -> bool:
-        """Return whether the queue is paused, and note whether it has a rate."""
+        """Return whether the queue is paused, and note whether it or its groups have limits."""
         options = self.read(tr)
+        self.limited_groups |= options is not None and options.limited_groups
         self.may_have_rate = options is not None and options.rate is not None
         return options is not None and options.paused
 

@@ -158,21 +158,21 @@ class Pusher:
         """Return whether a push of some items may meet a bound, as the last push has read it."""
         options = self.options
         return options.max_size is not None or (
-            options.bounded_groups and any(item.level.group is not None for item in items)
+            options.limited_groups and any(item.level.group is not None for item in items)
         )
 
     def _rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
         """Conflict with every operation that makes room for items that were refused."""
         if self.options.max_size is not None:
             self._bound.rely_on_full(tr)
-        if self.options.bounded_groups:
+        if self.options.limited_groups:
             self._full_groups.rely_on_full(tr, items)
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
         """Return the error of a push of items that were refused; `None` if no bound is left."""
         bound = self.options.max_size
         full: QueueFull | None = None
-        if self.options.bounded_groups:
+        if self.options.limited_groups:
             full = self._full_groups.refusal(tr, items, must_be_full=bound is not None)
         return full or (None if bound is None else QueueFull(bound, len(items)))
 
@@ -181,11 +181,11 @@ class Pusher:
         self._bound.reserve(tr)
         self._full_groups.reserve(tr, group)
 
-    def note_bounded_groups(self, tr: Transaction) -> None:
-        """Let every push look whether its group is full from now on."""
+    def note_limited_groups(self, tr: Transaction) -> None:
+        """Let clients look for limits of groups from now on; see `Options`."""
         self.agree(tr)
-        if not self.options.bounded_groups:
-            tr[self.layout.options] = encode_options(replace(self.options, bounded_groups=True))
+        if not self.options.limited_groups:
+            tr[self.layout.options] = encode_options(replace(self.options, limited_groups=True))
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
@@ -218,7 +218,7 @@ class Pusher:
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
         known_bound = self.options.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr)
-        in_groups = self._begin_groups(tr, requests) if self.options.bounded_groups else None
+        in_groups = self._begin_groups(tr, requests) if self.options.limited_groups else None
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
@@ -233,7 +233,7 @@ class Pusher:
         bound = self.options.max_size
         if bound is not None and (taken is None or bound != known_bound):
             taken = self._bound.begin_count(tr)
-        if self.options.bounded_groups and in_groups is None:
+        if self.options.limited_groups and in_groups is None:
             in_groups = self._begin_groups(tr, requests)
         settings = {} if in_groups is None else in_groups()
         rooms = self._full_groups.rooms(tr, settings) if settings else {}

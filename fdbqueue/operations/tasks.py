@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, cast
 
 from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.tasks import decode_header, rank_at
 from fdbqueue.layout.values import Header, decode_count
-from fdbqueue.operations.items import Items, LocatedItem, read_payload
+from fdbqueue.operations.groups.agents import Agents
+from fdbqueue.operations.items import Items, LocatedItem, Taken, read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.operations.views.overdue import corrections
 from fdbqueue.types import ReadTransaction, Transaction
@@ -22,29 +25,6 @@ class TaskIndex:
     def __init__(self, items: TaskItems) -> None:
         self._layout = items.layout
         self._items = items
-
-    def first_excluding(
-        self, tr: Transaction, n: int, agents: Container[str | None]
-    ) -> Iterator[StoredItem]:
-        """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
-        layout = self._layout
-        counted = tr.snapshot.get_range(*layout.range_of(layout.agent_counts))
-        names = [None, *(layout.unpack_entry_key(layout.agent_counts, row.key) for row in counted)]
-        indexes = [layout.entry_key(layout.agents, name) for name in names if name not in agents]
-        # Start all reads before waiting for the first.
-        ranges = [tr.snapshot.get_range(*layout.range_of(index), limit=n) for index in indexes]
-        positions = (
-            [row.key[len(index) :] for row in rows] for index, rows in zip(indexes, ranges)
-        )
-        for position in heapq.merge(*positions):
-            key = layout.items + position
-            yield self._items.levels.item(key, bytes(tr.snapshot[key]))
-
-    def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
-        """Return up to `n` first tasks of an agent."""
-        index = self._layout.entry_key(self._layout.agents, agent)
-        rows = tr.get_range(*self._layout.range_of(index), limit=n)
-        return self._items.at_positions(tr, [row.key[len(index) :] for row in rows])
 
     def is_of(self, index: bytes, name: str) -> Callable[[ReadTransaction, StoredItem], bool]:
         """Return a function that tells whether a task belongs to this agent, or to this client."""
@@ -74,6 +54,20 @@ class TaskItems(Items):
     indexes_every_item = True
     ids_are_positions = False
 
+    def __init__(self, layout: Layout, levels: Levels) -> None:
+        super().__init__(layout, levels)
+        self._agents = Agents(layout, self.groups)
+
+    def limits_of(
+        self, reads: ReadTransaction, agents: Iterable[str]
+    ) -> list[tuple[int | None, int | None]]:
+        """Return how many tasks of each agent may be claimed at a time, and how many started."""
+        return self._agents.limits_of(reads, agents)
+
+    def held(self, reads: ReadTransaction) -> set[str]:
+        """Return the agents that are held."""
+        return self._agents.held(reads)
+
     def index_entries(
         self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
@@ -94,6 +88,89 @@ class TaskItems(Items):
     def group_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
         """Return the agent of a task."""
         return decode_header(read_payload(tr, self.layout, item))[1]
+
+    def first_excluding(
+        self, tr: ReadTransaction, n: int, agents: Container[str | None]
+    ) -> Iterator[StoredItem]:
+        """Yield tasks in order, excluding some agents; at most `n` per remaining agent."""
+        layout, reads = self.layout, _snapshot(tr)
+        counted = reads.get_range(*layout.range_of(layout.agent_counts))
+        names = [None, *(layout.unpack_entry_key(layout.agent_counts, row.key) for row in counted)]
+        indexes = [layout.entry_key(layout.agents, name) for name in names if name not in agents]
+        # Start all reads before waiting for the first.
+        ranges = [reads.get_range(*layout.range_of(index), limit=n) for index in indexes]
+        positions = (
+            [row.key[len(index) :] for row in rows] for index, rows in zip(indexes, ranges)
+        )
+        for position in heapq.merge(*positions):
+            key = layout.items + position
+            yield self.levels.item(key, bytes(reads[key]))
+
+    def first_for_agent(self, tr: ReadTransaction, n: int, agent: str) -> list[StoredItem]:
+        """Return up to `n` first tasks of an agent that its pause and its rate allow to start."""
+        if self.options.limited_groups:
+            ((_, startable),) = self.limits_of(tr, [agent])
+            n = n if startable is None else min(n, startable)
+        if n == 0:  # which means no limit in FoundationDB
+            return []
+        index = self.layout.entry_key(self.layout.agents, agent)
+        rows = tr.get_range(*self.layout.range_of(index), limit=n)
+        return self.at_positions(tr, [row.key[len(index) :] for row in rows])
+
+    # Taking
+
+    def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
+        """Return up to `n` first tasks, without those of agents that may start no more."""
+        found = super().first(tr, n, at_max)
+        if not found or not self.options.limited_groups:
+            return found
+        allowed = self._allowed(tr, found, n)
+        if len(allowed) == len(found):
+            return found
+        allowed = self._allowed(tr, self.first_excluding(tr, n, self.held(tr)), n)
+        if _snapshot(tr) is not tr:  # a push of one that comes before them conflicts
+            begin, end = self.layout.all_items
+            last = allowed[-1].key + b"\x00" if len(allowed) == n else end
+            cast("Transaction", tr).add_read_conflict_range(begin, last)
+        return allowed
+
+    def _allowed(
+        self, tr: ReadTransaction, items: Iterable[StoredItem], n: int
+    ) -> list[StoredItem]:
+        """Return up to `n` of some tasks whose agents may start them."""
+        left: dict[str, int] = {}
+        allowed: list[StoredItem] = []
+        for item in items:
+            agent = self.group_of(tr, item)
+            if agent is not None:
+                if agent not in left:
+                    ((_, startable),) = self.limits_of(tr, [agent])
+                    left[agent] = n if startable is None else startable
+                if left[agent] == 0:
+                    continue
+                left[agent] -= 1
+            allowed.append(item)
+            if len(allowed) == n:
+                break
+        return allowed
+
+    def delete_first(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
+        """Pop tasks that `first` has returned; there may be others between them."""
+        if not self.options.limited_groups:
+            super().delete_first(tr, now, items)
+            return
+        self.delete(tr, now, items, "popped")
+        self.rate.note_popped(tr, now, len(items))
+
+    def delete(
+        self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
+    ) -> None:
+        """Delete ready tasks as for all queues; count the starts of their agents."""
+        super().delete(tr, now, items, taken)
+        if taken is not None and self.options.limited_groups:
+            for agent, n in Counter(self.group_of(tr, item) for item in items).items():
+                if agent is not None:
+                    self._agents.note_started(tr, now, agent, n)
 
     def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
         """Return the level of a task, whose deadline is a time after the tick that pushes it."""
@@ -142,3 +219,8 @@ class TaskItems(Items):
         layout = self.layout
         random = layout.unpack_item_key(layout.items + position)[-1]
         return {layout.entry_key(layout.ids_parked, random): position}
+
+
+def _snapshot(tr: ReadTransaction) -> ReadTransaction:
+    snapshot: ReadTransaction = getattr(tr, "snapshot", tr)
+    return snapshot

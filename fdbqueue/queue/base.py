@@ -58,7 +58,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.settings import (
     GroupSettings,
     Settings,
-    group_settings,
+    change_group,
     settings_to_store,
 )
 from fdbqueue.types import (
@@ -93,7 +93,6 @@ __all__ = [
     "MAX_SCAN",
     "BaseQueue",
     "GroupInfo",
-    "GroupedQueue",
     "HeldBy",
     "Stop",
     "change_once",
@@ -1183,6 +1182,86 @@ class BaseQueue(ABC, Generic[_T]):
 
     # Groups
 
+    def set_group(
+        self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
+    ) -> None:
+        """Set the weight of a group, and limits of what it may have claimed; others stay.
+
+        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
+        the next item on that is taken. Clients that wait are woken if the group may go on. With
+        `None`, further transactions hold and release groups that exist, up to 200 in each; if a
+        transaction is given, it is the one that does so.
+
+        Args:
+            tr: A transaction or a database.
+            group: The name of the group; an empty text for the items without one, which have only
+                a weight. `None` sets the defaults of all groups of the queue.
+            settings: `weight`, a number over 0: of what is taken from a priority, each group that
+                has items there gets a share in proportion to its weight; by default 1.
+                `concurrency`, the most of its items that may be claimed at a time, from 1.
+                `rate`, a number n and a time such as `(10, "1m")`: no more than n of its items are
+                claimed or popped in any time of this length. `in_order`, whether an item that
+                failed is tried again before those behind it, if one may be claimed at a time; by
+                default true. `max_size`, the most ready, delayed and claimed items it may have,
+                from 1: a push that it has no room for is refused as by a full queue. `latest`,
+                whether a push removes the items of the group that wait instead: up to 100 ready
+                or delayed ones, but no job that has stored steps. `paused`, whether none of its
+                items are handed out. `None` is the default of all groups.
+
+        The groups of a task queue are its agents, which have `concurrency`, `rate` and `paused`.
+        The default `concurrency` of all agents is the option `agent_concurrency` of the queue.
+
+        Raises:
+            ValueError: A setting is out of its range, or one that agents do not have.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_group(db, "ada", weight=2)
+            >>> for group in ("ada", "bob"):
+            ...     _ = jobs.push_many(db, [group] * 4, group=group)
+            >>> [jobs.pop(db).value for _ in range(6)]
+            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
+        """
+        change_group(self._store, tr, group, settings)
+
+    def groups(
+        self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
+    ) -> list[GroupInfo]:
+        """Return the groups that have ready or claimed items or settings, in order of their names.
+
+        In a queue that has any, the items without a group are the first one, with an empty name.
+        How many they are is counted unless more than 10,000 groups have items. In a transaction,
+        the call conflicts with every change of these groups. Cost: reads of up to five small rows
+        for each group, and for the items without one, of two for each group of the queue.
+
+        Args:
+            tr: A transaction or a database.
+            after: Begin behind the group of this name.
+            limit: The most groups to return, from 1.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> _ = jobs.push_many(db, [1, 2], group="ada")
+            >>> jobs.set_group(db, "ada", concurrency=1)
+            >>> claim = jobs.claim(db)
+            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
+            [('ada', 1, 1, 'concurrency')]
+        """
+        limit = validate_number(limit, "limit", 1)
+        store = self._store
+        layout, begin_counters = store.layout, store.items.begin_counters
+
+        def body(tr: ReadTransaction) -> list[GroupInfo]:
+            has_agents = store.given_options.kind == "task"
+            options = store.reads.options(tr) if has_agents else None
+            return list_groups(tr, layout, begin_counters, after, limit, options)
+
+        return read(tr, body)
+
     def clear_group(self, db: Database, group: str) -> dict[str, bool]:
         """Remove the items of a group in all states; return by id whether each was removed.
 
@@ -1263,98 +1342,6 @@ class BaseQueue(ABC, Generic[_T]):
         for state in states:
             results |= _change_matching(self._store, db, _each(change), state, wanted)
         return results
-
-
-class GroupedQueue(BaseQueue[_T]):
-    """A queue whose items may have groups, which share what is taken."""
-
-    def set_group(
-        self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
-    ) -> None:
-        """Set the weight of a group, and limits of what it may have claimed; others stay.
-
-        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
-        the next item on that is taken. Clients that wait are woken if the group may go on. With
-        `None`, further transactions hold and release groups that exist, up to 200 in each; if a
-        transaction is given, it is the one that does so.
-
-        Args:
-            tr: A transaction or a database.
-            group: The name of the group; an empty text for the items without one, which have only
-                a weight. `None` sets the defaults of all groups of the queue.
-            settings: `weight`, a number over 0: of what is taken from a priority, each group that
-                has items there gets a share in proportion to its weight; by default 1.
-                `concurrency`, the most of its items that may be claimed at a time, from 1.
-                `rate`, a number n and a time such as `(10, "1m")`: no more than n of its items are
-                claimed or popped in any time of this length. `in_order`, whether an item that
-                failed is tried again before those behind it, if one may be claimed at a time; by
-                default true. `max_size`, the most ready, delayed and claimed items it may have,
-                from 1: a push that it has no room for is refused as by a full queue. `latest`,
-                whether a push removes the items of the group that wait instead: up to 100 ready
-                or delayed ones, but no job that has stored steps. `paused`, whether none of its
-                items are handed out. `None` is the default of all groups.
-
-        Raises:
-            ValueError: A setting is out of its range.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> jobs.set_group(db, "ada", weight=2)
-            >>> for group in ("ada", "bob"):
-            ...     _ = jobs.push_many(db, [group] * 4, group=group)
-            >>> [jobs.pop(db).value for _ in range(6)]
-            ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
-        """
-        name = None if group is None else validate_key("a group", group, may_be_empty=True)
-        changes = group_settings(settings, name)
-        store = self._store
-
-        def body(tr: Transaction, now: int) -> bool:
-            store.items.groups.set(tr, now, name, changes)
-            if changes.get("max_size") or changes.get("latest"):
-                store.pusher.note_bounded_groups(tr)
-            store.options.note_limit(tr)
-            return True
-
-        def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
-            store.options.note_limit(tr)
-            return store.items.groups.settle_limited(tr, now, after)
-
-        store.change(tr, body)
-        after = store.layout.held_groups if name is None else None
-        while after is not None:
-            after = store.change(tr, partial(settle, after=after))
-
-    def groups(
-        self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
-    ) -> list[GroupInfo]:
-        """Return the groups that have ready or claimed items or settings, in order of their names.
-
-        In a queue that has any, the items without a group are the first one, with an empty name.
-        How many they are is counted unless more than 10,000 groups have items. In a transaction,
-        the call conflicts with every change of these groups. Cost: reads of up to five small rows
-        for each group, and for the items without one, of two for each group of the queue.
-
-        Args:
-            tr: A transaction or a database.
-            after: Begin behind the group of this name.
-            limit: The most groups to return, from 1.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, [1, 2], group="ada")
-            >>> jobs.set_group(db, "ada", concurrency=1)
-            >>> claim = jobs.claim(db)
-            >>> [(each.name, each.ready, each.claimed, each.held_by) for each in jobs.groups(db)]
-            [('ada', 1, 1, 'concurrency')]
-        """
-        limit = validate_number(limit, "limit", 1)
-        layout, begin_counters = self._store.layout, self._store.items.begin_counters
-        return read(tr, lambda tr: list_groups(tr, layout, begin_counters, after, limit))
 
 
 def new_items(

@@ -24,7 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.base import GroupedQueue, each_group, find_stored, new_items, read_stored
+from fdbqueue.queue.base import BaseQueue, each_group, find_stored, new_items, read_stored
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
@@ -44,7 +44,7 @@ from fdbqueue.types import (
 )
 
 
-class Queue(GroupedQueue[Item[V]]):
+class Queue(BaseQueue[Item[V]]):
     """A queue in order of arrival: first in, first out.
 
     Methods take a transaction or a database, with the rules of `PriorityQueue`. Pushes conflict
@@ -359,7 +359,7 @@ class Queue(GroupedQueue[Item[V]]):
 
     dequeue = pop
 
-    dequeue_many = GroupedQueue[Item[V]].pop_many
+    dequeue_many = BaseQueue[Item[V]].pop_many
 
     def peek(self, tr: ReadTransactor) -> Item[V] | None:
         """Return the item that `pop` would take, without removing it.

@@ -24,7 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.base import GroupedQueue, each_group, find_stored, new_items, read_stored
+from fdbqueue.queue.base import BaseQueue, each_group, find_stored, new_items, read_stored
 from fdbqueue.queue.item_log import log_items
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.steps import JobSteps
@@ -47,7 +47,7 @@ from fdbqueue.types import (
 )
 
 
-class PriorityQueue(GroupedQueue[Item[V]]):
+class PriorityQueue(BaseQueue[Item[V]]):
     """A queue ordered by priority, and by time of arrival within a priority.
 
     **Transactions.** Every method takes a transaction or a database as `tr`. In a transaction, the

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.limits.slots import MAX_SLOTS
@@ -12,11 +13,15 @@ from fdbqueue.queue.arguments import (
     kept_options,
     validate_bound,
     validate_flag,
+    validate_key,
     validate_range,
     validate_rate,
     validate_share,
 )
-from fdbqueue.types import Duration, Keep
+from fdbqueue.types import Duration, Keep, Transaction, Transactor
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.store import Store
 
 
 class Settings(TypedDict, total=False):
@@ -45,6 +50,10 @@ class GroupSettings(TypedDict, total=False):
     in_order: bool | None
     max_size: int | None
     latest: bool | None
+
+
+OF_AGENTS = ("concurrency", "rate", "paused")
+"""The settings of a group that an agent of a task queue has."""
 
 
 class Limit(NamedTuple):
@@ -144,13 +153,16 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
     return stored
 
 
-def group_settings(settings: Mapping[str, Any], group: str | None) -> dict[str, Any]:
+def group_settings(
+    settings: Mapping[str, Any], group: str | None, *, has_agents: bool = False
+) -> dict[str, Any]:
     """Return the stored settings that the arguments of `set_group` change.
 
     Args:
         settings: The arguments.
         group: The name of the group; an empty text for the items without one, which have only a
             weight; `None` for all groups, which cannot be paused.
+        has_agents: Whether the groups are the agents of a task queue.
 
     Raises:
         TypeError: There is no such setting.
@@ -179,6 +191,54 @@ def group_settings(settings: Mapping[str, Any], group: str | None) -> dict[str, 
         else:
             names = ", ".join(GroupSettings.__annotations__)
             raise TypeError(f"there is no setting {name!r}: {names}")
+        if has_agents and value not in (None, False):
+            if group == "":
+                raise ValueError(f"{name}: tasks without an agent have no settings")
+            if name not in OF_AGENTS:
+                raise ValueError(
+                    f"{name}: an agent of a task queue has only {', '.join(OF_AGENTS)}"
+                )
         if group == "" and name != "weight" and value not in (None, False):
             raise ValueError(f"{name}: the items without a group have only a weight")
     return stored
+
+
+def change_group(
+    store: Store[Any], tr: Transactor, group: str | None, settings: Mapping[str, Any]
+) -> None:
+    """Change settings of a group, of an agent, or of all of them; wake clients that wait.
+
+    Args:
+        store: The store of the queue.
+        tr: A transaction or a database.
+        group: The group, as for `group_settings`.
+        settings: The arguments of `set_group`.
+    """
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    has_agents = store.given_options.kind == "task"
+    changes = group_settings(settings, name, has_agents=has_agents)
+    options: dict[str, Any] = {}
+    if has_agents and name is None and "concurrency" in changes:
+        options["agent_concurrency"] = changes.pop("concurrency")
+    looked_for = {*changes} if has_agents else {"max_size", "latest"}
+
+    def body(tr: Transaction, now: int) -> bool:
+        if changes:
+            store.items.groups.set(tr, now, name, changes)
+        if any(changes.get(setting) for setting in looked_for):
+            store.pusher.note_limited_groups(tr)
+        if options:
+            store.pusher.set_options(tr, now, options)
+        store.options.note_limit(tr)
+        return True
+
+    def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
+        store.options.note_limit(tr)
+        return store.items.groups.settle_limited(tr, now, after)
+
+    store.change(tr, body)
+    if has_agents:
+        store.sweeper.invalidate()  # pops of this client look at once
+    after = store.layout.held_groups if name is None and changes else None
+    while after is not None:
+        after = store.change(tr, partial(settle, after=after))

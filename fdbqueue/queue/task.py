@@ -78,7 +78,7 @@ class TaskChanges(TypedDict, total=False):
 class _FirstForAgent:
     """Reads the first tasks of an agent; equal for the same agent, so that waiters share a line."""
 
-    tasks: TaskIndex
+    tasks: TaskItems
     agent: str
 
     def __call__(self, tr: ReadTransaction, n: int) -> list[StoredItem]:
@@ -133,12 +133,12 @@ class TaskQueue(BaseQueue[Task[V]]):
         levels = Priorities(layout, RANK, are_counted=False)
         items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
-        self._index = TaskIndex(items)
+        self._items, self._index = items, TaskIndex(items)
         options = Options(
             self.kind, "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
         codec = TaskRowCodec(layout, levels, TaskCodec())
-        super().__init__(Store(layout, levels, items, codec, options, self._index))
+        super().__init__(Store(layout, levels, items, codec, options, items))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -680,7 +680,7 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     def _first_for_agent(self, agent: str) -> _FirstForAgent:
         """Return how to read the first tasks of an agent."""
-        return _FirstForAgent(self._index, validate_agent(agent))
+        return _FirstForAgent(self._items, validate_agent(agent))
 
     def _by_index(
         self, tr: ReadTransactor, index: bytes, name: str, limit: int = 0

@@ -96,7 +96,7 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
 
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
-    fdbq.output("task", "push", "tasks", "1")
+    fdbq.output("task", "push", "tasks", "1", "--group", "ada")
     for arguments, answer in (
         (
             ("set", "jobs", "ada"),
@@ -107,11 +107,32 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
         (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),
         (("set", "jobs", "ada", "--rate", "5/soon"), "the time of a rate is a number of seconds"),
         (("pause", "jobs", ""), "paused: the items without a group have only a weight"),
-        (("ls", "tasks"), "'tasks' is a task queue and does not support group"),
+        (("set", "tasks", "ada", "--weight", "2"), "weight: an agent of a task queue has only"),
+        (("pause", "tasks", ""), "paused: tasks without an agent have no settings"),
     ):
         assert answer in error_of(fdbq("group", *arguments))
     assert "a group is text of 1 to 255 bytes" in error_of(fdbq("push", "jobs", "1", "--group", ""))
     assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+
+
+def test_agents_of_a_task_queue_are_groups(fdbq: Shell) -> None:
+    pushed = [
+        fdbq.output("task", "push", "tasks", "1", "--group", agent).strip()
+        for agent in ("ada", "ada", "bob")
+    ]
+    fdbq.output("task", "push", "tasks", "1")
+    assert fdbq.output("group", "ls", "tasks") == "(none)  1 ready\nada  2 ready\nbob  1 ready\n"
+    fdbq.output("group", "set", "tasks", "--concurrency", "5")
+    fdbq.output("group", "set", "tasks", "ada", "--concurrency", "2", "--rate", "9/1m")
+    fdbq.output("group", "pause", "tasks", "ada")
+    assert "held_by       Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
+    assert fdbq.output("group", "ls", "tasks").splitlines()[1:] == [
+        "ada  2 ready  0 of 2 claimed  9 in 1m  paused",
+        "bob  1 ready  0 of 5 claimed",
+    ]
+    assert json.loads(fdbq.output("task", "pop", "tasks", "--json"))["agent_name"] == "bob"
+    fdbq.output("group", "resume", "tasks", "ada")
+    assert fdbq.output("group", "clear", "tasks", "ada", "--yes").startswith("2 removed")
 
 
 def test_show_says_why_an_item_is_not_running(fdbq: Shell) -> None:

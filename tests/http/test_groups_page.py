@@ -142,7 +142,10 @@ def test_groups_are_paged_by_name(serve: Any, db: Any, name: str, tmp_path: Path
 def test_a_queue_without_groups_says_how_to_get_them(
     serve: Any, db: Any, name: str, tmp_path: Path
 ) -> None:
-    fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
+    tasks = fdbqueue.TaskQueue.named(db, f"{name}tasks")
+    tasks.push_many(db, [{"group": "ada"}, {"group": "ada"}, {"payload": 1}])
+    tasks.set_group(db, "ada", concurrency=1)
+    tasks.claim(db)
     fdbqueue.PriorityQueue.named(db, name).configure(db, max_size=7)
     with serve() as (_, client):
         texts: list[str] = []
@@ -151,7 +154,8 @@ def test_a_queue_without_groups_says_how_to_get_them(
             (page,) = visit(tmp_path, str(client.base_url), address, ("show",))
             texts.append("\n".join(page["lines"]))
     assert f"{name} has no groups." in texts[0]
-    assert "a task queue has no groups" in texts[1]
+    assert "(none) | 1 | \N{EN DASH} | no limit" in texts[1]
+    assert "ada | 1 | 1 | 1 | no limit | no limit | 1 | at its concurrency | Pause" in texts[1]
     assert "There is no such queue." in texts[2]
 
 

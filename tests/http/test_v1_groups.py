@@ -77,7 +77,8 @@ def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> No
         client.post(f"/v1/queues/{name}/push", json={"item": 1, "cost": 0}),
         client.patch(f"{path}/{'x' * 256}", json={"weight": 2}),
         client.patch(path, json={"paused": True}),
-        client.get(f"/v1/queues/{name}tasks/groups"),
+        client.patch(f"/v1/queues/{name}tasks/groups/ada", json={"weight": 2}),
+        client.patch(f"/v1/queues/{name}tasks/ungrouped", json={"weight": 2}),
         client.post(f"/v1/queues/{name}/push", json={"item": 1, "group": ""}),
     ):
         assert answer.status_code == 422, answer.text
@@ -134,7 +135,7 @@ def test_one_group_is_retried_cancelled_and_cleared(client: TestClient, db: Any,
     assert [item.value for item in jobs.items(db)] == [2]
     assert client.post(f"{path}/groups/{'x' * 256}/clear").status_code == 422
     fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
-    assert client.post(f"{path}tasks/groups/a/clear").status_code == 422
+    assert client.post(f"{path}tasks/groups/a/clear").json()["changed"] == 0
     assert client.get(f"{path}tasks/items?group=a").json()["items"] == []
 
 
@@ -170,3 +171,22 @@ def test_a_push_to_a_full_group_is_refused(client: TestClient, db: Any, name: st
     assert client.patch(f"{path}/groups/ada", json={"latest": True}).status_code == 204
     assert client.post(f"{path}/push", json=item).status_code == 201
     assert fdbqueue.PriorityQueue.named(db, name).pop(db).value == 2
+
+
+def test_agents_of_a_task_queue_are_groups(client: TestClient, db: Any, name: str) -> None:
+    tasks = fdbqueue.TaskQueue.named(db, name)
+    ids = tasks.push_many(db, [{"group": "ada"}, {"group": "ada"}, {"group": "bob"}])
+    path, api = f"/v1/queues/{name}/groups", Api(client, name)
+    limits = {"concurrency": 1, "rate": [9, 60]}
+    assert client.patch(f"{path}/ada", json=limits).status_code == 204
+    assert client.patch(path, json={"concurrency": 7}).status_code == 204
+    assert api.get()["options"]["agent_concurrency"] == 7
+    tasks.claim(db, n=9)
+    ada, bob = api.get("/groups")["groups"]
+    assert (ada["ready"], ada["claimed"], ada["held_by"]) == (1, 1, "concurrency")
+    assert (ada["rate"], ada["concurrency"], bob["concurrency"]) == ([9, 60], 1, 7)
+    info = api.get(f"/items/{ids[1]}")
+    assert (info["group"], info["held_by"]) == ("ada", "group_concurrency")
+    assert client.patch(f"{path}/ada", json={"paused": True}).status_code == 204
+    assert api.get(f"/items/{ids[1]}")["held_by"] == "group_paused"
+    assert client.post(f"{path}/ada/clear").json() == {"changed": 2, "unchanged": []}

@@ -96,7 +96,7 @@ def test_a_task_waits_for_its_agent(db: Any, name: str) -> None:
     claim: Any = tasks.claim(db)
     assert claim.item.agent_name == "ada"
     found = {info.item.agent_name: info.held_by for info in tasks.items(db, state="ready")}
-    assert found == {"ada": "agent_concurrency", "bob": None}
+    assert found == {"ada": "group_concurrency", "bob": None}
 
 
 @pytest.mark.parametrize("limit", ["queue", "group"])

@@ -4,7 +4,6 @@ const HELD_BY = {
   queue_paused: "The queue is paused.",
   queue_concurrency: "As many items of the queue are claimed as its concurrency allows.",
   queue_rate: "As many items of the queue have started as its rate allows.",
-  agent_concurrency: "As many tasks of its agent are claimed as their concurrency allows.",
   group_paused: "Its group is paused.",
   group_concurrency: "As many items of its group are claimed as their concurrency allows.",
   group_rate: "As many items of its group have started as their rate allows.",

@@ -65,7 +65,7 @@ export function queuePage(name, query) {
     badges.dataset.shown = text;
     badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused")].filter(Boolean));
     const hasSchedules = codec === "json" || codec === "task"; // that this page can show
-    replaceKeepingFocus(buttons, ...(kind === "task" ? [] : [groupsLink(name)]), ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
+    replaceKeepingFocus(buttons, groupsLink(name), ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }
 
   listing.filter(filters);

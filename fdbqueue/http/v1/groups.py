@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
@@ -13,7 +12,7 @@ from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
-from fdbqueue.http.v1.values import change_report, invalid_values, options_of
+from fdbqueue.http.v1.values import change_report, invalid_values
 from fdbqueue.queue.overview import group_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
@@ -29,10 +28,7 @@ _After = Annotated[
 
 
 async def _queue(served: ServedQueues, name: str) -> Any:
-    """Return a queue that has groups."""
     queue: Any = (await served.queue(name, must_exist=True)).queue
-    if options_of(queue).kind == "task":
-        raise HTTPException(422, "a task queue has no groups")
     return queue
 
 

@@ -469,7 +469,7 @@ class Groups:
         if is_full and held is None:
             self._hold(tr, group, due)
         elif is_full:
-            self._set_held(tr, group, due)
+            self.set_held(tr, group, due)
         elif held is not None:
             self._release(tr, group)
 
@@ -478,9 +478,10 @@ class Groups:
         layout = self._layout
         for rest, pass_ in self._passes(tr, group):
             tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
-        self._set_held(tr, group, due)
+        self.set_held(tr, group, due)
 
-    def _set_held(self, tr: Transaction, group: str, due: int | None) -> None:
+    def set_held(self, tr: Transaction, group: str, due: int | None) -> None:
+        """Note that a group has no turns, until it is due or something is freed."""
         layout = self._layout
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:

@@ -42,7 +42,7 @@ class Holds:
             A function that waits for it and returns what holds the item back, given the options of
             the queue, the item as its user sees it, and the time in milliseconds since 1970. Cost:
             one read for the item of a group, one for each concurrency of the queue, and two for its
-            rate.
+            rate; for a task of an agent with a limit up to four.
         """
         reads: ReadTransaction = getattr(tr, "snapshot", tr)
         layout, group = self._layout, item.level.group
@@ -59,16 +59,30 @@ class Holds:
                 version = reads.get_read_version().wait()
                 if self._rate.is_over(reads, now, options, version):
                     return "queue_rate"
-            limit = None if options is None or agent is None else options.agent_concurrency
-            if limit is not None and self._is_full(reads, layout.slot_of(agent), limit, now):
-                return "agent_concurrency"
-            due = None if held is None else held.value
-            if group is None or due is None:
+            if agent is not None and options is not None:
+                reason = self._agent_held_by(reads, agent, options, now)
+            elif group is not None and held is not None and held.value is not None:
+                reason = self._group_held_by(reads, group, held.value, now)
+            else:
                 return None
-            reason = self._group_held_by(reads, group, due, now)
             return None if reason is None else cast(ItemHeldBy, f"group_{reason}")
 
         return finish
+
+    def _agent_held_by(
+        self, reads: ReadTransaction, agent: str, options: Options, now: int
+    ) -> HeldBy | None:
+        """Return what holds the tasks of an agent back."""
+        layout, limit = self._layout, options.agent_concurrency
+        if options.limited_groups:
+            due = reads[layout.group_key(layout.held_groups, agent)].value
+            if due is not None and (reason := self._group_held_by(reads, agent, due, now)):
+                return reason
+            own = read_settings(reads, layout, agent).concurrency
+            limit = limit if own is None else own
+        if limit is not None and self._is_full(reads, layout.slot_of(agent), limit, now):
+            return "concurrency"
+        return None
 
     def _group_held_by(
         self, reads: ReadTransaction, group: str, due: bytes, now: int

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
 from fdbqueue.layout.items import Counters, GroupSettings, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import Moment, decode_count, utc_time
-from fdbqueue.types import ReadTransaction
+from fdbqueue.types import Options, ReadTransaction
 
 BeginCounters: TypeAlias = Callable[[ReadTransaction], Callable[[], Counters]]
 """Starts to read the counters of a queue; the result waits for them."""
@@ -29,7 +30,9 @@ class GroupInfo:
         name: Its name; an empty text for the items without a group, which are one group.
         ready: The number of its ready items. Of the items without a group, `None` if the queue has
             more than 10,000 groups with ready or claimed items.
-        claimed: The number of its claimed items, likewise.
+        claimed: The number of its claimed items, likewise. Of an agent of a task queue, the number
+            that hold a slot: `None` as long as no agent has a limit, and for the tasks without an
+            agent.
         weight: Its share of what is taken from a priority, in proportion to those of other groups.
         concurrency: The most of its items that may be claimed at a time; `None` for no limit.
         paused: Whether it is paused.
@@ -41,7 +44,8 @@ class GroupInfo:
             has as many items claimed as it may; `"retry"` if a failed item waits for its next
             attempt; `"rate"` if as many were started as may be; `None` for nothing.
         held_until: When its rate allows more to be started, if that holds it.
-        delayed: The number of its delayed items; `None` for the items without a group.
+        delayed: The number of its delayed items; `None` for the items without a group, and in a
+            task queue.
         max_size: The most ready, delayed and claimed items it may have; `None` for no bound.
         latest: Whether a push removes the items that wait, so that `max_size` does not apply.
     """
@@ -76,6 +80,7 @@ def list_groups(
     begin_counters: BeginCounters,
     after: str | None,
     limit: int,
+    options: Options | None = None,
 ) -> list[GroupInfo]:
     """Return up to `limit` groups that have ready or claimed items or settings, by their names.
 
@@ -87,8 +92,12 @@ def list_groups(
         begin_counters: Starts to read the counters of the queue.
         after: The name behind which to begin, or `None`.
         limit: The most groups, from 1.
+        options: The options of a task queue, whose groups are its agents; `None` for other queues.
     """
-    spaces = layout.group_counts, layout.group_slots, layout.group_settings
+    counters = layout.group_counts, layout.group_slots
+    if options is not None:
+        counters = layout.agent_counts, layout.agent_slots
+    spaces = *counters, layout.group_settings
     # Start all reads before waiting for the first.
     begun = [
         tr.get_range(
@@ -105,28 +114,35 @@ def list_groups(
     )
     names = list(islice(sorted({*ready, *claimed, *own}), limit))
     default = decode_group_settings(for_all.value)
+    if options is not None:
+        default = default._replace(concurrency=options.agent_concurrency)
     found: list[GroupInfo] = []
     if names and after is None:
-        found = _others(tr, layout, begin_counters, own.get(""), default)
+        found = _others(tr, counters, begin_counters, own.get(""), default)
+        if options is not None:  # whose claims hold no slot
+            found = [replace(each, claimed=None) for each in found if each.ready != 0]
         names = [name for name in names if name][: limit - len(found)]
     held = {name: tr[layout.group_key(layout.held_groups, name)] for name in names}
     delayed = {name: tr.get_range(*layout.group_delays_range(name)) for name in names}
     for name in names:
         settings = decode_group_settings(own.get(name)).over(default)
         running, due = decode_count(claimed.get(name)), held[name].value
+        reason = None if due is None else held_by(settings, running, due)
+        if options is not None and due is None and running >= (settings.concurrency or math.inf):
+            reason = "concurrency"
         found.append(
             GroupInfo(
                 name,
                 decode_count(ready.get(name)),
-                running,
+                running if options is None or options.limits_agents else None,
                 settings.weight or 1.0,
                 settings.concurrency,
                 settings.paused,
                 settings.rate and (settings.rate[0], settings.rate[1] / 1000),
-                settings.is_sequence,
-                None if due is None else held_by(settings, running, due),
+                settings.is_sequence and options is None,
+                reason,
                 utc_time(decode_count(due)) if due else None,
-                sum(decode_count(row.value) for row in delayed[name]),
+                sum(decode_count(row.value) for row in delayed[name]) if options is None else None,
                 settings.max_size,
                 settings.latest is True,
             )
@@ -136,7 +152,7 @@ def list_groups(
 
 def _others(
     tr: ReadTransaction,
-    layout: Layout,
+    spaces: tuple[bytes, bytes],
     begin_counters: BeginCounters,
     own: bytes | None,
     default: GroupSettings,
@@ -147,7 +163,7 @@ def _others(
     counters = begin_counters(reads)
     begun = [
         reads.get_range(space + b"\x02", space + b"\x03", limit=_MAX_COUNTED + 1)
-        for space in (layout.group_counts, layout.group_slots)
+        for space in spaces
     ]
     in_groups = [[decode_count(row.value) for row in rows] for rows in begun]
     of_queue = counters()

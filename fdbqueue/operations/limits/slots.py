@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fdbqueue.layout.items import StoredItem
@@ -11,10 +12,12 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import Options, Transaction, Value
+from fdbqueue.types import Options, ReadTransaction, Transaction, Value
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
+
+_ANY_NUMBER = 1 << 62  # of items
 
 MAX_SLOTS = 10_000
 """The highest concurrency limit."""
@@ -50,7 +53,17 @@ class Freed(NamedTuple):
 
 
 class Agents(Protocol):
-    """The agents of a task queue."""
+    """The agents of a task queue, and its tasks by agent."""
+
+    def limits_of(
+        self, reads: ReadTransaction, agents: Iterable[str], /
+    ) -> Iterable[tuple[int | None, int | None]]:
+        """Return how many tasks of each agent may be claimed at a time, and how many started."""
+        ...
+
+    def held(self, reads: ReadTransaction, /) -> set[str]:
+        """Return the agents that are held."""
+        ...
 
     def first_excluding(
         self, tr: Transaction, n: int, agents: Container[str | None]
@@ -68,19 +81,20 @@ class Limit:
     """
 
     def __init__(
-        self, layout: Layout, places: Places, agent: str | None, taken: int, bound: int
+        self, layout: Layout, places: Places, agent: str | None, taken: int, bound: int | None
     ) -> None:
         self._layout = layout
         self._places = places
         self._taken = taken
         self._bound = bound
         self.slot = layout.slot_of(agent)
-        self.left = max(0, bound - taken)
+        self.left = _ANY_NUMBER if bound is None else max(0, bound - taken)
 
     def hold(self, tr: Transaction, n: int) -> None:
         """Take a slot for each of `n` items; there must be as many left."""
         layout = self._layout
-        self._places.take(tr, layout.slot_places + self.slot, self._taken, self._bound, n)
+        if self._bound is not None:
+            self._places.take(tr, layout.slot_places + self.slot, self._taken, self._bound, n)
         self._taken += n
         tr.add(layout.slots + self.slot, encode_count(n))
 
@@ -93,8 +107,12 @@ class Slots:
     `Places` says how claims keep to the limit without conflicting with each other far from it. A
     claim conflicts with an acknowledgement that frees a slot only if it saw that none was free.
 
+    An agent may be paused, or have a rate, and a limit of its own (`set_group`); the limit of all
+    agents is an option of the queue. Once any agent has one of these, the tasks of all agents hold
+    slots, so that `groups` can show how many are claimed.
+
     Cost: a claim reads one counter, and with limits for agents one for each agent that has claimed
-    tasks, whatever the limit is.
+    tasks, whatever the limit is. With limits of single agents, it reads those of its tasks' agents.
     """
 
     def __init__(self, items: Items, agents: Agents | None, places: Places) -> None:
@@ -131,7 +149,8 @@ class Slots:
             n = 0 if options.paused else self.rate.room(tr, now, options, n)
             if n == 0:
                 return []
-        if options is None or (options.concurrency is None and options.agent_concurrency is None):
+        agents = self._agents if options is not None and options.limits_agents else None
+        if options is None or (options.concurrency is None and agents is None):
             return [*map(Candidate, first(tr, n))]
         limits: tuple[Limit, ...] = ()
         if options.concurrency is not None:
@@ -141,20 +160,19 @@ class Slots:
             limits = (limit,)
         if n == 0:
             return []
-        if options.agent_concurrency is None or self._agents is None:
+        if agents is None:
             return [Candidate(item, limits) for item in first(tr, n)]
-        bound = options.agent_concurrency
-        return self._by_agent(tr, n, first, may_skip, limits, self._agents, bound)
+        return self._by_agent(tr, n, options, first, may_skip, limits, agents)
 
     def _by_agent(
         self,
         tr: Transaction,
         n: int,
+        options: Options,
         first: First,
         may_skip: bool,
         limits: tuple[Limit, ...],
         agents: Agents,
-        bound: int,
     ) -> list[Candidate]:
         layout = self._layout
         rows = tr.snapshot.get_range(*layout.range_of(layout.agent_slots))
@@ -164,18 +182,31 @@ class Slots:
         }
         of_agent: dict[str, Limit] = {}
 
+        def read_limits(names: Iterable[str | None]) -> None:
+            new = [name for name in names if name is not None and name not in of_agent]
+            found: Iterable[tuple[int | None, int | None]] = repeat((None, None))
+            if options.limited_groups:
+                found = agents.limits_of(tr.snapshot, new)
+            for name, (own, startable) in zip(new, found):
+                bound = options.agent_concurrency if own is None else own
+                limit = self._limit(tr, name, taken.get(name, 0), bound)
+                limit.left = min(limit.left, _ANY_NUMBER if startable is None else startable)
+                of_agent[name] = limit
+
         def has_room(agent: str | None, number: int = 1) -> bool:
-            if agent is None:
-                return True
-            if agent not in of_agent:
-                of_agent[agent] = self._limit(tr, agent, taken.get(agent, 0), bound)
-            return of_agent[agent].left >= number
+            read_limits([agent])
+            return agent is None or of_agent[agent].left >= number
 
         items: Iterable[StoredItem] = first(tr, n)
         wanted = Counter(self._agent_of(tr, item) for item in items)
+        read_limits(wanted)
         if may_skip and not all(has_room(agent, number) for agent, number in wanted.items()):
-            # Skip the agents at their limit; read the next tasks of the other agents.
-            items = agents.first_excluding(tr, n, {name for name in taken if not has_room(name)})
+            # Skip the agents at their limits; read the next tasks of the other agents.
+            read_limits(taken)
+            full = {name for name in taken if not has_room(name)}
+            if options.limited_groups:
+                full |= agents.held(tr.snapshot)
+            items = agents.first_excluding(tr, n, full)
         admitted: list[Candidate] = []
         for item in items:
             agent = self._agent_of(tr, item)
@@ -189,7 +220,7 @@ class Slots:
                 break
         return admitted
 
-    def _limit(self, tr: Transaction, agent: str | None, taken: int, bound: int) -> Limit:
+    def _limit(self, tr: Transaction, agent: str | None, taken: int, bound: int | None) -> Limit:
         limit = Limit(self._layout, self._places, agent, taken, bound)
         if limit.left == 0:  # conflict with operations that free a slot
             tr.add_read_conflict_key(self._layout.slots + limit.slot)
