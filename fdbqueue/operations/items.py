@@ -577,7 +577,6 @@ class Items:
         cleared one by one would slow down the next reader, which has to skip each of them.
         """
         self.delete(tr, now, items, "popped", are_first=True)
-        self.rate.note_popped(tr, now, len(items))
 
     def delete(
         self,
@@ -608,6 +607,7 @@ class Items:
         self._count_taken(tr, now, items, taken)
         if taking is not None:
             self.groups.note_gone(tr, now, items, taking, taken == "claimed")
+        self.rate.note_popped(tr, now, len(items) if taken == "popped" else 0)
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
@@ -621,9 +621,7 @@ class Items:
             end: How it ends; `None` if it does not, because it moves.
         """
         tr.add_read_conflict_key(item.key)
-        is_popped = end is not None and end.outcome == "popped"
-        self.delete(tr, now, [item], "popped" if is_popped else None)
-        self.rate.note_popped(tr, now, int(is_popped))
+        self.delete(tr, now, [item], "popped" if end and end.outcome == "popped" else None)
         self.end(tr, now, item, end)
 
     def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:

@@ -154,20 +154,21 @@ class TaskItems(Items):
                 break
         return allowed
 
-    def delete_first(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
-        """Pop tasks that `first` has returned; there may be others between them."""
-        if not self.options.limited_groups:
-            super().delete_first(tr, now, items)
-            return
-        self.delete(tr, now, items, "popped")
-        self.rate.note_popped(tr, now, len(items))
-
     def delete(
-        self, tr: Transaction, now: int, items: list[StoredItem], taken: Taken | None
+        self,
+        tr: Transaction,
+        now: int,
+        items: list[StoredItem],
+        taken: Taken | None,
+        are_first: bool = False,
     ) -> None:
-        """Delete ready tasks as for all queues; count the starts of their agents."""
-        super().delete(tr, now, items, taken)
-        if taken is not None and self.options.limited_groups:
+        """Delete ready tasks; count the starts of their agents.
+
+        Between the tasks that `first` has returned, there may be tasks of agents that are held.
+        """
+        limited = self.options.limited_groups
+        super().delete(tr, now, items, taken, are_first and not limited)
+        if taken is not None and limited:
             for agent, n in Counter(self.group_of(tr, item) for item in items).items():
                 if agent is not None:
                     self._agents.note_started(tr, now, agent, n)
