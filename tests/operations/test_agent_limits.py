@@ -272,12 +272,12 @@ def test_all_agents_but_the_paused_ones_are_taken_in_order(
 
 
 def test_a_pop_conflicts_with_a_pause_and_with_a_better_task(db: Any, tasks: Any) -> None:
-    push(db, tasks, ada=1, bob=2)
+    tasks.push_many(db, [{"priority": 1, "group": "ada"}, *[{"priority": 3, "group": "bob"}] * 2])
     tasks.set_group(db, "ada", paused=True)
     changes: Any = (
         lambda: tasks.set_group(db, "bob", paused=True),
         lambda: tasks.set_group(db, "bob", paused=False),
-        lambda: tasks.push(db, priority=1, group="eve"),
+        lambda: tasks.push(db, priority=2, group="eve"),  # between ada and bob
     )
     for change, is_found in zip(changes, (True, False, True)):
         tr = db.create_transaction()
