@@ -16,7 +16,7 @@ from fdbqueue.jobs import App, Context, Dead, Retry
 from fdbqueue.layout.values import decode_claim
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.testing.faults import FaultyTransaction
-from tests.hostile.app_workers import bind_worker
+from tests.hostile.app_workers import bind_worker, write_line
 from tests.support.keys import layout_of
 
 POLICY = Retry(attempts=None, first="400ms", longest="1s")
@@ -162,6 +162,7 @@ def _by_group(job: Job) -> str:
 def work(context: Context, job: Job) -> None:
     """Do what an attempt has to do."""
     act = job.acts[min(context.attempt, len(job.acts)) - 1]
+    write_line(job.number, context.attempt)  # a process that has written one may be stopped
     time.sleep(job.seconds)
     if act is Act.FAIL:
         raise OSError("a job that fails")

@@ -86,6 +86,7 @@ class GroupSimulation(Clients[Act]):
         if self._is_full:
             self._groups = [*draw.sample(GROUPS[:-1], 2), None]
             self._settings = SETTINGS[-9:] + 2 * FULL
+            self._kinds = self._kinds | {"set": 8}
         self._rates = draw.choice([[], QUEUE_RATES, [*QUEUE_RATES, None, None]])
         self.ledger = Ledger(is_exact=self.is_quiet)
         self.queue = self._open()
