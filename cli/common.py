@@ -142,7 +142,6 @@ def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Calla
     return with_options(
         click.option(
             "--delay",
-            metavar="DURATION",
             type=Duration(0),
             help=f"Time until the {what} is available, such as 90 for seconds, 5m or 1h30m.",
         ),
@@ -154,7 +153,6 @@ def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Calla
         ),
         click.option(
             "--ttl",
-            metavar="DURATION",
             type=Duration(0, min_open=True),
             help=f"Time after which the {what} expires unless it was popped or claimed.",
         ),
@@ -168,7 +166,6 @@ def push_options(what: str, at_hint: str) -> Callable[[Callable[..., _R]], Calla
         ),
         click.option(
             "--unique-for",
-            metavar="DURATION",
             type=Duration(0, min_open=True),
             help="Time for which the KEY is not free, instead of --unique-until.",
         ),
@@ -197,7 +194,6 @@ def database_options(*db_names: str) -> Callable[[Callable[..., _R]], Callable[.
         click.option(
             "-C",
             "--cluster-file",
-            metavar="FILE",
             type=click.Path(exists=True, dir_okay=False),
             help="FoundationDB cluster file, instead of --db.",
         ),
@@ -220,7 +216,6 @@ def command_options(
         database_options(*db_names),
         click.option(
             "--timeout",
-            metavar="DURATION",
             type=Duration(0, 1_000_000),
             default=10,
             show_default=True,

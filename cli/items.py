@@ -472,7 +472,6 @@ def _indented(text: str) -> str:
 @click.argument("id")
 @click.option(
     "--wait",
-    metavar="DURATION",
     type=Duration(0),
     default=0,
     help="Time to wait until the item is done.",

@@ -93,7 +93,7 @@ def _next(found: Schedule) -> str:
 @click.argument("value")
 @click.option("-p", "--priority", type=PRIORITY, help="As for `fdbq push`.")
 @click.option("--cron", metavar="EXPRESSION", help="Times, as five fields of cron, or six.")
-@click.option("--every", metavar="DURATION", type=Duration(1), help="Interval between ticks.")
+@click.option("--every", type=Duration(1), help="Interval between ticks.")
 @click.option("--tz", default="UTC", show_default=True, help="Time zone of the EXPRESSION.")
 @click.option(
     "--missed",

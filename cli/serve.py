@@ -42,13 +42,11 @@ _SIZE: dict[str, Any] = {"metavar": "BYTES", "show_default": True, "type": click
 )
 @click.option(
     "--token-file",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File of tokens, one per line, each with its role and queues; $FDBQ_TOKEN adds one.",
 )
 @click.option(
     "--read-only-token-file",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
 )
@@ -112,13 +110,11 @@ _SIZE: dict[str, Any] = {"metavar": "BYTES", "show_default": True, "type": click
 )
 @click.option(
     "--certfile",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
     help="Certificate in PEM format: serve over TLS.",
 )
 @click.option(
     "--keyfile",
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
     help="Private key of the certificate, if it is not in the same file.",
 )

@@ -27,7 +27,6 @@ from .common import (
 @click.option("--key", default="", help="Key of the signal: as a rule the id of the job.")
 @click.option(
     "--keep",
-    metavar="DURATION",
     type=Duration(0),
     default=KEPT,
     show_default=True,

@@ -37,7 +37,6 @@ _OMITTED = (_PRIORITIES, "done", "out/s", "in/s", "oldest", "delayed", "dead")
 @click.command()
 @click.option(
     "--interval",
-    metavar="DURATION",
     default=1.0,
     show_default=True,
     type=Duration(0.1, 1_000_000),

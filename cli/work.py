@@ -181,7 +181,6 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 )
 @click.option(
     "--lease",
-    metavar="DURATION",
     default=30.0,
     show_default=True,
     type=Duration(0.1, 1_000_000),
@@ -201,13 +200,11 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 )
 @click.option(
     "--job-timeout",
-    metavar="DURATION",
     type=Duration(0, 1_000_000, min_open=True),
     help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
 )
 @click.option(
     "--grace",
-    metavar="DURATION",
     default=10.0,
     show_default=True,
     type=Duration(0, 1_000_000),
