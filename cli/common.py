@@ -177,6 +177,16 @@ def create_option(what: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]
     return click.option("--create", is_flag=True, help=f"Create {what} if there is none.")
 
 
+def number_option(
+    *names: str, default: int, help: str, lowest: int = 1, highest: int | None = None
+) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Return an option for a number in a range, whose default is shown."""
+    kind = click.IntRange(lowest, highest)
+    return click.option(
+        *names, metavar="N", default=default, show_default=True, type=kind, help=help
+    )
+
+
 def database_options(*db_names: str) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
     """Return a decorator that adds the options that name the database.
 

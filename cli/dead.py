@@ -68,25 +68,13 @@ def retry_command(
     """
     if error is not None and state is None:
         raise click.UsageError("--error needs --state")
-    retry_item = None
-    if step is not None:
-        if state is not None or len(ids) != 1:
-            raise click.UsageError("--step takes one ID, and no --state")
-        steps = item_queue(db, queue, must_exist=True).steps
-        retry_item = partial(steps.retry_from, step=step)
+    if step is not None and (state is not None or len(ids) != 1):
+        raise click.UsageError("--step takes one ID, and no --state")
     target = existing_queue(db, queue)
-    _change(
-        db,
-        target,
-        ids,
-        state,
-        retry_item or target.retry,
-        "retry",
-        "retried",
-        as_json,
-        "--state",
-        error,
-    )
+    change: Callable[..., bool] = target.retry
+    if step is not None:
+        change = partial(item_queue(db, queue, must_exist=True).steps.retry_from, step=step)
+    _change(db, target, ids, state, change, "retry", "retried", as_json, "--state", error)
 
 
 @click.command()

@@ -49,6 +49,7 @@ from .common import (
     item_queue,
     json_line,
     json_queue,
+    number_option,
     parse_value,
     print_items,
     printable,
@@ -74,15 +75,7 @@ _ROOMS = "coordination|database|embedded|jobs|layout|operations|queue|worker"
 _OWN_FRAMES = re.compile(rf'(?:  File "[^"]*\bfdbqueue[/\\](?:{_ROOMS})\b.*\n(?:    .*\n)*)+')
 """Frames of this library in a traceback, one after the other."""
 
-_count_option = click.option(
-    "-n",
-    "count",
-    metavar="N",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Maximum number of items.",
-)
+_count_option = number_option("-n", "count", default=1, help="Maximum number of items.")
 
 
 @click.command()
@@ -272,14 +265,7 @@ def peek(db: Database, queue: str, highest: bool, count: int, as_json: bool) -> 
     help="List the items in this state; without it, the ready items.",
 )
 @click.option("-p", "--priority", type=PRIORITY, help="List only items of this priority.")
-@click.option(
-    "--limit",
-    metavar="N",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Maximum number of items; 0 for all.",
-)
+@number_option("--limit", default=0, lowest=0, help="Maximum number of items; 0 for all.")
 @click.option("--agent", metavar="TEXT", help="Only tasks with this text in the agent's name.")
 @click.option("--id", metavar="TEXT", help="Only items with this text in their id.")
 @click.option("--error", metavar="TEXT", help="Only items with this text in their last error.")

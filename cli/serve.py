@@ -16,7 +16,7 @@ import click
 
 from fdbqueue.types import Database
 
-from .common import Duration, command_options
+from .common import Duration, command_options, number_option
 from .signals import INTERRUPTED, exit_on, stop_on_signal
 
 _SECONDS = Duration(min=0, min_open=True, max=86_400)
@@ -81,13 +81,9 @@ _SIZE: dict[str, Any] = {"metavar": "BYTES", "show_default": True, "type": click
     help="Maximum size of a request line and its headers.",
     **_SIZE,
 )
-@click.option(
-    "--header-count-limit",
-    "header_count",
-    metavar="N",
+@number_option(
+    *("--header-count-limit", "header_count"),
     default=100,
-    show_default=True,
-    type=click.IntRange(min=1),
     help="Maximum number of headers in a request.",
 )
 @click.option(

@@ -23,6 +23,7 @@ from .common import (
     echo,
     echo_results,
     json_line,
+    number_option,
     parse_value,
     push_options,
     queue_argument,
@@ -183,14 +184,7 @@ def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
 @queue_argument
 @click.option("--agent", metavar="NAME", help="List only tasks of this agent.")
 @click.option("--client", metavar="ID", help="List only tasks of this client.")
-@click.option(
-    "--limit",
-    metavar="N",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Maximum number of tasks; 0 for all.",
-)
+@number_option("--limit", default=0, lowest=0, help="Maximum number of tasks; 0 for all.")
 @command_options()
 def ls(
     db: Database, queue: str, agent: str | None, client: str | None, limit: int, as_json: bool

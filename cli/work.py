@@ -42,6 +42,7 @@ from .common import (
     json_line,
     log_to_stderr,
     number_of_bytes,
+    number_option,
     open_database,
     queues_argument,
     usage_errors,
@@ -171,14 +172,7 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
 @click.command()
 @queues_argument
 @click.option("--exec", "command", metavar="COMMAND", help="Run this shell command for each item.")
-@click.option(
-    "--concurrency",
-    metavar="N",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 1000),
-    help="Number of jobs to run at a time.",
-)
+@number_option("--concurrency", default=1, highest=1000, help="Number of jobs to run at a time.")
 @click.option(
     "--lease",
     default=30.0,
