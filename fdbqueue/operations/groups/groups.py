@@ -214,7 +214,8 @@ class Groups:
             concurrency, rate = turn.settings.concurrency, turn.settings.rate
             room = [] if concurrency is None else [concurrency - turn.claimed]
             if rate is not None and starts is not None:
-                room.append(rate[0] - decode_count(starts.value))
+                turn.started = decode_count(starts.value)
+                room.append(rate[0] - turn.started)
             rooms[turn] = min(room)
         return rooms
 
@@ -249,6 +250,8 @@ class Groups:
             tr.add_read_conflict_key(turn.key)
             if are_claimed and group and turn.settings.concurrency is not None:
                 tr.add_read_conflict_key(self._slot(group))
+            if group and turn.settings.rate is not None:
+                tr.add_read_conflict_key(self._starts.counter(group))
         return turns
 
     def note_gone(
@@ -299,9 +302,10 @@ class Groups:
             tr.add(self._slot(group), encode_count(n))
             is_full = settings.concurrency is not None and turn.claimed + n >= settings.concurrency
         if settings.rate is not None:
-            room, due = self._starts.room(tr, now, group, settings.rate, n)
+            if not is_full and settings.rate[0] - turn.started <= n:
+                room, due = self._starts.room(tr, now, group, settings.rate, n)
+                due = None if room > n else due
             self._starts.add(tr, now, group, n)
-            due = None if is_full or room > n else due
         if is_full or due is not None:
             self._hold(tr, group, due)
         elif following is not None:

@@ -21,6 +21,7 @@ class Turn:
         own: The stored settings of the group; nothing if it has none of its own.
         settings: Those that hold for it.
         claimed: The number of its claimed items, if that is limited.
+        started: The number of its starts that are not forgotten, if it has a rate.
         passes: Those of the items that were found, and of the one behind them.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
@@ -41,7 +42,7 @@ class Turn:
         self.own = own
         self.passes = [pass_]
         self.settings = GroupSettings()
-        self.claimed = 0
+        self.claimed = self.started = 0
         self.following: KeyValue | None = None
         self.stale: list[Turn] = []
         self.is_idle = False
