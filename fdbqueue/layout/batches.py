@@ -66,8 +66,7 @@ def encode_batch(batch: StoredBatch) -> bytes:
     >>> decode_batch(encode_batch(StoredBatch("cancel")))
     StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'')
     """
-    packed: bytes = fdb_tuple.pack(batch)
-    return packed
+    return fdb_tuple.pack(batch)
 
 
 def decode_batch(value: bytes) -> StoredBatch:
@@ -139,8 +138,7 @@ def encode_membership(membership: Membership) -> bytes:
     >>> memberships_of(b"".join(map(encode_membership, some))) == some
     True
     """
-    packed: bytes = fdb_tuple.pack(membership)
-    return packed
+    return fdb_tuple.pack(membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:

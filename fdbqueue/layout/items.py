@@ -116,8 +116,7 @@ def encode_group_settings(settings: GroupSettings) -> bytes:
     """
     # Those behind the last one that is set are left out. `paused` is always set.
     given = [number for number, value in enumerate(settings, 1) if value is not None]
-    packed: bytes = fdb_tuple.pack(settings[: given[-1]])
-    return packed
+    return fdb_tuple.pack(settings[: given[-1]])
 
 
 def decode_group_settings(value: bytes | None) -> GroupSettings:
@@ -131,8 +130,7 @@ def encode_start(time: int, n: int) -> bytes:
     >>> decode_start(encode_start(1000, 3))
     (1000, 3)
     """
-    packed: bytes = fdb_tuple.pack((time, n))
-    return packed
+    return fdb_tuple.pack((time, n))
 
 
 def decode_start(value: bytes) -> tuple[int, int]:

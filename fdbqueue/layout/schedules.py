@@ -80,8 +80,7 @@ def encode_schedule(schedule: StoredSchedule) -> bytes:
     >>> decode_schedule(encode_schedule(schedule)) == schedule
     True
     """
-    packed: bytes = fdb_tuple.pack(schedule)
-    return packed
+    return fdb_tuple.pack(schedule)
 
 
 def decode_schedule(value: bytes) -> StoredSchedule:

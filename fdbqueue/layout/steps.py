@@ -53,8 +53,7 @@ def encode_step(step: StoredStep) -> bytes:
     >>> decode_step(encode_step(step)) == step
     True
     """
-    packed: bytes = fdb_tuple.pack(step)
-    return packed
+    return fdb_tuple.pack(step)
 
 
 def decode_step(value: bytes) -> StoredStep:
@@ -83,8 +82,7 @@ def encode_signal(signal: StoredSignal) -> bytes:
     >>> decode_signal(encode_signal(signal)) == signal
     True
     """
-    packed: bytes = fdb_tuple.pack(signal)
-    return packed
+    return fdb_tuple.pack(signal)
 
 
 def decode_signal(value: bytes) -> StoredSignal:

@@ -170,8 +170,7 @@ class Requests:
 
 
 def _packed(version: int, name: bytes) -> bytes:
-    packed: bytes = fdb_tuple.pack((version, name))
-    return packed
+    return fdb_tuple.pack((version, name))
 
 
 def _encode(pops: list[Pop], is_next: bool) -> bytes:
@@ -180,8 +179,7 @@ def _encode(pops: list[Pop], is_next: bool) -> bytes:
     >>> _decode(_encode([(1, False), (20, True)], is_next=False))
     [(1, False), (20, True)]
     """
-    value: bytes = fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
-    return value
+    return fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
 
 
 def _decode(value: bytes) -> list[Pop]:
