@@ -26,6 +26,7 @@ from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFo
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.overview import (
+    by_state,
     json_bytes,
     priority_as_json,
     queue_names,
@@ -33,7 +34,7 @@ from fdbqueue.queue.overview import (
 )
 from fdbqueue.queue.registry import open_queue, wait_for_queue
 from fdbqueue.queue.transfer.importing import MAX_LINE
-from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, State, UniqueUntil
+from fdbqueue.types import Database, Priority, PriorityJson, QueueStats, UniqueUntil
 
 _MAX_TEXT = 120  # characters of an error in a list
 _MAX_HINT = 40  # characters of a value in a hint
@@ -381,10 +382,6 @@ def item_json(item: Item, **more: object) -> str:
     return json_line({"id": item.id, "priority": priority, "value": item.value, **more})
 
 
-STATES: tuple[State, ...] = get_args(State)
-"""The states of items, in the order in which commands show them."""
-
-
 def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     """Return how many items are in each state, without the states that have none.
 
@@ -395,8 +392,8 @@ def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     >>> states_text(jobs.stats(db))
     '1 ready, 1 delayed'
     """
-    found = [(getattr(numbers, state), state) for state in STATES]
-    return ", ".join(f"{number:,} {state}" for number, state in found if number) or "no items"
+    found = by_state(numbers).items()
+    return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 
 
 def deleted_text(queue: str, done: str, numbers: QueueStats | None, as_json: bool) -> str:
@@ -410,10 +407,8 @@ def deleted_text(queue: str, done: str, numbers: QueueStats | None, as_json: boo
     'dropped jobs: 1 ready, 1 delayed'
     """
     if as_json:
-        fields: dict[str, Any] = {"queue": queue, done: True}
-        if numbers is not None:
-            fields |= {state: getattr(numbers, state) for state in STATES}
-        return json_line(fields)
+        known = {} if numbers is None else by_state(numbers)
+        return json_line({"queue": queue, done: True, **known})
     return f"{done} {queue}" + (f": {states_text(numbers)}" if numbers else "")
 
 

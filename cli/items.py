@@ -24,13 +24,12 @@ from fdbqueue import (
 )
 from fdbqueue.errors import NoResult, QueueFull, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.overview import info_as_json, priority_as_json
+from fdbqueue.queue.overview import STATES, info_as_json, priority_as_json
 from fdbqueue.queue.steps import step_as_json
 from fdbqueue.types import Database, ItemInfo, PriorityJson, State, stored_job
 
 from .common import (
     PRIORITY,
-    STATES,
     AnyQueue,
     Duration,
     OutputError,

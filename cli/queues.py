@@ -19,12 +19,18 @@ from click.types import FuncParamType
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.overview import history_as_json, priority_as_json, stats_as_json
+from fdbqueue.queue.overview import (
+    STATES,
+    by_state,
+    history_as_json,
+    priority_as_json,
+    stats_as_json,
+)
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database, HistoryWindow, QueueStats
+from fdbqueue.worker.presence import worker_as_json
 
 from .common import (
-    STATES,
     Duration,
     age_text,
     any_queue,
@@ -76,7 +82,7 @@ def ls(db: Database, as_json: bool) -> None:
 def _row(name: str, stats: QueueStats) -> list[str]:
     if stats.error is not None:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
-    numbers = [f"{getattr(stats, state):,}" for state in STATES]
+    numbers = [f"{number:,}" for number in by_state(stats).values()]
     return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
 
 
@@ -372,10 +378,7 @@ def workers_command(db: Database, as_json: bool) -> None:
     found = workers(db)
     if as_json:
         for worker in found:
-            fields = dataclasses.asdict(worker)
-            for field in ("since", "seen"):
-                fields[field] = fields[field].isoformat(timespec="milliseconds")
-            click.echo(json_line(fields))
+            click.echo(json_line(worker_as_json(worker)))
         return
     rows = [
         (
@@ -443,13 +446,7 @@ def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) 
         report = check(db, existing_queue(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
-            fields: dict[str, Any] = {
-                "queue": name,
-                **{state: getattr(report, state) for state in STATES},
-                "problems": list(report.problems),
-                "repaired": report.repaired,
-            }
-            click.echo(json_line(fields))
+            click.echo(json_line({"queue": name, **dataclasses.asdict(report)}))
             continue
         problems = count_noun(len(report.problems), "problem")
         verdict = "ok" if report.ok else "repaired" if report.repaired else problems

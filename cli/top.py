@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 
 from fdbqueue.admin import overview
-from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.queue.overview import STATES, stats_as_json
 from fdbqueue.types import Database, QueueStats
 
-from .common import STATES, Duration, age_text, command_options, json_line
+from .common import Duration, age_text, command_options, json_line
 from .signals import stop_on_signal
 from .terminal import is_in_foreground, reading_keys, restoring_cursor
 

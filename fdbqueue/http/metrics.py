@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,16 +14,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
 from fdbqueue.http.served import SharedReads
-from fdbqueue.queue.overview import retries
-from fdbqueue.types import Database, QueueStats, State
+from fdbqueue.queue.overview import by_state, retries
+from fdbqueue.types import Database, QueueStats
 
 _SCAN_KEPT = 1.0  # seconds
 
 _PAGE = 1000
 """How many queues are in memory at a time, beside those that are reported."""
-
-
-_STATES: tuple[State, ...] = get_args(State)
 
 _TOTALS = {
     "total_pushed": ("items_pushed", "Items pushed. A retry is not a push."),
@@ -158,8 +155,8 @@ class _Scan(NamedTuple):
             if stats.error is not None:
                 unknown.add_metric([name], 1)
                 continue
-            for state in _STATES:
-                items.add_metric([name, state], getattr(stats, state))
+            for state, number_in_state in by_state(stats).items():
+                items.add_metric([name, state], number_in_state)
             paused.add_metric([name], stats.paused)
             backlog.add_metric([name], stats.ready + stats.claimed)
             for field, total in totals.items():

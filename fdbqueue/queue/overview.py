@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from fdb.subspace_impl import Subspace
 
@@ -51,6 +51,9 @@ from fdbqueue.types import (
     State,
     Task,
 )
+
+STATES: tuple[State, ...] = get_args(State)
+"""The states of items, in the order in which they are shown."""
 
 _MAX_COUNTERS = 10_000
 """How many counters one transaction reads, but at least all of one queue."""
@@ -191,6 +194,11 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     if stats.options is not None:
         fields |= {name: getattr(stats.options, name) for name in LIMITS}
     return fields
+
+
+def by_state(numbers: object) -> dict[str, int]:
+    """Return how many items are in each state, from numbers of a queue such as `QueueStats`."""
+    return {state: getattr(numbers, state) for state in STATES}
 
 
 def history_as_json(window: HistoryWindow) -> dict[str, Any]:
@@ -352,8 +360,6 @@ def _read_queues(
 SAMPLE = 500
 """How many items in each state are looked at."""
 
-_STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead", "done")
-
 
 def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
     """Return the numbers of each job in a sample, in order of their names.
@@ -368,7 +374,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
     times: dict[str, list[float]] = defaultdict(list)
     more: list[State] = []
     since, oldest = None, ""  # the first done item of the sample, whatever it is
-    for state in _STATES:
+    for state in STATES:
         for n, (job, found) in enumerate(store_of(queue).reads.sample(db, state, SAMPLE + 1)):
             if n == SAMPLE:
                 more.append(state)
@@ -388,7 +394,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
         "jobs": [
             {
                 "name": name,
-                **{number: found[number] for number in (*_STATES, "failed_attempts")},
+                **{number: found[number] for number in (*STATES, "failed_attempts")},
                 "rate": (found["done"] - (name == oldest)) / seconds if seconds > 0 else None,
                 "run_time_median": median(times[name]) if times[name] else None,
                 "run_time_p95": _p95(times[name]),

@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import Any
 
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, workers_range
-from fdbqueue.layout.values import utc_time
+from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
 LOOK = 1.0
@@ -92,6 +93,12 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         ]
 
     return read(tr, body)
+
+
+def worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
+    """Return a worker as a JSON object."""
+    times = {"since": time_as_json(worker.since), "seen": time_as_json(worker.seen)}
+    return {**asdict(worker), **times}
 
 
 class Presence:

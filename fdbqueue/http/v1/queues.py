@@ -28,16 +28,21 @@ from fdbqueue.http.v1.parameters import (
 )
 from fdbqueue.http.v1.values import AnyQueue, require_agents
 from fdbqueue.queue.base import change_once, read_stored
-from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import by_job, history_as_json, json_bytes, stats_as_json, time_as_json
-from fdbqueue.types import Options, QueueStats, State, Transaction
-from fdbqueue.worker.presence import WorkerInfo
+from fdbqueue.queue.overview import (
+    STATES,
+    by_job,
+    by_state,
+    history_as_json,
+    json_bytes,
+    stats_as_json,
+)
+from fdbqueue.types import Options, Transaction
+from fdbqueue.worker.presence import worker_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
 _OTHERS = ("items", "stats", "scale", "workers_of_queue", "change")
-_STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead", "done")
 
 _IfMatch = Annotated[
     str | None, Header(description="The ETag of the options: change them only if they have it.")
@@ -194,7 +199,7 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
     handle = await served.queue(name)
     stats = await handle.stats(served.db)
     await handle.clear(served.db)
-    return json_response(_by_state(stats))
+    return json_response(by_state(stats))
 
 
 @router.delete(
@@ -208,12 +213,8 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     await aio.drop(served.db, name)
     stats = found.get(name)
     if stats is None or stats.error is not None:
-        return json_response(dict.fromkeys(_STATES))
-    return json_response(_by_state(stats))
-
-
-def _by_state(numbers: QueueStats | CheckReport) -> dict[str, Any]:
-    return {state: getattr(numbers, state) for state in _STATES}
+        return json_response(dict.fromkeys(STATES))
+    return json_response(by_state(stats))
 
 
 @router.post(
@@ -238,8 +239,7 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
     handle = await served.queue(name)
     report = await aio.run(partial(check_queue, repair=body.repair), served.db, handle.queue)
-    problems = list(report.problems)
-    return json_response({**_by_state(report), "problems": problems, "repaired": report.repaired})
+    return json_response(dataclasses.asdict(report))
 
 
 @router.get("/queues/{name}/stats", response_model=bodies.QueueNumbers)
@@ -299,7 +299,7 @@ async def workers(request: Request, served: ServedQueues) -> Response:
     grant = grant_of(request)
     found = await aio.workers(served.db)
     shown = [each for each in found if grant is None or grant.includes(each.queue)]
-    return json_response({"workers": [_worker(each) for each in shown]})
+    return json_response({"workers": [*map(worker_as_json, shown)]})
 
 
 @router.get("/queues/{name}/workers", response_model=bodies.WorkerList)
@@ -307,12 +307,8 @@ async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
     """Return the running workers of a queue."""
     await served.queue(name)  # raises if there is none
     found = await aio.workers(served.db)
-    return json_response({"workers": [_worker(each) for each in found if each.queue == name]})
-
-
-def _worker(worker: WorkerInfo) -> dict[str, Any]:
-    times = {"since": time_as_json(worker.since), "seen": time_as_json(worker.seen)}
-    return {**dataclasses.asdict(worker), **times}
+    shown = [each for each in found if each.queue == name]
+    return json_response({"workers": [*map(worker_as_json, shown)]})
 
 
 # Tokens
