@@ -149,7 +149,6 @@ def test_dead_letters_are_retried_by_their_error(fdbq: Shell) -> None:
     for error in ("TimeoutError: smtp", "KeyError: 'email'"):
         queue.push(db, error)
         claim = queue.claim(db)
-        assert claim is not None
         queue.nack(db, claim, error=error)
     assert fdbq.output("retry", "mails", "--state", "dead", "--error", "timeout") == "1 retried\n"
     assert [item.value for item in queue.items(db)] == ["TimeoutError: smtp"]
@@ -161,10 +160,8 @@ def test_a_done_item_shows_no_error_of_an_earlier_attempt(fdbq: Shell) -> None:
     db = fdbqueue.open(fdbq.environment["FDBQ_DB"])
     queue = fdbqueue.PriorityQueue.named(db, "jobs")
     claim = queue.claim(db)
-    assert claim is not None
     queue.nack(db, claim, error="a time-out", delay=0)
     claim = queue.claim(db)
-    assert claim is not None
     queue.ack(db, claim)
     lines = fdbq.output("show", "jobs", claim.item.id).splitlines()
     assert ["state", "done"] in [line.split() for line in lines]

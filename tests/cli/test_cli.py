@@ -292,7 +292,6 @@ def test_rm_reports_items_that_it_did_not_remove(filled: Shell, name: str, db: A
     assert "the queue has no such item" in done.stderr
     queue = fdbqueue.PriorityQueue.existing(db, name)
     claim = queue.claim(db)
-    assert claim is not None
     done = filled("rm", name, claim.item.id)
     assert (done.returncode, done.stdout) == (1, "0 removed\n")
     assert f"it is claimed; `fdbq cancel {name} {claim.item.id}` ends it" in done.stderr
@@ -441,7 +440,6 @@ def in_all_states(db: Any, name: str) -> fdbqueue.PriorityQueue:
     queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
     queue.push(db, "dead")
     claim = queue.claim(db)
-    assert claim is not None
     queue.nack(db, claim, error="broken")
     queue.push(db, "claimed")
     queue.claim(db, lease=10_000)
@@ -833,7 +831,6 @@ def test_the_help_groups_all_commands_and_cuts_no_summary(fdbq: Shell) -> None:
     context = click.Context(cli)
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
-        assert command is not None
         assert text.count(f"\n  {name} ") == 1
         summary = " ".join(str(command.help).split("\n\n")[0].split()).removesuffix(".")
         assert summary in " ".join(text.split())
@@ -920,7 +917,6 @@ def test_items_are_listed_by_text_within_their_error_id_or_client(
     ids = [item.id for item in queue.push_many(db, range(4))]
     for number in range(3):
         claim = queue.claim(db, lease=600)
-        assert claim is not None
         queue.nack(db, claim, error="KeyError: 'email'" if number % 2 else "TimeoutError")
     queue.claim(db, lease=600, client="mail-1")
 
@@ -948,7 +944,6 @@ def test_jobs_are_listed_as_calls_with_their_run_time(fdbq: Shell, name: str, db
     )
     queue.ack(db, queue.claim(db))
     claim = queue.claim(db)
-    assert claim is not None
     queue.nack(db, claim, error="busy")
     assert fdbq.output("items", name) == f"{ready.id}     0  shop.resend('ada\\n')\n"
     assert fdbq.output("items", name, "--job", "send") == ""

@@ -78,7 +78,6 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
     with fdbqueue.open(f"embedded:{tmp_path / 'db'}") as db:
         jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         claim = jobs.claim(db)
-        assert claim is not None
         jobs.nack(db, claim, delay="1h")
     ada, bob = fdbq.output("group", "ls", "jobs").splitlines()
     assert ada.startswith("ada  1 ready  0 claimed  1 in 1h30m  held back by its rate until 20")

@@ -435,7 +435,6 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
     queue.push_many(db, ["first", "second"])
     before = len(receipts(db, queue))
     claim = queue.claim(OvertakenDatabase(db), within=2)
-    assert claim is not None
     queue.ack(db, claim)
     assert queue.size(db) == 1
     assert queue.counts(db) == {0: 1}
@@ -463,7 +462,6 @@ def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(
                 raise fdbqueue.FDBError(1021)
 
     claim = tasks.claim(Failing(db), n=2, agent=None if take == "claim" else "ada")
-    assert claim is not None
     assert [task.payload for task in claim.items] == ["b"]
     tasks.ack(db, claim)
 
@@ -488,7 +486,6 @@ def test_a_claim_that_is_over_before_its_retry_is_made_again(db: Any, queue: Pri
             transaction.wrapped.commit().wait()
 
     claim = queue.claim(Lapsing(db, meanwhile=end))
-    assert claim is not None
     assert claim.attempt == 2
     queue.ack(db, claim)
 

@@ -1076,7 +1076,6 @@ def test_schedules_are_listed_with_their_timing_and_ticks(
     schedules.add(db, "nightly", {"of": "sales"}, **lisbon)
     schedules.add(db, "quick", 1, every=1.5)
     nightly = schedules.get(db, "nightly")
-    assert nightly is not None
     expected = nightly.next_ticks(5)
     with serve() as (_, client):
         page.goto(address(client, name))

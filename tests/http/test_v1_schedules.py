@@ -95,7 +95,6 @@ def test_a_schedule_of_a_task_queue_pushes_tasks(client: TestClient, db: Any, na
     run = client.post(f"{path}/run").json()
     assert client.get(path.removesuffix("/s")).json()["schedules"][0]["last_item"] == run["id"]
     found = tasks.get(db, run["id"])
-    assert found is not None
     assert found.item.agent_name == "ada"
     for body in (
         {"item": 1, "every": 60},

@@ -45,7 +45,6 @@ def test_a_running_function_is_told(app: App, name: str) -> None:
 
     work_until(app, name, cancelled)
     info = handle.info()
-    assert info is not None
     assert (info.outcome, info.attempts, runs) == ("cancelled", 1, [1])
     assert not handle.cancel()
 
@@ -63,7 +62,6 @@ def test_a_coroutine_can_await_its_cancellation(app: App, name: str) -> None:
     handle = job.push()
     assert app.work(name, drain=True) == WorkerReport(done=1)
     info = handle.info()
-    assert info is not None
     assert (info.outcome, info.result) == ("cancelled", "stopped")
 
 

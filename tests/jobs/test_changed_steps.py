@@ -328,6 +328,5 @@ def test_a_step_that_becomes_another_kind_is_an_error(versions: Versions, clock:
     clock.advance("1h")
     versions.work(new)
     info = handle.info()
-    assert info is not None
     assert info.error is not None
     assert (info.state, StepChanged.__name__ in info.error) == ("dead", True)

@@ -174,7 +174,6 @@ def test_the_failure_of_another_job_makes_a_dead_letter_that_can_run_it_again(
     handle = parent_of(app, name, error, ran)
     app.work(drain=True)
     info = handle.info()
-    assert info is not None
     assert info.state == "dead"
     assert "the step 'child 1' has failed: " in str(info.error)
     assert str(info.error).endswith(text)
@@ -317,7 +316,6 @@ def test_a_unique_key_that_another_job_has_is_an_error(app: App, name: str) -> N
     handle = parent.push()
     app.work(name, drain=True)
     info = handle.info()
-    assert info is not None
     assert "its unique key is that of the job" in str(info.error)
 
 
@@ -371,5 +369,4 @@ def test_a_step_that_becomes_another_job_is_an_error(app: App, name: str) -> Non
     assert app.queue(name).retry(app.db, handle.id)
     app.work(drain=True)
     info = handle.info()
-    assert info is not None
     assert StepChanged.__name__ in str(info.error)

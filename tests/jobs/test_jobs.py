@@ -141,7 +141,6 @@ def test_options_are_not_mixed_with_arguments(db: Any, app: App, name: str) -> N
 
     handle = wait.using(priority=-1, delay="1h", unique="k").push(3, priority="high", unique=True)
     info = handle.info()
-    assert info is not None
     assert (info.state, info.unique, info.item.priority) == ("delayed", "k", -1)
     assert info.item.value["args"] == [3]
     assert not wait.using(unique="k").push(4, priority="low", unique=False).is_new
@@ -187,7 +186,6 @@ def test_a_job_is_tried_again_as_its_policy_says(app: App, name: str) -> None:
         run(app, name)
     assert attempts == [1, 2, 3]
     info = handle.info()
-    assert info is not None
     assert info.error == "OSError: busy"
     assert [attempt.number for attempt in info.failed_attempts] == [1, 2, 3]
     assert "fail" in str(info.failed_attempts[-1].traceback)
@@ -204,7 +202,6 @@ def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy
     handle = fail.push()
     assert run(app, name) == WorkerReport(failed=1)
     info = handle.info()
-    assert info is not None
     assert (info.state, info.attempts, info.error) == ("dead", 1, "KeyError: 'x'")
 
 
@@ -220,7 +217,6 @@ def test_a_policy_may_be_a_function(app: App, name: str) -> None:
     handle = fail.push()
     run(app, name)
     info = handle.info()
-    assert info is not None
     assert info.due_at is not None
     assert info.failed_attempts[0].ended_at < info.due_at
     assert 3500 < (info.due_at - info.failed_attempts[0].ended_at).total_seconds() < 3700
@@ -254,7 +250,6 @@ def test_a_job_may_choose_its_next_attempt_but_not_more_of_them(app: App, name: 
     while handle.state() != "dead":
         run(app, name)
     info = handle.info()
-    assert info is not None
     assert info.attempts == 2
     assert info.error == "OSError: busy"
 
@@ -281,7 +276,6 @@ def test_a_job_whose_workers_die_does_not_run_for_ever(db: Any, app: App, name: 
         queue.nack(db, queue.claim(db), delay=0, error="the process was killed")
     run(app, name)
     info = handle.info()
-    assert info is not None
     assert info.state == "dead"
     assert "its worker died each time" in str(info.error)
 
@@ -314,7 +308,6 @@ def test_a_worker_leaves_unknown_and_newer_jobs_to_others(
         app.queue(name).retry(db, handle.id)
     assert run(newer, name) == WorkerReport(done=3)
     info = handles[0].info()
-    assert info is not None
     assert (info.attempts, info.result) == (1, "new")
 
 

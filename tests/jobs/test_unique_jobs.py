@@ -41,7 +41,6 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     assert not yearly.push(date(2030, 5, 1), note="the same year").is_new
     assert not other.using(unique="k").push(month).is_new  # a key of one's own is shared by jobs
     info = first.info()
-    assert info is not None
     assert str(info.unique).startswith("report ")
 
 

@@ -65,7 +65,6 @@ def counts(db: Any, queue: Queue, id: str) -> tuple[int, int, int, int]:
 def follows(db: Any, queue: Queue, id: str) -> dict[str, Any] | None:
     """Return the arguments of the item that follows if it is ready; otherwise `None`."""
     info = queue.get(db, id)
-    assert info is not None
     if info.state == "delayed":
         assert info.due_at is None
         return None

@@ -74,7 +74,6 @@ def test_a_queue_without_keep_writes_and_reads_nothing_more(db: Any, name: str) 
     finish(counting, queue, 1)
     queue.push(counting, "job")
     claim = queue.claim(counting)
-    assert claim is not None
     counting.clear()
     queue.ack(counting, claim)
     assert counting.reads <= 2  # the claim, and a receipt
@@ -110,7 +109,6 @@ def test_done_items_of_one_priority_are_listed(db: Any, name: str) -> None:
     queue.push_many(db, range(10), priorities=[n % 2 for n in range(10)])
     for _ in range(10):
         claim = queue.claim(db)
-        assert claim is not None
         queue.ack(db, claim)
     odd = [info.item.value % 2 for info in queue.items(db, state="done", priority=1, limit=3)]
     assert odd == [1, 1, 1]
@@ -341,7 +339,6 @@ def test_a_job_whose_result_cannot_be_stored_is_not_tried_again(
     handler = body if in_transaction else plain
     assert Worker(db, queue, handler, store_results=True).run(drain=True).failed == 1
     info = queue.get(db, item)
-    assert info is not None
     assert info.state == "dead"
     assert error in str(info.error)
     with pytest.raises(NoResult, match="it is a dead letter") as caught:
@@ -364,7 +361,6 @@ def test_an_acknowledgement_checks_its_result(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=100)
     item = queue.push(db, 1)
     claim = queue.claim(db)
-    assert claim is not None
     with pytest.raises(InvalidValue):
         queue.ack(db, claim, result={1})
     with pytest.raises(PayloadTooLarge):
@@ -481,7 +477,6 @@ def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=1000)
     queue.push_many(db, range(200))
     claim = queue.claim(db, n=200)
-    assert claim is not None
     with pytest.raises(PayloadTooLarge):
         queue.ack(db, claim, result="x" * 85_000)
     queue.ack(db, claim, result="x" * 30_000)

@@ -20,7 +20,6 @@ def jobs(db: Any, name: str, request: pytest.FixtureRequest) -> Any:
 
 def held_by(db: Any, queue: Any, item: Any) -> str | None:
     info = queue.get(db, item)
-    assert info is not None
     if info.state == "ready":
         assert [each.held_by for each in queue.items(db, state="ready") if each.id == info.id] == [
             info.held_by
@@ -144,7 +143,6 @@ def test_only_items_of_the_same_priority_are_counted(db: Any, name: str) -> None
     jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 9], group="ada")
     last = jobs.push(db, "d", 5, group="ada")
     info = jobs.get(db, last)
-    assert info is not None
     assert info.ahead_in_group == 1
 
 

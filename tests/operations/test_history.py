@@ -198,7 +198,6 @@ def test_a_retry_waits_from_its_own_beginning(db: Any, queue: PriorityQueue, now
         now.time += 10 * MINUTE  # so that the windows of five minutes have one wait each
         now.time += wait
         claim = look(queue).claim(db)
-        assert claim is not None
         waited = 10 * MINUTE + wait - delay
         assert queue.history(db)[0].waiting_median == pytest.approx(waited, rel=0.2)
         queue.release(db, claim)

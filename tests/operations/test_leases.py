@@ -56,7 +56,6 @@ def test_an_item_is_claimed_after_it_was_pushed_however_long_the_claim_has_waite
         item = queue.push(db, "job")
         assert claiming.result() is not None
     info = queue.get(db, item)
-    assert info is not None
     assert info.claimed_at is not None
     assert info.pushed_at is not None
     assert info.claimed_at >= info.pushed_at
@@ -81,7 +80,6 @@ def test_an_item_is_claimed_at_the_time_of_the_try_that_succeeded(
     before = datetime.now(timezone.utc)
     claim = tasks.claim(db) if agent is None else tasks.claim(db, agent=agent)
     info = tasks.get(db, task)
-    assert info is not None
     assert info.claimed_at is not None
     assert info.claimed_at > before + timedelta(minutes=59)
     tasks.ack(db, claim)
@@ -126,7 +124,6 @@ def test_a_length_of_time_may_be_a_timedelta(db: Any, queue: PriorityQueue, cloc
 def test_a_length_of_time_may_be_a_text(db: Any, queue: PriorityQueue) -> None:
     before = datetime.now(timezone.utc)
     info = queue.get(db, queue.push(db, "delayed", delay="1h30m"))
-    assert info is not None
     assert info.due_at is not None
     assert timedelta(minutes=89) < info.due_at - before < timedelta(minutes=91)
     for text in ("90", "soon", "5 m", "-5m", "1m later"):

@@ -27,9 +27,7 @@ def moved(db: Any, name: str) -> tuple[PriorityQueue, str]:
     item = queue.push(db, "job", 5, unique="key")
     queue.push(db, "other", 3)
     first = queue.reprioritize(db, item, 4)
-    assert first is not None
     second = queue.reprioritize(db, first, 1)
-    assert second is not None
     assert item.id == first.id == second.id
     assert len({item.key, first.key, second.key}) == 3
     assert (second.value, second.priority, moves(db, queue)) == ("job", 1, 1)
@@ -51,7 +49,6 @@ def test_a_moved_item_is_found_by_its_id_in_every_state(
     assert queue.position(db, item_id) == 0
     assert queue.peek(db).id == item_id
     claim = queue.claim(db)
-    assert claim is not None
     assert claim.item.id == item_id
     is_in("claimed")
     queue.release(db, claim)
@@ -106,7 +103,6 @@ def test_a_delayed_item_is_moved_and_stays_delayed(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     item = queue.push(db, "late", 5, delay=600)
     moved = queue.reprioritize(db, item, 1)
-    assert moved is not None
     assert (moved.id, moved.priority, queue.state(db, item)) == (item.id, 1, "delayed")
     stats = assert_views_agree(db, queue)
     assert (stats.delayed, stats.total_pushed, stats.by_priority) == (1, 1, {})
@@ -133,10 +129,8 @@ def test_a_dead_letter_is_moved_with_its_attempts_and_stays_one(
         queue.nack(db, queue.claim(db, n=2), delay=0, error=error)
     again = queue.push(db, "again", 3, unique="key")  # has the key that the dead letter had
     moved = queue.reprioritize(db, item, 1)
-    assert moved is not None
     assert (moved.id, moved.priority) == (item.id, 1)
     info = queue.get(db, item.id)
-    assert info is not None
     assert (info.state, info.attempts, info.error, info.item.value) == ("dead", 2, "second", value)
     assert [attempt.error for attempt in info.failed_attempts] == ["first", "second"]
     assert [letter.id for letter in queue.items(db, state="dead")] == [other.id, item.id]
@@ -194,7 +188,6 @@ def test_a_moved_item_that_was_popped_is_put_back_once(db: Any, name: str) -> No
     queue.put_back(db, [popped])  # it is back, elsewhere
     assert assert_views_agree(db, queue).ready == 2
     again = queue.pop_max(db)
-    assert again is not None
     assert (again.id, again.value) == (item.id, item.value)
 
 
@@ -225,7 +218,6 @@ def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: s
         item = queue.push(tr, "job", 1)
         queue.reprioritize(tr, item, 5)
         back = queue.reprioritize(tr, item, 1)
-        assert back is not None
         assert (back.id, back.key) == (item.id, item.key)
         return item
 

@@ -54,11 +54,9 @@ def test_a_tick_is_pushed_once_it_is_due(
     assert queue.pop(db) is None
     to(clock, first)
     item = queue.pop(db)
-    assert item is not None
     assert (item.value, item.priority, item.tick) == ({"of": "sales"}, 3, first)
     assert queue.pop(db) is None
     schedule = queue.schedules.get(db, "hourly")
-    assert schedule is not None
     assert (schedule.last_tick, schedule.next_tick) == (first, first + HOUR)
     assert (schedule.last_item, schedule.pushed) == (item.id, 1)
 
@@ -126,7 +124,6 @@ def test_a_tick_that_does_not_overlap_is_skipped(
     queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
     clock.advance("1h")
     claim = queue.claim(db, lease="5h")
-    assert claim is not None
     clock.advance("1h")
     assert queue.claim(db) is None
     queue.ack(db, claim)
@@ -134,7 +131,6 @@ def test_a_tick_that_does_not_overlap_is_skipped(
     clock.advance("1h")
     assert queue.claim(db) is not None
     schedule = queue.schedules.get(db, "hourly")
-    assert schedule is not None
     assert (schedule.pushed, schedule.skipped) == (2, 1)
 
 
@@ -161,7 +157,6 @@ def test_a_queued_tick_is_pushed_when_the_last_item_has_ended(
     else:
         assert queue.pop(db) == claim.item
     item = queue.pop(db, wait=30)  # a pop without a wait may have swept a moment ago
-    assert item is not None
     assert item.tick == first + 2 * HOUR
 
 
@@ -171,7 +166,6 @@ def test_a_tick_is_queued_behind_an_item_that_was_pushed_when_ticks_were_skipped
     queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
     clock.advance("1h")
     claim = queue.claim(db, lease="5h")
-    assert claim is not None
     queue.schedules.add(db, "hourly", "tick", every="1h", overlap="queue")
     clock.advance("1h")
     assert queue.claim(db) is None
@@ -185,13 +179,11 @@ def test_a_failed_attempt_is_not_the_end(
     queue.schedules.add(db, "hourly", "tick", every="1h", overlap="skip")
     clock.advance("1h")
     claim = queue.claim(db)
-    assert claim is not None
     queue.nack(db, claim, delay="3h")
     clock.advance("1h")
     assert queue.claim(db) is None
     clock.advance("2h")
     again = queue.claim(db)
-    assert again is not None
     assert again.item.id == claim.item.id
     assert again.item.tick == claim.item.tick
 
@@ -204,7 +196,6 @@ def test_a_paused_schedule_pushes_nothing_and_misses_nothing(
     clock.advance("3h")
     assert queue.pop(db) is None
     paused = queue.schedules.get(db, "hourly")
-    assert paused is not None
     assert paused.paused
     assert paused.next_tick is None
     assert paused.next_ticks(3) == []
@@ -235,7 +226,6 @@ def test_run_now_pushes_whatever_the_time_and_respects_overlap(
     assert item_id is not None
     assert queue.schedules.run_now(db, "hourly") is None
     item = queue.pop(db)
-    assert item is not None
     assert item.id == item_id
     assert item.tick is not None
     assert abs(item.tick - clock.now()) < timedelta(minutes=1)
@@ -249,11 +239,9 @@ def test_a_new_definition_keeps_the_state_and_a_new_timing_the_grid(
     assert len(ticks_of(queue, db)) == 1
     queue.schedules.add(db, "hourly", "two", every="1h")
     changed = queue.schedules.get(db, "hourly")
-    assert changed is not None
     assert (changed.value, changed.pushed, changed.next_tick) == ("two", 1, next_hour(clock))
     queue.schedules.add(db, "hourly", "two", cron="30 * * * *")
     changed = queue.schedules.get(db, "hourly")
-    assert changed is not None
     assert changed.next_tick is not None
     assert changed.next_tick.minute == 30
     clock.advance("1h")
@@ -281,10 +269,8 @@ def test_a_full_queue_skips_a_tick(db: Database, name: str, clock: Clock) -> Non
     queue.schedules.add(db, "hourly", "tick", every="1h")
     clock.advance("1h")
     claim = queue.claim(db)
-    assert claim is not None
     assert claim.item.value == "in the way"
     schedule = queue.schedules.get(db, "hourly")
-    assert schedule is not None
     assert (schedule.pushed, schedule.skipped) == (0, 1)
     assert queue.counts(db) == {}
 
@@ -311,7 +297,6 @@ def test_a_check_finds_nothing_wrong_and_repairs_a_lost_timer(
     assert fdbqueue.admin.check(db, queue).problems == ()
     clock.advance("1h")
     claim = queue.claim(db, lease="9h")
-    assert claim is not None
     assert fdbqueue.admin.check(db, queue).problems == ()
     clock.advance("1h")
     queue.claim(db)
@@ -347,7 +332,6 @@ def test_a_fifo_queue_has_schedules(db: Database, name: str, clock: Clock) -> No
     queue.schedules.add(db, "hourly", [1], every="1h")
     clock.advance("1h")
     item = queue.pop(db)
-    assert item is not None
     assert item.value == [1]
     (schedule,) = queue.schedules.all(db)
     assert schedule.priority is None
@@ -361,12 +345,10 @@ def test_a_task_queue_has_schedules(
     task = {"payload": "bills", "priority": 2, "deadline": "2h", "cost": 1.5, "agent_name": "ada"}
     tasks.schedules.add(db, "hourly", task, every="1h", overlap="skip")
     schedule = tasks.schedules.get(db, "hourly")
-    assert schedule is not None
     assert (schedule.value, schedule.priority) == ({**task, "deadline": 7200.0}, None)
     first = next_hour(clock)
     to(clock, first)
     claim = tasks.claim(db, agent="ada")
-    assert claim is not None
     pushed = claim.item
     assert (pushed.payload, pushed.priority, pushed.cost) == ("bills", 2, 1.5)
     assert pushed.deadline == first + 2 * HOUR
@@ -374,7 +356,6 @@ def test_a_task_queue_has_schedules(
     to(clock, first + HOUR)
     assert tasks.claim(db).item.id == own  # the tick has skipped: its last task has not ended
     schedule = tasks.schedules.get(db, "hourly")
-    assert schedule is not None
     assert (schedule.last_item, schedule.skipped) == (pushed.id, 1)
     assert admin.check(db, tasks).problems == ()
 

@@ -170,7 +170,6 @@ def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, na
     queue = PriorityQueue.named(db, name)
     queue.push(db, "job")
     claim = queue.claim(db, lease=1000)
-    assert claim is not None
     admin.copy(db, other, name)
     copied = PriorityQueue.existing(other, name)
     assert copied.claim(other) is None
@@ -186,7 +185,6 @@ def test_a_lease_in_a_copy_ends_by_the_clock(db: Any, other: Any, name: str) -> 
         admin.copy(db, other, name)
         copied = PriorityQueue.existing(other, name)
         claim = copied.claim(other, wait=30)
-        assert claim is not None
         assert claim.attempt >= 2
         copied.ack(other, claim)
         fdbqueue.admin.drop(other, name)
@@ -371,7 +369,6 @@ def test_a_queue_in_use_is_backed_up_as_it_was_at_one_moment(
     @fdbqueue.transactional
     def rotate(tr: Any) -> None:
         popped = queue.pop(tr)
-        assert popped is not None
         queue.push(tr, popped.value, popped.priority + 1500)
 
     def use() -> None:

@@ -162,7 +162,6 @@ def test_an_import_reads_tuples_as_priorities(db: Any, space: Subspace) -> None:
 def test_a_field_can_be_the_value(db: Any, queue: PriorityQueue) -> None:
     import_lines(db, queue, [b'{"v": [1], "p": 5}'], "f", priority_field="p", value_field="v")
     item = queue.pop(db)
-    assert item is not None
     assert (item.value, item.priority) == ([1], 5)
 
 

@@ -43,7 +43,6 @@ def one(db: Any, queue: Queue, id: str) -> ItemBatch:
 def ack(db: Any, queue: Queue) -> str:
     """Acknowledge an item; return its id."""
     claim = queue.claim(db)
-    assert claim is not None
     queue.ack(db, claim)
     return claim.item.id
 
@@ -144,7 +143,6 @@ def test_the_number_of_steps_is_known_without_a_further_read(
     (info,) = queue.items(db, state="delayed")
     assert (info.id, info.stored_steps, info.in_batch) == (handle.id, 2, False)
     other = queue.get(db, queue.push(db, "no job"))
-    assert other is not None
     assert (other.stored_steps, other.in_batch) == (0, False)
 
 

@@ -250,7 +250,6 @@ def test_a_push_ahead_of_the_popped_item_conflicts(
 def test_json_values_are_returned_unchanged(db: Any, queue: PriorityQueue, value: Any) -> None:
     queue.push(db, value)
     popped = queue.pop(db)
-    assert popped is not None
     assert popped.value == value
     assert type(popped.value) is type(value)
 

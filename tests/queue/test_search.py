@@ -21,7 +21,6 @@ def failed(db: Any, name: str, *errors: str, state: Any = "dead") -> PriorityQue
         queue.push(db, error, number % 3)
     # The claim of all items is in their order, as are the values that it fails with.
     for claim in [queue.claim(db, lease=600) for _ in errors]:
-        assert claim is not None
         queue.nack(db, claim, delay=600 if state == "delayed" else 0, error=claim.item.value)
     if state == "claimed":
         queue.claim(db, lease=600, n=len(errors), client="again")
@@ -172,13 +171,11 @@ def test_an_item_has_the_time_that_its_last_attempt_ran(db: Any, name: str) -> N
 
     assert (info().run_time, str(info().job)) == (None, "send(1, to='ada')")
     claim = queue.claim(db)
-    assert claim is not None
     assert info().run_time is None
     queue.nack(db, claim, delay=0)
     (attempt,) = info().failed_attempts
     assert info().run_time == attempt.run_time == attempt.ended_at - attempt.started_at
     claim = queue.claim(db)
-    assert claim is not None
     assert info().run_time is None
     queue.ack(db, claim)
     assert info().run_time == info().finished_at - info().claimed_at

@@ -202,7 +202,6 @@ class Machine:
         id = self._one("ready", "delayed", "dead")
         if id is not None:
             moved = self.queue.reprioritize(self.faulty, id, self.rng.randrange(3))
-            assert moved is not None
             assert moved.id == id
 
     def retry(self) -> None:
