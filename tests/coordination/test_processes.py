@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import Counter
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from tests.support.leases import let_versions_pass
 from tests.support.separate import separate_processes
+from tests.support.threads import in_threads
 
 PROCESSES = THREADS = 4
 PUSHES = 100  # of each thread that pushes
@@ -47,11 +48,7 @@ def process(url: str, space: bytes, kinds: list[str], journal: str, barrier: Any
             while (item := CALLS[kind](queue, db)) is not None:
                 lines.write(f"{item.value}\n")
 
-    threads = [threading.Thread(target=work, args=each) for each in enumerate(kinds)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(work, *each) for each in enumerate(kinds))
 
 
 class Crew:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from recipes.priority_queue import PriorityQueue as Recipe
 from tests.support.failing_disk import Disk
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
+from tests.support.threads import in_threads
 
 
 @transactional
@@ -222,11 +223,7 @@ def test_threads_share_one_faulty_database(
             if item is not None:
                 popped.append(tuple(item.value))
 
-    threads = [threading.Thread(target=work, args=[worker]) for worker in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(work, worker) for worker in range(6))
     popped += [tuple(item.value) for item in queue.items(db)]
     assert sorted(popped) == sorted((w, n) for w in range(6) for n in range(25))
     assert fdbqueue.admin.check(db, queue).ok

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database, FDBError
+from tests.support.threads import in_threads
 from tests.support.waiting import wait_until
 
 INCREMENT = """
@@ -69,11 +70,7 @@ def test_threads_that_increment_one_counter_lose_nothing(db: Any) -> None:
                 except FDBError as error:
                     tr.on_error(error).wait()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([work] * 8)
     assert db[b"n"] == b"400"
 
 
@@ -255,9 +252,5 @@ def test_slow_readers_fail_only_with_transaction_too_old(
         except FDBError as error:
             ends.append(error.code)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads([work] * 4)
     assert ends == [1007] * 4

@@ -16,6 +16,7 @@ from fdbqueue import PriorityQueue, Queue, TaskQueue
 from tests.http.api import Api
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
+from tests.support.threads import in_threads
 
 
 @pytest.fixture
@@ -264,11 +265,7 @@ def test_a_hundred_requests_with_one_idempotency_key_store_one_item(
     jobs = Api(client, name, **{"idempotency-key": "k"})
     jobs.client.get("/health")  # starts the event loop
     ids: list[str] = []
-    threads = [threading.Thread(target=lambda: ids.append(jobs.push("x"))) for _ in range(100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([lambda: ids.append(jobs.push("x"))] * 100)
     assert len(ids) == 100
     assert len({*ids}) == 1
     assert queue_of(db, name).size(db) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,6 +15,7 @@ from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
+from tests.support.threads import in_threads
 
 ITEMS = 2_000
 BATCH = 256
@@ -100,11 +100,7 @@ def test_clients_that_work_off_a_backlog_together_take_each_item_once(
             taken.extend(item.value for item in claim.items)
             client.ack(db, claim)
 
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([consume] * 4)
     assert sorted(taken) == list(range(ITEMS))
     assert fdbqueue.admin.check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
+from tests.support.threads import in_threads
 
 
 def finish(db: Any, queue: Any, n: int, result: Any = None) -> list[str]:
@@ -464,11 +466,7 @@ def test_acknowledgements_of_large_items_with_results_fit_into_transactions(
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=ack, args=(claim,)) for claim in claims]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(ack, claim) for claim in claims)
     assert failed == []
     assert assert_views_agree(db, queue).done == n
 
@@ -500,11 +498,7 @@ def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: st
             except LeaseLost:
                 outcomes.append("lost")
 
-        threads = [threading.Thread(target=ack) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads([ack] * 6)
         assert sorted(outcomes) == ["done"] + ["lost"] * 5
     stats = assert_views_agree(db, queue)
     assert (stats.done, stats.total_completed) == (n, n)

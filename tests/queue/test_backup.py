@@ -34,6 +34,7 @@ from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
 from tests.support.counting import CountingDatabase
 from tests.support.earlier_layouts import LAYOUTS, restore_named
+from tests.support.threads import in_threads
 
 STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
 KINDS = ("priority", "fifo", "task")
@@ -276,11 +277,7 @@ def test_two_restores_at_the_same_time_store_the_queue_once(
         except (RestoreRunning, QueueExists) as error:
             results.append(error)
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([run] * 3)
     while name not in fdbqueue.admin.queue_names(db):  # each may have stopped for another
         run()
     assert backup(db, io.BytesIO(), [name]) == written

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
 from fdbqueue.testing import Clock
+from tests.support.threads import in_threads
 from tests.support.waiting import MAX_WAIT
 
 
@@ -224,11 +226,7 @@ def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
         while jobs.size(db) and time.monotonic() < deadline:
             claim(db, rng.choice([1, 1, 3]))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(work, seed) for seed in range(8))
     starts: dict[str, list[int]] = defaultdict(list)
     for row in db[log.range()]:
         starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value[:8], "big"))

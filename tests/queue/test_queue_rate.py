@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fdbqueue.database import clock as clocks
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
+from tests.support.threads import in_threads
 from tests.support.waiting import MAX_WAIT
 
 
@@ -234,11 +236,7 @@ def test_no_window_has_more_starts_than_the_rate(db: Any, name: str) -> None:
         while jobs.stats(db).ready and time.monotonic() < deadline:
             take(db, rng.choice([1, 1, 3]), rng.random() < 0.5)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(work, seed) for seed in range(8))
     versions = sorted(int.from_bytes(row.value[:8], "big") for row in db[log.range()])
     del db[log.range()]
     assert len(versions) == 100
