@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -81,6 +82,17 @@ def in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Futu
     return ThreadPoolExecutor(1).submit(call, *arguments, **options)
 
 
+def stopped(
+    db: Any, where: str, clock: Clock, call: Callable[..., Any], *arguments: Any, **options: Any
+) -> tuple[StoppingDatabase, Future[Any]]:
+    """Begin a call whose process is stopped for a while."""
+    stopping = StoppingDatabase(db, where)
+    outcome = in_thread(call, stopping, *arguments, **options)
+    assert stopping.is_stopped.wait(60)
+    clock.advance(STOP)
+    return stopping, outcome
+
+
 CALLS: dict[str, Callable[[Any, Any, Claim], Any]] = {
     "claim": lambda queue, db, _: queue.claim(db, lease=LEASE),
     "claim of several": lambda queue, db, _: queue.claim(db, lease=LEASE, n=2),
@@ -100,10 +112,7 @@ def test_a_lease_is_complete_when_the_process_was_stopped_during_the_call(
     tasks = TaskQueue(space["tasks"])
     tasks.push_many(db, [{"agent_name": "ada"}] * 3)
     held = tasks.claim(db, lease=LEASE) if call.startswith("extend") else None
-    stopping = StoppingDatabase(db, where)
-    outcome = in_thread(CALLS[call], tasks, stopping, held)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, outcome = stopped(db, where, clock, partial(CALLS[call], tasks), held)
     let_versions_pass(db, 0)
     version = read_version(db)
     stopping.may_resume.set()
@@ -135,10 +144,7 @@ def test_a_claim_that_joins_an_old_transaction_gets_a_complete_lease(
     db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push_many(db, "ab")
-    stopping = StoppingDatabase(db, "before the commit")
-    leader = in_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, leader = stopped(db, "before the commit", clock, queue.claim, lease=LEASE)
     let_versions_pass(db, 0)
     version = read_version(db)
     joiner = in_thread(queue.claim, stopping, lease=LEASE)
@@ -153,10 +159,7 @@ def test_a_claim_skips_an_item_that_another_client_claimed_meanwhile(
     db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push_many(db, "abc")
-    stopping = StoppingDatabase(db, "after the commit")
-    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, stopped_call = stopped(db, "after the commit", clock, queue.claim, lease=LEASE)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -172,10 +175,7 @@ def test_a_claim_returns_none_if_another_client_claimed_every_item_meanwhile(
     db: Any, queue: PriorityQueue, clock: Clock
 ) -> None:
     queue.push(db, "a")
-    stopping = StoppingDatabase(db, "after the commit")
-    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, stopped_call = stopped(db, "after the commit", clock, queue.claim, lease=LEASE)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -188,10 +188,7 @@ def test_extending_a_claim_that_another_client_took_over_raises_lease_lost(
 ) -> None:
     queue.push(db, "a")
     claim = queue.claim(db, lease=LEASE)
-    stopping = StoppingDatabase(db, "after the commit")
-    stopped_call = in_thread(queue.extend, stopping, claim, LEASE)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, stopped_call = stopped(db, "after the commit", clock, queue.extend, claim, LEASE)
     lapse(db, queue)
     other = PriorityQueue(queue.subspace).claim(db, lease=60)
     stopping.may_resume.set()
@@ -204,10 +201,7 @@ def test_a_claim_whose_lease_cannot_be_renewed_fails_and_its_item_returns(
     db: Any, queue: PriorityQueue, fdb_error: Callable[[int], Any], clock: Clock
 ) -> None:
     queue.push(db, "a")
-    stopping = StoppingDatabase(db, "after the commit")
-    stopped_call = in_thread(queue.claim, stopping, lease=LEASE)
-    assert stopping.is_stopped.wait(60)
-    clock.advance(STOP)
+    stopping, stopped_call = stopped(db, "after the commit", clock, queue.claim, lease=LEASE)
     stopping.is_gone = True
     stopping.may_resume.set()
     with fdb_error(1031):
