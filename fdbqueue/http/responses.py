@@ -58,31 +58,18 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0  # seconds between attempts to return items
 _log = logging.getLogger("fdbqueue.http")
 
 
-def _status_of_no_result(error: NoResult) -> int:
-    """Return 404 for an item that the queue does not know, 409 for one without a result."""
-    return 404 if error.state is None else 409
-
-
-_STATUSES: list[tuple[type[FdbqueueError], int | Callable[[Any], int]]] = [
-    (NoResult, _status_of_no_result),
-    (QueueNotFound, 404),
-    (BatchNotFound, 404),
-    (LeaseLost, 409),
-    (ForeignClaim, 409),
-    (WrongState, 409),
-    (QueueExists, 409),
-    (QueueFull, 429),
-    (TooManyWaiting, 409),
-    (QueueRenamed, 409),
-    (OptionsMismatch, 409),
-    (UnknownCodec, 409),
-    (LayoutVersionMismatch, 409),
-    (UndecodableItem, 409),
-    (UndecodableQueue, 409),
-    (StorageError, 503),
-    (FdbqueueError, 422),  # a value that the library refuses
-]
-"""The status for each error of the library; the first class that fits decides.
+_CONFLICTS = (
+    *(LeaseLost, ForeignClaim, WrongState, QueueExists, QueueRenamed, TooManyWaiting),
+    *(OptionsMismatch, UnknownCodec, LayoutVersionMismatch, UndecodableItem, UndecodableQueue),
+)
+_STATUSES: dict[int, tuple[type[FdbqueueError], ...]] = {
+    404: (QueueNotFound, BatchNotFound),
+    409: _CONFLICTS,
+    429: (QueueFull,),
+    503: (StorageError,),
+    422: (FdbqueueError,),  # a value that the library refuses
+}
+"""The errors of the library by their status; the first class that fits decides.
 
 `_CODES` has the errors of transactions, and `add_error_handlers` those of requests.
 """
@@ -205,8 +192,9 @@ async def _gone(request: Request, error: Exception) -> JSONResponse:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     """Answer a request that the library has refused, or could not store."""
-    found = next(status for kind, status in _STATUSES if isinstance(error, kind))
-    status = found if isinstance(found, int) else found(error)
+    status = next(status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
+    if isinstance(error, NoResult):
+        status = 404 if error.state is None else 409  # the queue does not know the item, or waits
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
         return answer(request, 503, "the database cannot be used; see the server's log")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -153,6 +153,18 @@ def settings_to_store(settings: Mapping[str, Any], *, has_agents: bool) -> dict[
     return stored
 
 
+_OF_GROUP: dict[str, Callable[[str, Any], object]] = {
+    "weight": validate_share,
+    "concurrency": partial(validate_bound, highest=MAX_SLOTS),
+    "paused": validate_flag,
+    "rate": lambda _, rate: validate_rate(rate),
+    "in_order": validate_flag,
+    "max_size": validate_bound,
+    "latest": validate_flag,
+}
+"""The functions that check the settings of a group, but for `None`."""
+
+
 def group_settings(
     settings: Mapping[str, Any], group: str | None, *, has_agents: bool = False
 ) -> dict[str, Any]:
@@ -174,23 +186,12 @@ def group_settings(
     """
     stored: dict[str, Any] = {}
     for name, value in settings.items():
-        if name == "weight":
-            stored[name] = None if value is None else validate_share("weight", value)
-        elif name == "concurrency":
-            stored[name] = validate_bound(name, value, MAX_SLOTS)
-        elif name == "paused":
-            if group is None and value:
-                raise ValueError("paused: give the name of a group; configure pauses the queue")
-            stored[name] = validate_flag(name, value)
-        elif name == "rate":
-            stored[name] = None if value is None else validate_rate(value)
-        elif name == "max_size":
-            stored[name] = validate_bound(name, value)
-        elif name in ("in_order", "latest"):
-            stored[name] = None if value is None else validate_flag(name, value)
-        else:
-            names = ", ".join(GroupSettings.__annotations__)
-            raise TypeError(f"there is no setting {name!r}: {names}")
+        if name not in _OF_GROUP:
+            raise TypeError(f"there is no setting {name!r}: {', '.join(_OF_GROUP)}")
+        if name == "paused" and group is None and value:
+            raise ValueError("paused: give the name of a group; configure pauses the queue")
+        is_unset = value is None and name != "paused"
+        stored[name] = None if is_unset else _OF_GROUP[name](name, value)
         if has_agents and value not in (None, False):
             if group == "":
                 raise ValueError(f"{name}: tasks without an agent have no settings")

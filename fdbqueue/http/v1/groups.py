@@ -52,12 +52,7 @@ async def change_group(
     served: ServedQueues, name: AdminOf, group: _Group, body: bodies.GroupChanges
 ) -> Response:
     """Change settings of a group: those that are given; `null` stands for those of all groups."""
-    queue = await _queue(served, name)
-    with invalid_values():
-        await aio.run(
-            queue.set_group, served.db, decoded(group), **body.model_dump(exclude_unset=True)
-        )
-    return Response(status_code=204)
+    return await _set(served, name, decoded(group), body)
 
 
 @router.patch(_PATH, status_code=204)
@@ -65,10 +60,7 @@ async def change_all_groups(
     served: ServedQueues, name: AdminOf, body: bodies.AllGroupsChanges
 ) -> Response:
     """Change the settings of all groups that have none of their own."""
-    queue = await _queue(served, name)
-    with invalid_values():
-        await aio.run(queue.set_group, served.db, None, **body.model_dump(exclude_unset=True))
-    return Response(status_code=204)
+    return await _set(served, name, None, body)
 
 
 @router.patch("/queues/{name}/ungrouped", status_code=204)
@@ -76,9 +68,15 @@ async def change_ungrouped(
     served: ServedQueues, name: AdminOf, body: bodies.UngroupedChanges
 ) -> Response:
     """Change the weight of the items without a group; `null` stands for that of all groups."""
+    return await _set(served, name, "", body)
+
+
+async def _set(
+    served: ServedQueues, name: str, group: str | None, body: bodies.UngroupedChanges
+) -> Response:
     queue = await _queue(served, name)
     with invalid_values():
-        await aio.run(queue.set_group, served.db, "", **body.model_dump(exclude_unset=True))
+        await aio.run(queue.set_group, served.db, group, **body.model_dump(exclude_unset=True))
     return Response(status_code=204)
 
 
