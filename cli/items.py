@@ -303,8 +303,10 @@ def items(
       fdbq items jobs --state dead --job send --error KeyError
     """
     if state is not None or any(text is not None for text in texts.values()):
-        shown = state or "ready"
-        _list_in_state(db, queue, shown, priority, limit, after, reverse, as_json, texts)
+        found = existing_queue(db, queue)
+        wanted = {"state": state or "ready", "after": after, "reverse": reverse, **texts}
+        wanted["priority"] = _exact_priority(found, queue, priority)
+        _list_in_state(db, found, wanted, limit, as_json)
         return
     target = json_queue(db, queue, must_exist=True)
     if priority is None:
@@ -322,32 +324,20 @@ def items(
 
 
 def _list_in_state(
-    db: Database,
-    queue: str,
-    state: State,
-    priority: PriorityJson | None,
-    limit: int,
-    after: str | None,
-    reverse: bool,
-    as_json: bool,
-    texts: dict[str, str | None],
+    db: Database, queue: AnyQueue, wanted: dict[str, Any], limit: int, as_json: bool
 ) -> None:
-    target = existing_queue(db, queue)
-    codec = target.options(db).codec
-    wanted: dict[str, Any] = {"priority": _exact_priority(target, queue, priority), **texts}
+    """Print items page by page; `wanted` has the arguments of `search`."""
+    codec = queue.options(db).codec
     left = limit or math.inf
     while left:
-        most = int(min(left, _PAGE))
         with usage_errors():
-            page = target.search(
-                db, state=state, limit=most, after=after, reverse=reverse, **wanted
-            )
+            page = queue.search(db, limit=int(min(left, _PAGE)), **wanted)
         for info in page.items:
             fields = _info_json(info, codec)
             click.echo(json_line(fields) if as_json else _info_line(info, fields))
         left -= len(page.items)
-        after = page.next
-        if after is None:
+        wanted["after"] = page.next
+        if page.next is None:
             break
     check_integrity(db)
 

@@ -68,6 +68,9 @@ _RELOADED = 0.5  # seconds from the failure of a changed program to its next sta
 
 _log = logging.getLogger("fdbqueue.worker")
 
+_OF_APPS = ("concurrency", "lease", "name", "grace", "drain", "max_jobs", "max_memory", "health")
+"""The options of `fdbq work` that `App.work` has, too."""
+
 _running: set[subprocess.Popen[bytes]] = set()
 """The commands that run."""
 
@@ -116,21 +119,11 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
         app.bind(open_database(url, cluster_file, create=True))
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
 
+    options = {name: given[name] for name in _OF_APPS}
+
     def run() -> WorkerReport:
         with usage_errors():
-            return app.work(
-                *queues,
-                concurrency=given["concurrency"],
-                at_most=dict(given["at_most"]),
-                weights=weights,
-                lease=given["lease"],
-                name=given["name"],
-                grace=given["grace"],
-                drain=given["drain"],
-                max_jobs=given["max_jobs"],
-                max_memory=given["max_memory"],
-                health=given["health"],
-            )
+            return app.work(*queues, at_most=dict(given["at_most"]), weights=weights, **options)
 
     _work(run, partial(summary_of, app.db, queues_of(app, names), sorted(app.jobs)))
 
