@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,12 +14,6 @@ from fdbqueue.testing import Clock
 from fdbqueue.types import Database
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with Clock() as clock:
-        yield clock
 
 
 def only(app: App) -> Schedule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,12 +14,6 @@ from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import Database, Missed, Overlap
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with Clock() as clock:
-        yield clock
 
 
 @pytest.fixture

@@ -10,16 +10,12 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import InvalidValue, PayloadTooLarge
-from tests.support.leases import come_due, lapse
+from tests.support.leases import come_due, lapse, values
 
 
 @pytest.fixture
 def fifo(space: Subspace) -> Queue:
     return Queue(space)
-
-
-def values(items: Any) -> list[Any]:
-    return [item.value for item in items]
 
 
 def test_first_in_first_out(db: Any, fifo: Queue) -> None:

@@ -22,10 +22,7 @@ from fdbqueue.errors import (
     UndecodableItem,
 )
 from tests.support.keys import layout_of
-
-
-def values(items: Any) -> list[Any]:
-    return [item.value for item in items]
+from tests.support.leases import values
 
 
 def stored(db: Any, queue: PriorityQueue) -> list[Any]:
