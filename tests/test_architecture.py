@@ -19,6 +19,15 @@ from tests.benchmarks.code import longest_chain
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "fdbqueue"
 
+_OPERATIONS = {
+    "operations",
+    "operations.groups",
+    "operations.limits",
+    "operations.schedules",
+    "operations.steps",
+    "operations.views",
+}
+
 # The rooms that each room may import from. Every room may import `errors` and `types`. The rooms
 # within a room may import the modules beside them that `BESIDE` names.
 ROOMS = {
@@ -45,29 +54,9 @@ ROOMS = {
     "worker.processes": {"database", "worker"},
     "worker": {"worker.steps", "queue", "database", "layout"},
     "worker.steps": {"queue", "database", "layout"},
-    "queue": {
-        "coordination",
-        "database",
-        "operations",
-        "operations.groups",
-        "operations.limits",
-        "operations.schedules",
-        "operations.steps",
-        "operations.views",
-        "layout",
-    },
+    "queue": {"coordination", "database", *_OPERATIONS, "layout"},
     "queue.transfer": {"queue", "database", "operations", "layout"},
-    "coordination": {
-        "coordination.contention",
-        "database",
-        "operations",
-        "operations.groups",
-        "operations.limits",
-        "operations.schedules",
-        "operations.steps",
-        "operations.views",
-        "layout",
-    },
+    "coordination": {"coordination.contention", "database", *_OPERATIONS, "layout"},
     "coordination.contention": {
         "database",
         "operations",
