@@ -104,6 +104,21 @@ def test_claims_of_one_transaction_count_together(db: Any, jobs: Any) -> None:
         assert len(jobs.claim(db, n=9)) == 3
 
 
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
+    db: Any, name: str, limit: Any
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", **limit)
+    jobs.push(db, "first", priority=0, group="ada")
+    jobs.push_many(db, ["second", "third"], priority=1, group="ada")
+    assert [item.value for item in jobs.claim(db, n=2).items] == ["first", "second"]
+    (held_by,) = limit
+    assert group_of(db, jobs).held_by == held_by
+    assert jobs.claim(db) is None
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_no_clock_that_is_ahead_starts_more(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

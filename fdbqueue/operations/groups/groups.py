@@ -272,8 +272,12 @@ class Groups:
             taken[rest] = max(turn.passes[n - 1], taken.get(rest, 0))
         for rest, pass_ in taken.items():
             tr.max(self._layout.taken_passes + rest, encode_count(pass_))
+        of_group = Counter[str | None]()  # which may have a turn in several priorities
         # The last group without items says where shares begin again: the one that has most.
         for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
+            turn.claimed += of_group[turn.level.group]
+            turn.started += of_group[turn.level.group]
+            of_group[turn.level.group] += n
             self._take(tr, now, turn, n, are_claimed)
         for group in (each.level.group for each in stale):
             if group is not None:
