@@ -92,7 +92,8 @@ class GroupSimulation(Clients[Act]):
         self.queue = self._open()
 
     def _note_commit(self, act: Act, commit: Commit) -> None:
-        self.ledger.note(act, commit, read_state(self._raw, self.queue))
+        now = self.scheduler.time + max(self.scheduler.skews, default=0)
+        self.ledger.note(act, commit, read_state(self._raw, self.queue), now)
 
     def run(self) -> None:
         """Run the clients; after all leases are over, let every group go on, and end all items."""

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from tests.simulation.groups.mutations import MUTATIONS as BUGS_OF_GROUPS
 
 
 @dataclass(frozen=True)
@@ -715,3 +718,34 @@ def _cancelled_in_vain() -> None:
     from fdbqueue.queue import batches
 
     _change(batches, "is_cancelled", lambda _: lambda *args: False)
+
+
+# Groups
+
+
+class _Patch:
+    """What plants the bugs of groups, instead of a `pytest.MonkeyPatch`."""
+
+    def setattr(self, owner: Any, name: str, value: Any) -> None:
+        _change(owner, name, lambda _: value)
+
+
+_OF_GROUPS = (
+    "turns-are-read-by-snapshot",
+    "taking-conflicts-with-nothing",
+    "pushes-conflict-with-nothing",
+    "settings-may-change-meanwhile",
+    "starts-conflict-with-nothing",
+    "clocks-decide-what-is-over",
+    "versions-decide-what-is-over",
+    "two-pushes-take-the-last-place",
+    "bounds-may-change-meanwhile",
+    "two-latest-items-wait",
+    "what-the-latest-removes-may-be-taken-meanwhile",
+    "nobody-hands-the-slot-over",
+)
+"""Bugs that need clients which meet, or a recovery. The simulation of groups finds the others."""
+
+for _name in _OF_GROUPS:
+    _bug = BUGS_OF_GROUPS[_name]
+    MUTATIONS[_name] = Mutation(partial(_bug.plant, _Patch()), "groups", _bug.finds)

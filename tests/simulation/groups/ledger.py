@@ -22,6 +22,9 @@ from tests.simulation.scheduler import Commit
 
 _UNTIL_POPS_FOLLOW = 1_100  # milliseconds after which pops count once the queue has a rate
 
+_REMOVING = {"pop", "ack", "cancel", "move"}
+"""Acts that remove items, besides those that clear the queue or push the latest item."""
+
 
 @dataclass(eq=False)
 class Act(Call):
@@ -156,8 +159,8 @@ class Ledger:
         """Groups that learn of a change of the limit of all groups when they go on."""
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
-        self._started: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
-        """The starts of each group since its rate was set: when, and of how many items.
+        self._started: dict[str | None, list[tuple[int, int, int]]] = defaultdict(list)
+        """The starts of each group since its rate was set: version, clock and number of items.
 
         With `None`, those of the queue.
         """
@@ -165,7 +168,10 @@ class Ledger:
         """The version of each start of the queue."""
         self._rated_since = -_UNTIL_POPS_FOLLOW
         """When the queue got a rate, in milliseconds."""
+        self._numbers: Counter[Act] = Counter()
+        """How many items each act has pushed or taken."""
         self._act: Act | None = None
+        self._now = 0
         self.problems: list[str] = []
         self.events: Counter[str] = Counter()
 
@@ -186,10 +192,17 @@ class Ledger:
         """Return the state that a transaction reads at a version."""
         return self._states[bisect_right(self._versions, version) - 1]
 
-    def note(self, act: Act, commit: Commit, after: State) -> None:
-        """Note a commit, in the order of commits."""
+    def note(self, act: Act, commit: Commit, after: State, now: int) -> None:
+        """Note a commit, in the order of commits.
+
+        Args:
+            act: What it is part of.
+            commit: Its versions.
+            after: The state after it.
+            now: Its time in milliseconds, by a clock that is not behind those of the clients.
+        """
         before, read = self._states[-1], self._at(commit.read)
-        self._act = act
+        self._act, self._now = act, now
         act.has_changed = True
         self._versions.append(commit.version)
         self._states.append(after)
@@ -199,6 +212,7 @@ class Ledger:
             return
         moved = _moved(act, before, after)
         self._note_ends(act, moved, before, commit.read)
+        self._note_places(act, moved, before, after)
         self._note_limits(act, moved, before, after)
         self._note_starts(moved, before, after, commit)
         self._note_starts_of_queue(act, moved, before, after, commit)
@@ -275,6 +289,15 @@ class Ledger:
             elif old.lease_end > read:
                 self._say(f"it has ended a claim that is not over, of {group!r}")
 
+    def _note_places(self, act: Act, moved: Moved, before: State, after: State) -> None:
+        """Check that only acts that remove items have removed any, and count for `account`."""
+        gone = before.places.keys() - after.places.keys()
+        new = after.places.keys() - before.places if act.verb == "push" else set()
+        self._numbers[act] += len(new) + len(moved.taken)
+        for old in [] if new or act.verb in _REMOVING else [before.places[each] for each in gone]:
+            if not old.is_cancelled:
+                self._say(f"an item of {old.line} is lost, which was {old.state}")
+
     def _note_limits(self, act: Act, moved: Moved, before: State, after: State) -> None:
         """Check that no more items of a group were claimed than its limit at this moment."""
         for group in {line.group for line in moved.claimed.values()}:
@@ -294,19 +317,35 @@ class Ledger:
             rate = before.of(group).rate
             if group is None or rate is None:
                 continue
-            self.events["as many as the rate"] += self._note_start(group, n, rate, commit)
+            self.events["as many as the rate"] += self._note_start(
+                group, n, rate, before, after, commit
+            )
         for group in [*self._started]:
             if group is not None and before.of(group).rate != after.of(group).rate:
                 del self._started[group]
 
     def _note_start(
-        self, group: str | None, n: int, rate: tuple[int, float], commit: Commit
+        self,
+        group: str | None,
+        n: int,
+        rate: tuple[int, float],
+        before: State,
+        after: State,
+        commit: Commit,
     ) -> bool:
-        """Note the start of items; return whether no more of them may be started."""
-        most, period = rate
-        started = self._started[group]
-        started.append((commit.version, n))
-        young = sum(n for time, n in started if commit.read - time < 1000 * period)
+        """Note the start of items; return whether no more of them may be started.
+
+        A start is young by the versions, or by the clocks: no client has met a later time.
+        """
+        (most, period), started = rate, self._started[group]
+        rows, old = after.starts.get(group, {}), before.starts.get(group, {})
+        clock = next((time for stamp, (time, _) in rows.items() if stamp not in old), self._now)
+        started.append((commit.version, clock, n))
+        young = sum(
+            n
+            for version, clock, n in started
+            if commit.read - version < 1000 * period or self._now - clock < period
+        )
         if young > most:
             name = "the queue" if group is None else repr(group)
             self._say(f"{young} of {name} are started in {period} ms, and {most} may be")
@@ -328,7 +367,7 @@ class Ledger:
             return
         may_be_late = act.verb == "pop" and act.begun < self._rated_since + _UNTIL_POPS_FOLLOW
         if stored == n:
-            is_over = self._note_start(None, n, before.rate, commit)
+            is_over = self._note_start(None, n, before.rate, before, after, commit)
             self.events["as many as the rate of the queue"] += is_over
         elif stored or not may_be_late:
             self._say(f"{n} items of the queue are started, and {stored} are stored")
@@ -474,6 +513,21 @@ class Ledger:
                 continue
             if found := first(self._at(version), 1):
                 self._say(f"it has found nothing, and {found} could be taken")
+
+    def account(self, acts: Iterable[Act]) -> None:
+        """Check that each act has done once what its client knows of."""
+        ended = Counter[str]()
+        for act in acts:
+            if act.kind in ("push", "claim inside", "pop inside"):
+                known, n = len([*(act.result or ())]), self._numbers[act]
+                if n not in ((known,) if act.returned else (0, act.n)):
+                    self.problems.append(f"it was done with {n} items: {act}")
+            if act.returned and act.verb == "ack" and act.claim is not None:
+                ended.update(item.value for item in act.claim.items)
+            elif act.returned and act.verb == "pop":
+                ended.update(act.result or ())
+        if doubled := [value for value, n in ended.items() if n > 1]:
+            self.problems.append(f"they are doubled: {doubled}")
 
 
 def _all(state: State) -> tuple[Any, ...]:
@@ -654,7 +708,9 @@ class _Step:
         """Return the passes of the last lines of priorities, which begin their shares again."""
         gone = {line for line in self.moved.removed.values() if line.group}
         gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
-        left = {Line(priority, group) for priority, _, group in self.read.turns}
+        turns = {Line(priority, group) for priority, _, group in self.read.turns}
+        # What is taken in one priority may hold a group in all of them.
+        left = {line for line in turns if line.group not in self.after.held}
         # Those without a group count from the first one on that is taken in turns.
         others = {line for line, rows in self.read.ready.items() if rows and line.group is None}
         left |= others & self.read.passes.keys()

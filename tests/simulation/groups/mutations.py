@@ -383,6 +383,12 @@ def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
 
 
 @_found_by("are started in")
+def _versions_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
+    """All starts before a recovery are forgotten."""
+    _change(patch, starts, "decode_start", lambda decode: lambda value: (0, decode(value)[1]))
+
+
+@_found_by("are started in")
 def _starts_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """Two clients start the last item that a rate allows."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
@@ -156,9 +158,12 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
 
     everything = {row.key: row.value for row in db[queue.subspace.range()]}
 
+    keys = sorted(everything)
+
     def within(prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found = [(key, value) for key, value in everything.items() if key.startswith(prefix)]
-        return [(key[len(prefix) :], value) for key, value in sorted(found)]
+        following = keys[bisect_left(keys, prefix) :]
+        found = takewhile(lambda key: key.startswith(prefix), following)
+        return [(key[len(prefix) :], everything[key]) for key in found]
 
     def unpacked(prefix: bytes) -> list[tuple[Any, bytes]]:
         return [(fdb_tuple.unpack(key), value) for key, value in within(prefix)]

@@ -19,7 +19,6 @@ import _fdbsim
 
 from tests.simulation.cluster.inside import binding, environment, simulator
 from tests.simulation.cluster.inside.greenlets import Process
-from tests.simulation.cluster.mutations import MUTATIONS
 
 _WORKLOADS = "tests.simulation.cluster.workloads"
 _REPORT = Path("report.jsonl").absolute()  # read by `runs`
@@ -138,4 +137,7 @@ def _prepare() -> None:
     binding.prepare(_scenario["lost_answers"])
     environment.separate_globals()
     if _scenario["mutation"] is not None:
+        # Only now: it imports code that is to be simulated.
+        from tests.simulation.cluster.mutations import MUTATIONS
+
         MUTATIONS[_scenario["mutation"]].plant()
