@@ -210,6 +210,26 @@ def test_starts_of_groups_that_are_gone_are_forgotten(db: Any, jobs: Any) -> Non
     assert len({row[2] for row in rows if row[1] in (8, 9)}) < 12
 
 
+def test_a_longer_rate_outlives_a_priority_in_which_the_group_had_items_before(
+    db: Any, name: str
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", rate=(1, "1s"))
+    with Clock() as clock:
+        jobs.push(db, 1, 1, group="ada")
+        assert jobs.pop(db).value == 1
+        jobs.set_group(db, "ada", rate=(3, "1h"))
+        clock.advance(2)
+        jobs.push(db, 2, 0, group="ada")
+        assert jobs.pop(db).value == 2
+        clock.advance(2)
+        jobs.push_many(db, range(5), 1, group="bob")
+        assert len(jobs.pop_many(db, 9)) == 5  # which forgets that "ada" had items of priority 1
+        jobs.push_many(db, "ab", 0, group="ada")
+        assert len(jobs.pop_many(db, 9)) == 1
+    assert admin.check(db, jobs).problems == ()
+
+
 @pytest.mark.parametrize("rate", [(0, 1), (1, 0), (1,), 5, (1.5, 1), (20_000, 1), (1, "soon")])
 def test_a_rate_is_a_number_and_a_time(db: Any, jobs: Any, rate: Any) -> None:
     with pytest.raises((ValueError, TypeError)):

@@ -341,8 +341,11 @@ class Groups:
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
-            if row.value and not self._starts.forget(tr, now, idle, decode_count(row.value)):
-                continue
+            if row.value:  # it had a rate
+                (settings,) = self._settings(tr, [idle])  # which may have changed since
+                period = 0 if settings.rate is None else settings.rate[1]
+                if not self._starts.forget(tr, now, idle, period):
+                    continue
             key = self._pass_key(idle, rest)
             tr.add_read_conflict_key(key)  # it may just have items again
             tr.clear(key)
