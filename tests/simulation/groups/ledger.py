@@ -520,7 +520,7 @@ class Ledger:
         for act in acts:
             if act.kind in ("push", "claim inside", "pop inside"):
                 known, n = len([*(act.result or ())]), self._numbers[act]
-                if n not in ((known,) if act.returned else (0, act.n)):
+                if n != known if act.returned else n > act.n:
                     self.problems.append(f"it was done with {n} items: {act}")
             if act.returned and act.verb == "ack" and act.claim is not None:
                 ended.update(item.value for item in act.claim.items)
@@ -628,7 +628,10 @@ class _Step:
             # Their timers have looked at them.
             ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
         for group, n in self._forgotten.items():
-            if group in middle.held:
+            # Those of a group without items may be forgotten with its pass; its hold stays then.
+            is_taken = any(line.group == group for line in moved.taken.values())
+            hold_stays = not is_taken and group in self.after.held
+            if group in middle.held and not hold_stays:
                 middle.start_counts[group] -= n
                 ended.add(group)
         settings = replace(

@@ -11,13 +11,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from fdbqueue.embedded.mutations import ATOMICS, MutationType
 from fdbqueue.testing.faults import FaultyDatabase, FaultyTransaction
 from tests.simulation.durable.log import Log
 from tests.simulation.groups.ledger import Act
 from tests.simulation.scheduler import Commit
 
-_MUTATIONS = {"add", "max", "compare_and_clear", "set", "clear", "clear_range"}
-_STAMPED = {"set_versionstamped_key", "set_versionstamped_value"}
+_MUTATIONS = {"clear", *(kind.name.lower() for kind in MutationType)}
 _STAMP = 10  # bytes of a versionstamp
 
 
@@ -50,21 +50,12 @@ class Rows:
                 self._set(row.key, None)
             return
         if name == "set_versionstamped_key":
-            key = _stamped(key, stamp)
-        if not self.keeps(key):
-            return
-        before = self.values.get(key)
-        if name == "add":
-            sum_ = int.from_bytes(before or b"", "little") + int.from_bytes(value, "little")
-            value = (sum_ % 256 ** len(value)).to_bytes(len(value), "little")
-        elif name == "max":
-            numbers = int.from_bytes((before or b"")[: len(value)], "little"), value
-            value = max(numbers[0], int.from_bytes(value, "little")).to_bytes(len(value), "little")
+            name, key = "set", _stamped(key, stamp)
         elif name == "set_versionstamped_value":
-            value = _stamped(value, stamp)
-        elif name == "compare_and_clear" and before != value:
-            return
-        self._set(key, None if name in ("clear", "compare_and_clear") else value)
+            name, value = "set", _stamped(value, stamp)
+        if self.keeps(key):
+            change = (lambda *_: None) if name == "clear" else ATOMICS[MutationType[name.upper()]]
+            self._set(key, change(self.values.get(key), value))
 
     def _set(self, key: bytes, value: bytes | None) -> None:
         if key not in self.values and value is not None:
@@ -176,7 +167,7 @@ class RecordedTransaction(FaultyTransaction):
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.wrapped, name)
-        if name not in _MUTATIONS | _STAMPED:
+        if name not in _MUTATIONS:
             return method
 
         def mutate(*operands: bytes) -> None:
