@@ -135,11 +135,16 @@ NOTHING = -1
 """The outcome of an operation that took no effect, and can no longer take any."""
 
 
+def _hour() -> int:
+    """Return the number of hours since 1970."""
+    return int(time.time() // 3600)
+
+
 class _Client:
     """An identity that numbers operations, for clients that started in the same hour."""
 
     def __init__(self) -> None:
-        self.hour = int(time.time() // 3600)
+        self.hour = _hour()
         self.id = uuid.uuid4().bytes
         self.sequence = 0
 
@@ -169,7 +174,7 @@ class Receipt:
     def __init__(self, receipts: Subspace) -> None:
         try:
             client = _free_clients.pop()
-            if client.hour != int(time.time() // 3600):
+            if client.hour != _hour():
                 client = _Client()
         except IndexError:
             client = _Client()

@@ -194,7 +194,7 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
     """Answer a request that the library has refused, or could not store."""
     status = next(status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
     if isinstance(error, NoResult):
-        status = 404 if error.state is None else 409  # the queue does not know the item, or waits
+        status = 404 if error.state is None else 409  # 404: there is no such item
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
         return answer(request, 503, "the database cannot be used; see the server's log")

@@ -293,7 +293,7 @@ class Space(IntEnum):
         (
             "(37, 0, priority, pass, group)",
             "the group has a turn among the items of the priority, which is null in a FIFO queue, "
-            "here and below: its settings as in (37, 5), empty if it has none of its own",
+            "here and below: its settings as in (37, 5); empty as stored by an earlier build",
             "push, pop, claim, set_group",
         ),
         (
@@ -304,7 +304,8 @@ class Space(IntEnum):
         ("(37, 2, group, priority)", "pass of its next item, in 8 bytes", "push, pop, claim"),
         (
             "(37, 3, priority, pass, group)",
-            "empty: the group has had ready items of the priority, and has this pass",
+            "the group has had ready items of the priority, and has this pass: empty, unless it "
+            "had a rate",
             "pop or claim of its last one",
         ),
         ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),

@@ -123,9 +123,8 @@ class Changes:
         This changes no counter, and leaves its unique key to the item that may have taken it.
         """
         layout = self._layout
-        key = layout.item_key(
-            new.level.prefix, tail.take_count(tr.get_read_version().wait()), new.random
-        )
+        count = tail.take_count(tr.get_read_version().wait())
+        key = layout.item_key(new.level.prefix, count, new.random)
         position = layout.position(key)
         value = write_payload(tr, layout, new.random, new.payload, new.header)
         stored = encode_metadata((dead.attempts, dead.died_at, dead.error), value)

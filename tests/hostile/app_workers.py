@@ -11,10 +11,12 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,29 @@ ROOT = Path(__file__).parents[2]
 _DATABASE, _LEDGER = "HOSTILE_DATABASE", "HOSTILE_LEDGER"
 _END = 60.0  # seconds that a process may take to end
 _INTERRUPTED = 128 + signal.SIGTERM  # the code of `fdbq` before its workers work
+
+# Programs
+
+
+@contextmanager
+def run_directory(given: Path | None, prefix: str) -> Iterator[Path]:
+    """Yield the directory of a run, by default a temporary one."""
+    with ExitStack() as stack:
+        directory = given
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+        directory.mkdir(parents=True, exist_ok=True)
+        yield directory.resolve()
+
+
+def show_run(counts: Counter[str], problems: Sequence[str], began: float) -> int:
+    """Print what a run has counted and found since `began`; return the code of the program."""
+    for name, number in sorted(counts.items()):
+        print(f"{name:50}{number:>10,}")
+    print(*problems[:20], sep="\n")
+    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
+    return 1 if problems else 0
+
 
 # What the jobs call
 

@@ -27,11 +27,9 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,14 @@ from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.jobs.job import Handle
 from fdbqueue.types import ItemInfo, State
-from tests.hostile.app_workers import Command, Processes, Sometimes, Trouble
+from tests.hostile.app_workers import (
+    Command,
+    Processes,
+    Sometimes,
+    Trouble,
+    run_directory,
+    show_run,
+)
 from tests.hostile.post_office_jobs import (
     REPORTS,
     STEPS,
@@ -361,21 +366,12 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="where the ledgers stay")
     given = parser.parse_args()
     print(f"--seed={given.seed}", flush=True)
-    with ExitStack() as stack:
-        directory = given.directory
-        if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="post-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        directory = directory.resolve()
+    with run_directory(given.directory, "post-") as directory:
         url = str(given.cluster) if given.cluster else f"embedded:{directory / 'db'}"
         office = PostOffice(url, f"post-office-{given.seed}", given.seed, directory)
         began = time.monotonic()
         problems = office.run(given.jobs, given.batch)
-    for name, number in sorted(office.counts.items()):
-        print(f"{name:50}{number:>10,}")
-    print(*problems[:20], sep="\n")
-    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
-    return 1 if problems else 0
+    return show_run(office.counts, problems, began)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import argparse
 import json
 import random
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueFull
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
-from tests.hostile.app_workers import Command, Processes, Trouble
+from tests.hostile.app_workers import Command, Processes, Trouble, run_directory, show_run
 from tests.hostile.tenant_jobs import (
     QUEUES,
     Act,
@@ -321,22 +320,14 @@ def main() -> int:
     given = parser.parse_args()
     print(f"--seed={given.seed}", flush=True)
     with ExitStack() as stack:
-        directory = given.directory
-        if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenants-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        directory = directory.resolve()
+        directory = stack.enter_context(run_directory(given.directory, "tenants-"))
         url = f"embedded:{directory / 'db'}"
         if given.engine == "cluster":
             url = str(stack.enter_context(start_or_find_cluster(directory)).file)
         tenants = Tenants(url, f"tenants-{given.seed}", given.seed, directory)
         began = time.monotonic()
         problems = tenants.run(given.jobs, given.kinds)
-    for name, number in sorted(tenants.counts.items()):
-        print(f"{name:50}{number:>10,}")
-    print(*problems[:20], sep="\n")
-    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
-    return 1 if problems else 0
+    return show_run(tenants.counts, problems, began)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import re
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ from fdbqueue.jobs import Discard
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.types import FailedAttempt, ItemInfo
 from tests.hostile import thumbnail_jobs
-from tests.hostile.app_workers import Command, Process, Processes
+from tests.hostile.app_workers import Command, Process, Processes, run_directory, show_run
 from tests.hostile.thumbnail_jobs import ATTEMPTS, Act, Picture, app, records
 from tests.support.cluster import start_or_find_cluster
 from tests.support.scan import assert_adds_up
@@ -480,25 +479,17 @@ def main() -> int:
     given = parser.parse_args()
     print(f"--seed={given.seed}", flush=True)
     with ExitStack() as stack:
-        directory = given.directory
-        if directory is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="thumbnails-")))
-        directory.mkdir(parents=True, exist_ok=True)
-        directory = directory.resolve()
+        directory = stack.enter_context(run_directory(given.directory, "thumbnails-"))
         url = f"embedded:{directory / 'db'}"
         if given.engine == "cluster":
             url = str(stack.enter_context(start_or_find_cluster(directory)).file)
         service = Service(url, f"thumbnails-{given.seed}", given.seed, directory)
         began = time.monotonic()
         problems = service.run(given.jobs, given.kills, given.stops)
-    for name, number in sorted(service.counts.items()):
-        print(f"{name:50}{number:>8,}")
     if service.told:
         median, longest = 1000 * statistics.median(service.told), 1000 * max(service.told)
         print(f"told after {median:.0f} ms in the median, {longest:.0f} at most")
-    print(*problems[:20], sep="\n")
-    print(f"{len(problems)} problems, {time.monotonic() - began:.0f} s")
-    return 1 if problems else 0
+    return show_run(service.counts, problems, began)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def test_golden_bytes_of_groups(db: Any, space: Subspace, fixed_random: None) ->
     own = fdb_tuple.pack((2.0, 1, False))
     assert of_groups == {
         b"\x15\x25\x14" + priority + b"\x14" + g: own,
-        b"\x15\x25\x14" + priority + b"\x14" + idle: b"",
+        b"\x15\x25\x14" + priority + b"\x14" + idle: fdb_tuple.pack((None, None, False)),
         b"\x15\x25\x15\x01" + g + priority: b"",
         b"\x15\x25\x15\x01" + idle + priority: b"",
         b"\x15\x25\x15\x02" + g + priority: bytes(8),

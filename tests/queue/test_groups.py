@@ -470,6 +470,20 @@ def conflicts(tr: Any) -> bool:
     return True
 
 
+def test_turns_of_an_earlier_build_hold_no_settings(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, [1, 2], group="ada")
+    jobs.set_group(db, "ada", concurrency=1)
+    layout = layout_of(jobs)
+    for row in db[slice(*layout.range_of(layout.turns))]:
+        db[row.key] = b""
+    assert admin.check(db, jobs).problems == ()
+    assert jobs.claim(db).item.value == 1
+    assert jobs.claim(db) is None
+    (group,) = jobs.groups(db)
+    assert group.held_by == "concurrency"
+    assert admin.check(db, jobs).problems == ()
+
+
 @pytest.mark.parametrize("take", ["pop", "claim"])
 @pytest.mark.parametrize(
     "change", ["pause", "limit", "push to it", "push to another", "first push"]

@@ -29,6 +29,8 @@ from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _SETTLED = 200  # groups that one transaction looks at
+_NO_SETTINGS = encode_group_settings(GroupSettings())
+_RATE = b"rate"  # tells that a group without ready items had a rate
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
 
@@ -196,11 +198,19 @@ class Groups:
         """Read the settings of groups; return how many more items those with a limit may have."""
         reads = _snapshot(tr)
         default, of_others = self._defaults(reads)
+        earlier = [turn for turn in turns if not turn.own and turn.level.group]
+        # Start all reads before waiting for the first.
+        unknown = [reads[self._settings_key(turn.level.group)] for turn in earlier]
+        for turn, read in zip(earlier, unknown):
+            turn.own = read.value or _NO_SETTINGS
         # Start all reads before waiting for the first.
         limits: list[tuple[Turn, Value | None, Value | None]] = []
         for turn in turns:
             own = turn.own if turn.level.group else of_others
-            settings = turn.settings = decode_group_settings(own).over(default) if own else default
+            settings = default
+            if own and own != _NO_SETTINGS:
+                settings = decode_group_settings(own).over(default)
+            turn.settings = settings
             if settings.concurrency is None and settings.rate is None:
                 continue
             group = turn.level.group
@@ -334,14 +344,14 @@ class Groups:
         tr.clear(layout.group_key(layout.group_members, group, rest))
         tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
         idle_key = layout.turn_key(layout.idle_groups, rest, pass_, group)
-        tr[idle_key] = b"" if settings.rate is None else encode_count(settings.rate[1])
+        tr[idle_key] = b"" if settings.rate is None else _RATE
         self._begin_shares_again(tr, rest, pass_)
         # A lower pass than the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
-            if row.value:  # it had a rate
+            if row.value:  # it had a rate, and may have starts
                 (settings,) = self._settings(tr, [idle])  # which may have changed since
                 period = 0 if settings.rate is None else settings.rate[1]
                 if not self._starts.forget(tr, now, idle, period):
@@ -408,7 +418,7 @@ class Groups:
             tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
         tr[key] = encode_count(pass_)
         if not held.present():
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or b""
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or _NO_SETTINGS
 
     # Holding back
 
@@ -501,7 +511,7 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
-        layout, own = self._layout, tr[self._settings_key(group)].value or b""
+        layout, own = self._layout, tr[self._settings_key(group)].value or _NO_SETTINGS
         for rest, before in self._passes(tr, group):
             if self._is_member(tr, group, rest):
                 taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
@@ -550,8 +560,9 @@ class Groups:
         rows = {layout.group_key(layout.group_members, group, rest): b""}
         if not reads[self._held(group)].present():
             pass_ = decode_count(reads[self._pass_key(group, rest)].value)
-            own = reads[self._settings_key(group)].value or b""
-            rows[layout.turn_key(layout.turns, rest, pass_, group)] = own
+            own = reads[self._settings_key(group)].value or _NO_SETTINGS
+            turn = layout.turn_key(layout.turns, rest, pass_, group)
+            rows[turn] = own if reads[turn].value else b""  # by an earlier build
         return rows
 
     # Settings
@@ -578,13 +589,13 @@ class Groups:
         """Change the settings of a group, or with `None` those of all that have no own ones."""
         key, of_all = self._settings_key(group), self._settings_key(None)
         settings = decode_group_settings(tr[key].value)._replace(**changes)
-        own = b"" if settings == GroupSettings() else encode_group_settings(settings)
+        own = encode_group_settings(settings)
         # With the settings of all groups conflicts whatever takes items of any.
         tr.add_write_conflict_key(of_all)
-        if own:
-            tr[key] = own
-        else:
+        if own == _NO_SETTINGS:
             tr.clear(key)
+        else:
+            tr[key] = own
         if group:
             self._settle(tr, now, group)
             if not tr[self._held(group)].present():

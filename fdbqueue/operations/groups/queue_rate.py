@@ -32,14 +32,14 @@ class QueueRate:
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
-        rate = None if options is None else _rate_of(options)
+        rate = _rate_of(options)
         if rate is None or n == 0:
             return n
         return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
         """Note that the transaction starts `n` items, for which there must be room."""
-        rate = None if options is None else _rate_of(options)
+        rate = _rate_of(options)
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)

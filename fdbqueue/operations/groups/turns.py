@@ -18,7 +18,7 @@ class Turn:
     Attributes:
         level: The level of the items.
         key: The key that every change of the turn changes.
-        own: The stored settings of the group; nothing if it has none of its own.
+        own: The stored settings of the group; nothing in a turn of an earlier build.
         settings: Those that hold for it.
         claimed: The number of its claimed items, if that is limited.
         started: The number of its starts that are not forgotten, if it has a rate.

@@ -14,7 +14,12 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from tests.simulation.cluster.inside.clients import Client as SimulatedClient
-from tests.simulation.cluster.workloads.shared import keep_running, look_for_leftovers, run_threads
+from tests.simulation.cluster.workloads.shared import (
+    act_for,
+    keep_running,
+    look_for_leftovers,
+    run_threads,
+)
 from tests.simulation.durable.clients import Client, Storm
 from tests.simulation.durable.ledger import Ledger
 
@@ -61,12 +66,7 @@ class Durable:
         return Client(self._storm, db, name, chance, time.sleep, is_calm)
 
     def _live(self, name: str, life: float, db: Any) -> None:
-        """Do random things."""
-        end, chance = time.monotonic() + life, random.Random(name)
-        client = self._new_client(db, name)
-        while time.monotonic() < end:
-            client.act()
-            time.sleep(2 * self._pause * chance.random())
+        act_for(self._new_client(db, name), name, life, self._pause)
 
     def check(self, db: Any) -> None:
         """End everything, and replay the log."""

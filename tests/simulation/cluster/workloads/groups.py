@@ -19,6 +19,7 @@ from fdbqueue.coordination.contention import sharing
 from tests.simulation.cluster.inside.clients import Client as SimulatedClient
 from tests.simulation.cluster.inside.environment import EPOCH
 from tests.simulation.cluster.workloads.shared import (
+    act_for,
     keep_running,
     look_for_leftovers,
     run_threads,
@@ -81,12 +82,7 @@ class Groups:
         return Client(self._storm, RecordedDatabase(db, _recording), chance, next(_numbers))
 
     def _live(self, name: str, life: float, db: Any) -> None:
-        """Do random things."""
-        end, chance = time.monotonic() + life, random.Random(name)
-        client = self._new_client(db, name)
-        while time.monotonic() < end:
-            client.act()
-            time.sleep(2 * self._pause * chance.random())
+        act_for(self._new_client(db, name), name, life, self._pause)
 
     def check(self, db: Any) -> None:
         """Let every group go on, end all items, and replay the log."""

@@ -39,6 +39,14 @@ def run_threads(client: Client, work: Callable[[str], object], n: int = 2) -> No
         thread.join()
 
 
+def act_for(client: Any, name: str, life: float, pause: float) -> None:
+    """Do random things for some seconds, with pauses of a random length."""
+    end, chance = time.monotonic() + life, random.Random(name)
+    while time.monotonic() < end:
+        client.act()
+        time.sleep(2 * pause * chance.random())
+
+
 def seconds_of_commits(db: Any, n: int) -> float:
     """Return how long `n` commits take at the moment, seconds each in a slow cluster."""
     began = time.monotonic()
