@@ -18,7 +18,7 @@ from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.values import encode_options
 from fdbqueue.testing import Clock
-from tests.support.counting import CountingDatabase
+from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 from tests.support.waiting import MAX_WAIT
@@ -461,7 +461,7 @@ def test_a_queue_whose_agents_have_no_limits_pays_nothing_for_them(db: Any, task
         else:
             tasks.pop(tr)
         tr.commit().wait()
-        return len(counting.mutations)
+        return writes(counting, tasks)
 
     mutations(claims=True)  # the first one stores that the queue has timers
     before = mutations(claims=True), mutations(claims=False)

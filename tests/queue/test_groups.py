@@ -16,7 +16,7 @@ from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.operations.groups import listing
-from tests.support.counting import CountingDatabase
+from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
 
 
@@ -416,14 +416,6 @@ def test_pops_and_claims_follow_the_model(db: Any, name: str, seed: int) -> None
     assert admin.check(db, jobs).problems == ()
 
 
-def writes(counted: CountingDatabase, jobs: Any) -> int:
-    """Return the number of mutations, without the notes of history, which come once in a while."""
-    history, receipts = layout_of(jobs).history, layout_of(jobs).receipts
-    return sum(
-        not key.startswith(history) and not receipts.contains(key) for key in counted.mutations
-    )
-
-
 @pytest.mark.parametrize(("groups", "reads", "mutations"), [(10, 7, 7), (1000, 7, 7)])
 def test_a_pop_costs_the_same_with_any_number_of_groups(
     db: Any, name: str, groups: int, reads: int, mutations: int
@@ -482,6 +474,16 @@ def test_turns_of_an_earlier_build_hold_no_settings(db: Any, jobs: Any) -> None:
     (group,) = jobs.groups(db)
     assert group.held_by == "concurrency"
     assert admin.check(db, jobs).problems == ()
+
+
+def test_a_pop_that_a_limit_ended_conflicts_with_an_acknowledgement(db: Any, jobs: Any) -> None:
+    jobs.push_many(db, [1, 2, 3], group="ada")
+    jobs.set_group(db, "ada", concurrency=2)
+    claim = jobs.claim(db)
+    tr = db.create_transaction()
+    assert [item.value for item in jobs.pop_many(tr, 2)] == [2]
+    jobs.ack(db, claim)  # so two could be popped
+    assert conflicts(tr)
 
 
 @pytest.mark.parametrize("take", ["pop", "claim"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
+from tests.support.keys import layout_of
 
 _MUTATIONS = frozenset({"set", "clear", "clear_range", "add", "max", "compare_and_clear"})
 _READS = frozenset({"get", "get_key", "get_range", "get_range_startswith"})
@@ -67,3 +68,11 @@ class _CountingTransaction(FaultyTransaction):
     def __delitem__(self, key: Any) -> None:
         self._db.mutations.append(key)
         super().__delitem__(key)
+
+
+def writes(counted: CountingDatabase, jobs: Any) -> int:
+    """Return the number of mutations, without the notes of history, which come once in a while."""
+    history, receipts = layout_of(jobs).history, layout_of(jobs).receipts
+    return sum(
+        not key.startswith(history) and not receipts.contains(key) for key in counted.mutations
+    )

@@ -188,6 +188,7 @@ class Groups:
             found.append(turn.find())
             number = len(turn.passes) - 1
             may_go_on = room.get(turn, math.inf) > taken.get(turn.level.group, 0) + number
+            turn.is_limited = not may_go_on
             if may_go_on and turn.row(number) is not None:
                 heapreplace(heap, (turn.passes[-1], name, turn))
             else:
@@ -258,7 +259,8 @@ class Groups:
             end = turn.level.end if turn.following is None else turn.following.key + b"\x00"
             tr.add_read_conflict_range(turn.level.begin, end)
             tr.add_read_conflict_key(turn.key)
-            if are_claimed and group and turn.settings.concurrency is not None:
+            depends = turn.is_limited or (are_claimed and turn.settings.concurrency is not None)
+            if group and depends:
                 tr.add_read_conflict_key(self._slot(group))
             if group and turn.settings.rate is not None:
                 tr.add_read_conflict_key(self._starts.counter(group))

@@ -23,6 +23,7 @@ class Turn:
         claimed: The number of its claimed items, if that is limited.
         started: The number of its starts that are not forgotten, if it has a rate.
         passes: Those of the items that were found, and of the one behind them.
+        is_limited: Whether a limit of the group allows no more than the items that were found.
         following: The row of the item behind those to take, once conflicts are known.
         stale: The turns that were met in vain on the way to this one.
         is_idle: Whether the items without a group are known to have been gone, if it is theirs.
@@ -45,7 +46,7 @@ class Turn:
         self.claimed = self.started = 0
         self.following: KeyValue | None = None
         self.stale: list[Turn] = []
-        self.is_idle = False
+        self.is_idle = self.is_limited = False
         self._reads = reads
         self._rows: list[KeyValue] = []
         self._is_complete = False

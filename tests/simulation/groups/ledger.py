@@ -447,9 +447,9 @@ class Ledger:
             and act.group is None
             and act.settings.keys() & {"concurrency", "rate"}
         ):
-            self._follow |= {*after.running, *after.held, *(line.group for line in after.ready)} - {
-                None
-            }
+            # Those with starts may get items before they are looked at.
+            known = {*after.running, *after.held, *after.start_counts}
+            self._follow |= known.union(line.group for line in after.ready) - {None}
         groups = {*after.held, *(line.group for line in after.ready if line.group)}
         for group in sorted(groups, key=str):
             is_held, may_go_on = group in after.held, after.room(group) > 0
@@ -627,10 +627,12 @@ class _Step:
             ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
             # Their timers have looked at them.
             ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
+        # Released by the end of a claim, and held by the failure of its item.
+        held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
         for group, n in self._forgotten.items():
             # Those of a group without items may be forgotten with its pass; its hold stays then.
             is_taken = any(line.group == group for line in moved.taken.values())
-            hold_stays = not is_taken and group in self.after.held
+            hold_stays = not is_taken and group in self.after.held - held_again
             if group in middle.held and not hold_stays:
                 middle.start_counts[group] -= n
                 ended.add(group)
@@ -645,7 +647,7 @@ class _Step:
                 middle.held.discard(group)
                 released = {line for line in state.ready if line.group == group}
                 self._begin_anew(middle, released)
-        middle.held |= {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
+        middle.held |= held_again
         for position, line in moved.removed.items():
             if self.act.verb == "move" and position in middle.ready.get(line, ()):
                 middle.ready[line].remove(position)
@@ -757,9 +759,12 @@ class _Step:
 
     def _gone(self) -> Iterable[str]:
         """Yield the priorities whose items without a group are gone, which is not noted."""
-        found = self._middle if self.act.verb == "pop" else self._found(self.read)
+        found = [self._found(self.read)]
+        if self.act.verb == "pop":  # it conflicts if it finds none
+            found.append(self._middle)
         for priority in {line.priority for line in self.taken if line.group is not None}:
             others = Line(priority, None)
             is_noted = priority in self.read.is_idle | self.after.is_idle
-            if others in self.read.passes and not is_noted and not found.ready.get(others):
+            is_gone = not any(state.ready.get(others) for state in found)
+            if others in self.read.passes and not is_noted and is_gone:
                 yield f"the items without a group of {priority} go on when they come back"
