@@ -58,7 +58,7 @@ class Agents:
         if settings.rate is None:
             return
         room, due = self._starts.room(tr, now, agent, settings.rate, n)
-        self._starts.add(tr, now, agent, n)
+        self._starts.add(tr, now, {agent: n})
         if room <= n:
             before = tr[layout.group_key(layout.held_groups, agent)].value
             if before:

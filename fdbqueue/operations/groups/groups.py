@@ -25,7 +25,7 @@ from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_co
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import Taking, Turn
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction, Value
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _SETTLED = 200  # groups that one transaction looks at
@@ -130,6 +130,7 @@ class Groups:
         limit, reads = n + skipped, _snapshot(tr)
         # Start all reads before waiting for the first.
         read = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+        defaults = self._begin_defaults(reads)
         turns = self._turn_of_others(tr, level, rest)
         while True:
             rows = [*read]
@@ -139,7 +140,7 @@ class Groups:
                 pass_, group = layout.unpack_turn_key(layout.turns, rest, row.key)
                 of_group = self._levels.in_group(level, group)
                 turns.append(Turn(of_group, row.key, pass_, row.value, reads, n_rows))
-            found = self._merged(tr, turns, n, taken, stale)
+            found = self._merged(tr, turns, defaults, n, taken, stale)
             # Beside the turn of the items without a group, and those met in vain.
             if len(rows) < limit or len(turns) - len({turns[0], *stale}) >= n:
                 return found
@@ -163,12 +164,13 @@ class Groups:
         self,
         tr: ReadTransaction,
         turns: list[Turn],
+        defaults: RangeResult,
         n: int,
         taken: Counter[str | None],
         stale: list[Turn],
     ) -> list[StoredItem]:
         """Return the first items of some turns, and set `stale` to the turns that had none."""
-        room = self._rooms(tr, turns)
+        room = self._rooms(tr, turns, defaults)
         heap: list[tuple[int, str, Turn]] = []
         stale.clear()
         for turn in turns:
@@ -195,10 +197,14 @@ class Groups:
                 heappop(heap)
         return found
 
-    def _rooms(self, tr: ReadTransaction, turns: list[Turn]) -> dict[Turn, int]:
+    def _rooms(
+        self, tr: ReadTransaction, turns: list[Turn], defaults: RangeResult
+    ) -> dict[Turn, int]:
         """Read the settings of groups; return how many more items those with a limit may have."""
         reads = _snapshot(tr)
-        default, of_others = self._defaults(reads)
+        stored = {row.key: row.value for row in defaults}
+        default = decode_group_settings(stored.get(self._settings_key(None)))
+        of_others = stored.get(self._settings_key(""), b"")
         earlier = [turn for turn in turns if not turn.own and turn.level.group]
         # Start all reads before waiting for the first.
         unknown = [reads[self._settings_key(turn.level.group)] for turn in earlier]
@@ -284,13 +290,15 @@ class Groups:
             taken[rest] = max(turn.passes[n - 1], taken.get(rest, 0))
         for rest, pass_ in taken.items():
             tr.max(self._layout.taken_passes + rest, encode_count(pass_))
-        of_group = Counter[str | None]()  # which may have a turn in several priorities
+        of_group, started = Counter[str | None](), dict[str | None, int]()
         # The last group without items says where shares begin again: the one that has most.
         for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
-            turn.claimed += of_group[turn.level.group]
-            turn.started += of_group[turn.level.group]
-            of_group[turn.level.group] += n
-            self._take(tr, now, turn, n, are_claimed)
+            group = turn.level.group
+            of_group[group] += n  # it may have a turn in several priorities
+            self._take(tr, now, turn, n, of_group[group], are_claimed)
+            if group is not None and turn.settings.rate is not None:
+                started[group] = of_group[group]
+        self._starts.add(tr, now, started)
         for group in (each.level.group for each in stale):
             if group is not None:
                 self._settle(tr, now, group)
@@ -298,8 +306,10 @@ class Groups:
         for level in sorted(removed):
             self._note_removed(tr, now, level, removed[level])
 
-    def _take(self, tr: Transaction, now: int, turn: Turn, n: int, are_claimed: bool) -> None:
-        """Move the turn of a group from which `n` items were taken."""
+    def _take(
+        self, tr: Transaction, now: int, turn: Turn, n: int, n_so_far: int, are_claimed: bool
+    ) -> None:
+        """Move the turn of a group from which `n` items were taken, after others in other turns."""
         layout, level, group = self._layout, turn.level, turn.level.group
         rest, settings = level.rest, turn.settings
         following, pass_ = turn.following, turn.passes[n]
@@ -316,12 +326,12 @@ class Groups:
         is_full, due = False, None
         if are_claimed:
             tr.add(self._slot(group), encode_count(n))
-            is_full = settings.concurrency is not None and turn.claimed + n >= settings.concurrency
-        if settings.rate is not None:
-            if not is_full and settings.rate[0] - turn.started <= n:
-                room, due = self._starts.room(tr, now, group, settings.rate, n)
-                due = None if room > n else due
-            self._starts.add(tr, now, group, n)
+            limit = settings.concurrency
+            is_full = limit is not None and turn.claimed + n_so_far >= limit
+        rate = settings.rate
+        if not is_full and rate is not None and rate[0] - turn.started <= n_so_far:
+            room, due = self._starts.room(tr, now, group, rate, n_so_far)
+            due = None if room > n_so_far else due
         if is_full or due is not None:
             self._hold(tr, group, due)
         elif following is not None:
@@ -572,12 +582,10 @@ class Groups:
     def _settings_key(self, group: str | None) -> bytes:
         return self._layout.group_key(self._layout.group_settings, group)
 
-    def _defaults(self, reads: ReadTransaction) -> tuple[GroupSettings, bytes]:
-        """Return the settings of all groups, and the stored ones of the items without a group."""
+    def _begin_defaults(self, reads: ReadTransaction) -> RangeResult:
+        """Start to read the settings of all groups, and those of the items without a group."""
         of_all, of_others = self._settings_key(None), self._settings_key("")  # side by side
-        rows = reads.get_range(of_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
-        found = {row.key: row.value for row in rows}
-        return decode_group_settings(found.get(of_all)), found.get(of_others) or b""
+        return reads.get_range(of_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
 
     def _settings(self, reads: ReadTransaction, groups: list[str]) -> Iterable[GroupSettings]:
         """Return the settings that hold for some groups."""

@@ -43,7 +43,7 @@ class QueueRate:
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)
-        self._starts.add(tr, now, None, n)
+        self._starts.add(tr, now, {None: n})
         if room <= n:
             self._set_timer(tr, due)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -51,13 +51,17 @@ class Starts:
         """Return the key of the number of the starts of a group that are not forgotten."""
         return self._layout.group_key(self._layout.start_counts, group)
 
-    def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
-        """Note that the transaction starts `n` items of a group."""
-        begun = started_in(tr)
-        key = self._layout.start_key(group, len(begun))
-        tr.set_versionstamped_key(key, encode_start(now, n))
-        tr.add(self.counter(group), encode_count(n))
-        _started[tr] = tr.get_read_version().wait(), [*begun, self.counter(group)]
+    def add(self, tr: Transaction, now: int, numbers: Mapping[str | None, int]) -> None:
+        """Note how many items of each of some groups the transaction starts."""
+        if not numbers:
+            return
+        begun = [*started_in(tr)]
+        for group, n in numbers.items():
+            counter, key = self.counter(group), self._layout.start_key(group, len(begun))
+            tr.set_versionstamped_key(key, encode_start(now, n))
+            tr.add(counter, encode_count(n))
+            begun.append(counter)
+        _started[tr] = tr.get_read_version().wait(), begun
 
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
