@@ -152,14 +152,15 @@ class Context:
     ) -> None:
         self.item: Any = claim.item
         self.job = ""
-        self.tick: datetime | None = getattr(claim.item, "tick", None)  # a task has none
+        self.tick: datetime | None = getattr(self.item, "tick", None)  # a task has none
         self.attempt = claim.attempt
         self.max_attempts = max_attempts
         self.cancelled = Cancelled()
         self._seconds_left = seconds_left
         self._extend = extend
         self._begin_steps, self._results = begin_steps, results
-        self._endings: list[Ending] = []
+        self.endings: list[Ending] = []
+        """The functions that `at_end` was given, in their order."""
         self._guard = threading.Lock()
         self._report = NO_REPORT
 
@@ -187,11 +188,6 @@ class Context:
     def aio(self) -> AioSteps:
         """The steps of a coroutine."""
         return AioSteps(self._plans, Options())
-
-    @property
-    def endings(self) -> list[Ending]:
-        """The functions that `at_end` was given, in their order."""
-        return self._endings
 
     def limit_attempts(self, attempts: int | None) -> None:
         """Lower the number of attempts to that of the job's own policy."""
@@ -292,7 +288,7 @@ class Context:
         def ending(tr: Transaction) -> object:
             return function(tr, *args, **kwargs)
 
-        self._endings.append(ending)
+        self.endings.append(ending)
 
     def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs

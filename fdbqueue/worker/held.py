@@ -25,7 +25,7 @@ class HeldJob(Observer):
         began: When it began to run, by the performance counter; infinite for a coroutine that has
             not begun.
         call: The call of its handler; `None` before it is known.
-        context: What the handler knows; `None` before the job begins.
+        context: What the handler knows; `None` before the job begins, and after its end.
         thread: The identifier of the thread that runs it.
         reported: What its handler had said of its work when that was last stored.
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
@@ -71,10 +71,10 @@ class HeldJob(Observer):
         Returns:
             The seconds since it was told.
         """
-        now = time.perf_counter()
-        if self.told_after is None and self.context is not None:
+        now, context = time.perf_counter(), self.context
+        if self.told_after is None and context is not None:
             self.told_after, self.told_at = seconds, now
-            self.context.cancelled.set("timeout")
+            context.cancelled.set("timeout")
             if self.future is not None:
                 self.future.cancel()
         return now - self.told_at
@@ -88,15 +88,16 @@ class HeldJob(Observer):
 
     def tell_shutdown(self) -> bool:
         """Tell the job that its worker shuts down; return false if it has not begun."""
-        if self.context is None:
-            return False
-        self.context.cancelled.set("shutdown")
-        return True
+        context = self.context
+        if context is not None:
+            context.cancelled.set("shutdown")
+        return context is not None
 
     @property
     def report(self) -> Report:
         """The last report of its handler."""
-        return NO_REPORT if self.context is None else self.context.report
+        context = self.context
+        return NO_REPORT if context is None else context.report
 
     @property
     def name(self) -> str:

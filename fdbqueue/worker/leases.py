@@ -105,8 +105,8 @@ class Leases:
         self._watch, cancelled = self._store.watch_cancelled(db, [job.claim for job in running])
         self._watch.on_ready(lambda _: self.woken.set())
         for job, is_cancelled in zip(running, cancelled):
-            if is_cancelled and job.context is not None:
-                job.context.cancelled.set("cancelled")
+            if is_cancelled and (context := job.context) is not None:
+                context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
         """Extend the leases of all held jobs if a third of them is over; renew the worker's row.

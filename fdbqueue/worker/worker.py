@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -373,13 +373,14 @@ class Worker:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._leases.extend(job)
             call = job.call = self._handler.call(context)
-            item = claim.item
-            with self._telemetry.span(item.id, claim.attempt, call.name, call.pushed) as in_span:
+            with self._telemetry.span(
+                context.item.id, claim.attempt, call.name, call.pushed
+            ) as in_span:
                 if call.in_transaction:
                     returned = None
                     yield from self._run_in_transaction(call, claim, in_span)
                 else:
-                    returned = self._run_handler(job, call, in_span)
+                    returned = self._run_handler(job, context, call, in_span)
                     if context.is_suspended:  # and its function has caught what told it so
                         raise Suspended(call.name)
                     if context.endings:
@@ -408,14 +409,16 @@ class Worker:
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan) -> bytes | None:
+    def _run_handler(
+        self, job: HeldJob, context: Context, call: Call, in_span: _InSpan
+    ) -> bytes | None:
         """Run a handler outside of a transaction, unless the worker gives up on it."""
         returned = None
         try:
             with in_span(), call.around():
                 try:
                     ran = self._handler.run(call, observer=job)
-                    returned = self._encoded(call, job.claim.item, ran)
+                    returned = self._encoded(call, context.item, ran)
                 except futures.CancelledError:
                     if job.told_after is None:
                         raise
@@ -604,8 +607,12 @@ class Worker:
 
     def _let_go(self, job: HeldJob) -> None:
         """Hold a job no longer. The caller has the lock."""
-        with nullcontext() if self._share is None else self._share.freeing():
+        job.context = None  # which refers to it: neither waits for the garbage collector
+        if self._share is None:
             self._held.pop(job, None)
+        else:
+            with self._share.freeing():
+                self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
 
