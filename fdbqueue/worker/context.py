@@ -146,7 +146,7 @@ class Context:
         claim: Claim[Any],
         max_attempts: int | None,
         seconds_left: Callable[[], float],
-        extend: Callable[[], None],
+        extend: Callable[[Report], None],
         begin_steps: Callable[[Callable[[], Report]], ClaimedSteps],
         results: Callable[[str, Callable[..., Any]], Results] = JsonResults,
     ) -> None:
@@ -203,7 +203,7 @@ class Context:
         Raises:
             LeaseLost: Another worker may have the job.
         """
-        self._extend()
+        self._extend(self.report)
 
     @property
     def report(self) -> Report:

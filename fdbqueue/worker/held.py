@@ -15,17 +15,37 @@ from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Observer
 
 
+@dataclass(slots=True)
+class HeldLease:
+    """The lease of a claim, to which the context of its job refers.
+
+    It does not refer to the job, which refers to the context: all three would wait for the garbage
+    collector.
+
+    Attributes:
+        claim: The claim.
+        end: The latest end of the lease, by this process's monotonic clock.
+    """
+
+    claim: Claim
+    end: float
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the end; less than 0 if it is over."""
+        return self.end - time.monotonic()
+
+
 @dataclass(slots=True, eq=False)
 class HeldJob(Observer):
     """A claimed item.
 
     Attributes:
         claim: Its claim.
-        lease_end: The latest end of its lease, by this process's monotonic clock.
+        lease: Its lease.
         began: When it began to run, by the performance counter; infinite for a coroutine that has
             not begun.
         call: The call of its handler; `None` before it is known.
-        context: What the handler knows; `None` before the job begins, and after its end.
+        context: What the handler knows; `None` before the job begins.
         thread: The identifier of the thread that runs it.
         reported: What its handler had said of its work when that was last stored.
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
@@ -37,7 +57,7 @@ class HeldJob(Observer):
     """
 
     claim: Claim
-    lease_end: float
+    lease: HeldLease
     began: float = 0.0
     call: Call | None = None
     context: Context | None = None
@@ -71,10 +91,10 @@ class HeldJob(Observer):
         Returns:
             The seconds since it was told.
         """
-        now, context = time.perf_counter(), self.context
-        if self.told_after is None and context is not None:
+        now = time.perf_counter()
+        if self.told_after is None and self.context is not None:
             self.told_after, self.told_at = seconds, now
-            context.cancelled.set("timeout")
+            self.context.cancelled.set("timeout")
             if self.future is not None:
                 self.future.cancel()
         return now - self.told_at
@@ -88,16 +108,15 @@ class HeldJob(Observer):
 
     def tell_shutdown(self) -> bool:
         """Tell the job that its worker shuts down; return false if it has not begun."""
-        context = self.context
-        if context is not None:
-            context.cancelled.set("shutdown")
-        return context is not None
+        if self.context is None:
+            return False
+        self.context.cancelled.set("shutdown")
+        return True
 
     @property
     def report(self) -> Report:
         """The last report of its handler."""
-        context = self.context
-        return NO_REPORT if context is None else context.report
+        return NO_REPORT if self.context is None else self.context.report
 
     @property
     def name(self) -> str:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from fdbqueue.layout.values import Report
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Database, Future
-from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.held import HeldJob, HeldLease
 from fdbqueue.worker.presence import LOOK, Presence
 
 _log = logging.getLogger("fdbqueue.worker")
@@ -47,11 +48,11 @@ class Leases:
         self.woken = threading.Event()
         """Wakes the thread that looks after the leases."""
 
-    def extend(self, job: HeldJob) -> None:
-        """Restart the lease of a job now; raise `LeaseLost` if another worker may have it."""
+    def extend(self, lease: HeldLease, report: Report) -> None:
+        """Restart a lease, and store a report; raise `LeaseLost` if another may have the job."""
         began = time.monotonic()
-        self._store.extend(self._db, (job.claim, job.report), self._lease)
-        job.lease_end = began + self._lease
+        self._store.extend(self._db, (lease.claim, report), self._lease)
+        lease.end = began + self._lease
 
     @contextmanager
     def kept(
@@ -105,8 +106,8 @@ class Leases:
         self._watch, cancelled = self._store.watch_cancelled(db, [job.claim for job in running])
         self._watch.on_ready(lambda _: self.woken.set())
         for job, is_cancelled in zip(running, cancelled):
-            if is_cancelled and (context := job.context) is not None:
-                context.cancelled.set("cancelled")
+            if is_cancelled and job.context is not None:
+                job.context.cancelled.set("cancelled")
 
     def _renew(self) -> None:
         """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
@@ -135,7 +136,7 @@ class Leases:
             return
         for job, (_, report), lost in zip(extended, extensions, errors):
             if lost is None:  # else the job just ended, or its end will report the loss
-                job.lease_end, job.reported = now + self._lease, report
+                job.lease.end, job.reported = now + self._lease, report
 
     def _try(self, failure: str, change: Callable[[Database], None]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""

@@ -53,7 +53,7 @@ from fdbqueue.worker.handler import (
     outcome_of,
 )
 from fdbqueue.worker.health import serving_health, trouble_of_database
-from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.held import HeldJob, HeldLease
 from fdbqueue.worker.leases import Leases
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.presence import Presence
@@ -342,7 +342,7 @@ class Worker:
         If one of the others killed the worker, each of these would lose another attempt.
         """
         lease_end = time.monotonic() + self._lease
-        jobs = [HeldJob(each, lease_end) for each in claim]
+        jobs = [HeldJob(each, HeldLease(each, lease_end)) for each in claim]
         free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
@@ -369,9 +369,9 @@ class Worker:
         job.began = time.perf_counter()
         job.thread = threading.get_ident()
         try:
-            if time.monotonic() > job.lease_end:
+            if job.lease.seconds_left() < 0:
                 # This process may have been stopped for a while: make sure the claim still holds.
-                self._leases.extend(job)
+                self._leases.extend(job.lease, job.report)
             call = job.call = self._handler.call(context)
             with self._telemetry.span(
                 context.item.id, claim.attempt, call.name, call.pushed
@@ -492,8 +492,8 @@ class Worker:
         return Context(
             job.claim,
             self._store.options.max_attempts,
-            lambda: job.lease_end - time.monotonic(),
-            partial(self._leases.extend, job),
+            job.lease.seconds_left,
+            partial(self._leases.extend, job.lease),
             partial(ClaimedSteps, self._store, self._db, job.claim, self._lease),
             self._handler.results,
         )
@@ -607,7 +607,6 @@ class Worker:
 
     def _let_go(self, job: HeldJob) -> None:
         """Hold a job no longer. The caller has the lock."""
-        job.context = None  # which refers to it: neither waits for the garbage collector
         if self._share is None:
             self._held.pop(job, None)
         else:

@@ -61,7 +61,7 @@ def test_a_quick_job_stores_its_log_in_the_transaction_that_ends_it(
         queue.push(db, "job")
         claim = queue.claim(db)
         counting = CountingDatabase(db)
-        context = Context(claim, None, lambda: 1.0, lambda: None, cast(Any, pytest.fail))
+        context = Context(claim, None, lambda: 1.0, lambda _: None, cast(Any, pytest.fail))
         handler(context)
         queue.ack(counting, claim, log=context.report.log)
         return counting.commits, len(counting.mutations)

@@ -12,7 +12,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import App, Context, Retry
-from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.held import HeldJob, HeldLease
 from tests.support.waiting import MAX_WAIT
 
 
@@ -97,8 +97,8 @@ def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueu
     """A process that was stopped, or a database that hangs, delays that."""
     queue.push(db, "job")
     claim = queue.claim(db)
-    job = HeldJob(claim, math.inf, began=time.perf_counter() - 1_000)
-    job.context = Context(claim, None, lambda: 1.0, lambda: None, cast(Any, pytest.fail))
+    job = HeldJob(claim, HeldLease(claim, math.inf), began=time.perf_counter() - 1_000)
+    job.context = Context(claim, None, lambda: 1.0, lambda _: None, cast(Any, pytest.fail))
     assert job.tell(1.0) == 0
     assert job.context.cancelled.is_set()
     assert 0 < job.tell(1.0) < 999

@@ -303,7 +303,7 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
             claim = other.claim(db, n=2)
             other.ack(db, claim)
             for job in worker._held:
-                job.lease_end = 0.0
+                job.lease.end = 0.0
 
     worker = Worker(db, queue, handler, concurrency=1)
     assert worker.run(drain=True) == WorkerReport(lost=2)
