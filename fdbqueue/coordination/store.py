@@ -444,7 +444,7 @@ class Store(Generic[_T]):
 
         `returned` is what the handler returned, as JSON.
         """
-        request = self.ack_request(claim, returned, discarded, log)._replace(cancelled=cancelled)
+        request = self.ack_request(claim, returned, discarded, log, cancelled)
         if not is_database(tr):
             yield Call(partial(self._leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
@@ -463,12 +463,13 @@ class Store(Generic[_T]):
         returned: bytes | None = None,
         discarded: str | None = None,
         log: str = "",
+        cancelled: bool = False,
     ) -> AckRequest:
         """Return the request of an acknowledgement, for `acks`."""
         may_keep = self.options.keeps_done is not False  # as the last claim has read
         if not (may_keep or any(map(may_be_member, claim.items))):
             returned = None
-        return AckRequest(claim, may_keep, returned, discarded, log)
+        return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
     def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
         """Return what the handler of a done item returned; wait until it is done.
