@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -419,7 +419,7 @@ class Items:
             if not last:
                 break
             whole = self.layout.range_of(self.levels.level_of(last[0].key).of_priority)
-            items += self.begin_read(tr, *whole, n - len(items))()
+            items += self.begin_read(tr, *whole, n - len(items), before=items)()
             end = whole[0]
         return items
 
@@ -431,6 +431,7 @@ class Items:
         n: int,
         start: KeySelector | None = None,
         skipped: int = 0,
+        before: Sequence[StoredItem] = (),
     ) -> Callable[[], list[StoredItem]]:
         """Start to read up to `n` items that clients may take; return a function that waits.
 
@@ -441,6 +442,7 @@ class Items:
             n: The most items.
             start: Where to start within that range, `skipped` items behind its begin.
             skipped: In a priority with groups, how many of these to skip.
+            before: The items of other priorities that clients take before these.
         """
         if n == 0:  # which means no limit in FoundationDB
             return list
@@ -457,7 +459,7 @@ class Items:
             for item in found:
                 if item.level.group is not None:
                     first = [] if start else found
-                    return self.groups.in_turns(tr, first, begin, end, n, skipped)
+                    return self.groups.in_turns(tr, first, begin, end, n, skipped, before)
             if found and start and self._has_groups(tr, found[0].level, heads):
                 return self.groups.in_turns(tr, [], begin, end, n, skipped)
             return found

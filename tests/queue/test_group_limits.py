@@ -119,6 +119,20 @@ def test_a_claim_of_several_priorities_holds_the_group_that_it_fills(
     assert admin.check(db, jobs).problems == ()
 
 
+@pytest.mark.parametrize("limit", [{"concurrency": 2}, {"rate": (2, "1m")}])
+@pytest.mark.parametrize("at_max", [False, True])
+def test_a_pop_of_several_priorities_keeps_to_the_limit_of_a_group(
+    db: Any, name: str, limit: Any, at_max: bool
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    jobs.set_group(db, "ada", **limit)
+    jobs.push_many(db, range(4), priorities=range(4), group="ada")
+    jobs.push_many(db, ["a", "b"], priorities=[0, 3])
+    popped = [item.value for item in jobs.pop_many(db, 9, max=at_max)]
+    assert popped == (["b", 3, 2, "a"] if at_max else ["a", 0, 1, "b"])
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_no_clock_that_is_ahead_starts_more(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

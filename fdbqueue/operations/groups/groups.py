@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from typing import Any, cast
@@ -73,6 +73,7 @@ class Groups:
         end: bytes,
         n: int,
         skipped: int,
+        before: Sequence[StoredItem] = (),
     ) -> list[StoredItem]:
         """Return up to `n` items of a range of priorities, in the order of their turns.
 
@@ -83,6 +84,7 @@ class Groups:
             end: The key behind the last priority.
             n: The most items.
             skipped: How many groups to skip in the first priority that has any.
+            before: The items that the transaction will take before these.
         """
         level_of = self._levels.level_of
         items: list[StoredItem] = []
@@ -99,7 +101,7 @@ class Groups:
             if level is None:
                 break
             # The items of groups come before the others of their priority.
-            items += self.first(tr, level, n - len(items), items, skipped)
+            items += self.first(tr, level, n - len(items), [*before, *items], skipped)
             found, begin, skipped = [], self._layout.range_of(level.of_priority)[1], 0
         return items
 
