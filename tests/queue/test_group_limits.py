@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -186,6 +187,23 @@ def test_a_lower_rate_of_all_groups_holds_at_once(db: Any, jobs: Any) -> None:
     assert admin.check(db, jobs).problems == ()
 
 
+@pytest.mark.parametrize("group", ["ada", None])
+def test_a_rate_of_a_shorter_time_lets_a_held_group_go_on_earlier(
+    db: Any, jobs: Any, group: str | None
+) -> None:
+    jobs.set_group(db, group, rate=(1, "1h"))
+    jobs.push_many(db, range(3), group="ada")
+    with Clock() as clock:
+        assert jobs.pop(db).value == 0
+        assert group_of(db, jobs).held_until > clock.now() + timedelta(minutes=59)
+        jobs.set_group(db, group, rate=(1, "10s"))
+        assert group_of(db, jobs).held_until <= clock.now() + timedelta(seconds=10)
+        assert jobs.pop(db) is None
+        clock.advance("10s")
+        assert jobs.pop(db).value == 1
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_a_group_of_a_cleared_queue_goes_on_when_its_rate_allows_more(db: Any, jobs: Any) -> None:
     jobs.set_group(db, "ada", rate=(2, 10))
     jobs.push_many(db, range(4), group="ada")
@@ -342,6 +360,24 @@ def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
         getattr(sequence, change)(db, claim.items[0].id)
     assert value(sequence.claim(db)) == ("first" if change == "retry" else "second")
     assert admin.check(db, sequence).problems == ()
+
+
+@pytest.mark.parametrize("setting", ["concurrency", "in_order"])
+def test_a_sequence_again_by_settings_of_all_groups_waits_for_its_failed_item(
+    db: Any, jobs: Any, setting: str
+) -> None:
+    jobs.set_group(db, None, concurrency=1)
+    jobs.push_many(db, ["first", "second"], group="ada")
+    jobs.nack(db, jobs.claim(db), delay=3600)
+    with Clock() as clock:
+        jobs.set_group(db, None, **{setting: 2 if setting == "concurrency" else False})
+        assert group_of(db, jobs).held_by is None
+        jobs.set_group(db, None, **{setting: 1 if setting == "concurrency" else None})
+        assert group_of(db, jobs).held_by == "retry"
+        assert jobs.claim(db) is None
+        clock.advance("1h")
+        assert value(jobs.claim(db)) == "first"
+    assert admin.check(db, jobs).problems == ()
 
 
 def test_an_item_that_was_pushed_with_a_delay_holds_nobody(db: Any, sequence: Any) -> None:

@@ -483,8 +483,11 @@ class Groups:
         held = {group: self.begin_free(tr, group) for group in groups}
         return [self.note_freed(tr, now, *each) for each in held.items()].count(True)
 
-    def _settle(self, tr: Transaction, now: int, group: str) -> None:
-        """Hold a group that may have no more items claimed or started; release any other one."""
+    def _settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
+        """Hold a group that may have no more items claimed or started; release any other one.
+
+        With `is_new_rate`, a group may go on earlier than its timer says.
+        """
         held = tr[self._held(group)].value
         (settings,) = self._settings(tr, [group])
         limit, due = settings.concurrency, None
@@ -497,7 +500,8 @@ class Groups:
             room, due = self._starts.room(tr, now, group, settings.rate)
             is_full = room == 0
         before = decode_count(held) if held else None
-        if before is not None and is_full and due is not None and before > now:
+        is_known = before is not None and before > now and not is_new_rate
+        if is_known and is_full and due is not None:
             return  # it is looked at again in any case
         if before is not None:
             tr.clear(self._timer(group, before))
@@ -609,7 +613,7 @@ class Groups:
         else:
             tr[key] = own
         if group:
-            self._settle(tr, now, group)
+            self._settle(tr, now, group, "rate" in changes)
             if not tr[self._held(group)].present():
                 self._set_turns(tr, group, own)
 
@@ -631,11 +635,12 @@ class Groups:
             after: The key behind which to begin; that of all held groups at first.
 
         Returns:
-            The key behind which to go on; `None` if no more groups are held, have claimed items or
-            have started some.
+            The key behind which to go on; `None` if no more groups are held, have claimed items,
+            have started some or wait for a failed item.
         """
         layout = self._layout
         spaces = [layout.held_groups, layout.group_slots, layout.start_counts]
+        spaces.append(layout.awaited_retries)
         while not after.startswith(spaces[0]):
             del spaces[0]
         space, *others = spaces
@@ -648,7 +653,7 @@ class Groups:
         return following
 
     def _settle_full(self, tr: Transaction, now: int, space: bytes, rows: list[KeyValue]) -> None:
-        """Settle the groups in rows of a space that are held, or have as many items as they may."""
+        """Settle the groups in rows of a space whose limits may hold them, or not any longer."""
         layout = self._layout
         groups = [layout.unpack_entry_key(space, row.key) for row in rows]
         for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
@@ -657,9 +662,9 @@ class Groups:
             most = settings.concurrency
             if space == layout.start_counts:
                 most = None if settings.rate is None else settings.rate[0]
-            is_held = space == layout.held_groups
-            if is_held or (most is not None and decode_count(row.value) >= most):
-                self._settle(tr, now, group)
+            may_change = space in (layout.held_groups, layout.awaited_retries)
+            if may_change or (most is not None and decode_count(row.value) >= most):
+                self._settle(tr, now, group, True)
 
     def begin_again(self, tr: Transaction, now: int) -> None:
         """Hold the groups that are paused or have no starts left, in a queue that was cleared."""
