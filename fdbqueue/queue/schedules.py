@@ -194,6 +194,7 @@ class Schedules(Generic[V]):
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
+            TypeError: There is no such option.
             InvalidValue: The queue cannot store the value.
             PayloadTooLarge: The value is too large.
             InvalidPriority: The queue does not have this priority.
@@ -405,7 +406,14 @@ def _time(milliseconds: int | None) -> datetime | None:
 
 
 def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Missed, Overlap]:
-    """Return the options of a schedule; raise `InvalidSchedule` for invalid ones."""
+    """Return the options of a schedule; raise `InvalidSchedule` for invalid ones.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    for option in options.keys() - ScheduleOptions.__annotations__.keys():
+        known = ", ".join(ScheduleOptions.__annotations__)
+        raise TypeError(f"a schedule has no option {option!r}: {known}")
     try:
         validate_client_name(name)
         if options.get("group") is not None:

@@ -400,3 +400,7 @@ def test_other_invalid_arguments(db: Database, queue: fdbqueue.PriorityQueue[Any
         queue.schedules.add(db, "", "tick", every="1h")
     with pytest.raises(fdbqueue.errors.InvalidPriority):
         queue.schedules.add(db, "a", "tick", "high", every="1h")
+    misspelled: Any = {"overlaps": "skip"}
+    with pytest.raises(TypeError, match=r"no option 'overlaps': .*overlap"):
+        queue.schedules.add(db, "a", "tick", every="1h", **misspelled)
+    assert queue.schedules.all(db) == []
