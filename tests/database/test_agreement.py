@@ -257,6 +257,21 @@ def test_a_write_after_a_mistake_leaves_a_watch_pending(watched: tuple[Any, byte
     assert outcome(watch) == "pending"
 
 
+def test_rows_before_the_read_version_can_be_read_beside_a_versionstamped_key(
+    db: Any, space: Subspace
+) -> None:
+    db[space["other"]] = b""  # a later read version than that of the last commit is possible
+    tr = db.create_transaction()
+    version: int = tr.get_read_version().wait()
+    prefix = space["stamped"].key()
+    row = prefix + (version - 1).to_bytes(8, "big") + b"\xff\xff"
+    tr[row] = b"v"
+    tr.set_versionstamped_key(prefix + bytes(10) + len(prefix).to_bytes(4, "little"), b"w")
+    end = prefix + version.to_bytes(8, "big")
+    assert [found.key for found in tr.get_range(prefix, end)] == [row]
+    assert code(lambda: list(tr.get_range(prefix, end + b"\x00\x00\x00"))) == 1036
+
+
 def test_a_watch_of_a_key_with_a_pending_versionstamp_is_1036_and_lets_the_commit_pass(
     db: Any, space: Subspace
 ) -> None:

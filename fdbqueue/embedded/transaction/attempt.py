@@ -273,8 +273,9 @@ class Attempt:
         """Return the map of this transaction's writes, brought up to date."""
         if self._write_map is None:
             self._write_map = WriteMap()
-        snapshot = self.held.snapshot
-        version = 0 if snapshot is None else snapshot.version
+        snapshot, version = self.held.snapshot, self.version
+        if version is None:
+            version = 0 if snapshot is None else snapshot.version
         for mutation in self.mutations[self._mapped :]:
             self._write_map.add(mutation, version)
         self._mapped = len(self.mutations)
