@@ -53,6 +53,25 @@ def test_claims_and_pops_count_together_in_every_window(db: Any, jobs: Any) -> N
     assert admin.check(db, jobs).problems == ()
 
 
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_second_try_of_a_transaction_starts_as_many_as_the_first(
+    db: Any, jobs: Any, verb: str
+) -> None:
+    """It may read at the same version, and has not started what the first one has."""
+    jobs.configure(db, rate=(2, "10s"))
+    push(db, jobs, 4)
+    with Clock() as clock:
+        assert len(jobs.claim(db, n=2)) == 2
+        clock.advance("11s")
+        tr = db.create_transaction()
+        version = tr.get_read_version().wait()
+        assert getattr(jobs, verb)(tr)
+        tr.on_error(1020).wait()
+        tr.set_read_version(version)
+        assert getattr(jobs, verb)(tr)
+    assert admin.check(db, jobs).problems == ()
+
+
 def test_groups_and_their_rates_count_in_that_of_the_queue(db: Any, name: str) -> None:
     jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
     jobs.configure(db, rate=(3, 10))
@@ -195,6 +214,26 @@ def test_an_item_says_that_its_queue_is_over_its_rate(db: Any, name: str) -> Non
         assert jobs.get(db, item).held_by == "queue_rate"
         clock.advance(10.1)
         assert jobs.get(db, item).held_by is None
+
+
+@pytest.mark.parametrize("verb", ["claim", "pop"])
+def test_a_transaction_sees_items_after_it_started_as_many_as_the_rate_allows(
+    db: Any, jobs: Any, verb: str
+) -> None:
+    jobs.configure(db, rate=(2, 10))
+    push(db, jobs, 4)
+
+    @fdbqueue.transactional
+    def start_and_look(tr: Any) -> list[Any]:
+        seen: list[Any] = []
+        for _ in range(2):
+            assert getattr(jobs, verb)(tr)
+            seen.append([info.held_by for info in jobs.items(tr, state="ready")])
+        return seen
+
+    rest = ["queue_rate", "queue_rate"]
+    assert start_and_look(db) == [[None, None, None], rest]
+    assert [info.held_by for info in jobs.items(db, state="ready")] == rest
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
