@@ -106,11 +106,12 @@ class Groups:
     def _replay(self, db: Any, queue: fdbqueue.PriorityQueue) -> Ledger:
         """Show the queue after each commit to a ledger; compare the last state with the database.
 
-        Receipts are left out: the ledger needs none of them, and they are most of the rows.
+        Receipts are left out: the ledger needs none of them, and they are most of the rows. So is
+        the row of a process that serves the pops of others: it goes on for a moment.
         """
         space, layout = queue.subspace.key(), layout_of(queue)
-        receipts, rejected = layout.receipts.key(), None
-        rows = Rows(lambda key: key.startswith(space) and not key.startswith(receipts))
+        unused, rejected = (layout.receipts.key(), layout.leader), None
+        rows = Rows(lambda key: key.startswith(space) and not key.startswith(unused))
         ledger, lines = Ledger(is_exact=self._is_alone), list[str]()
         for (act, _, now, _), commit in _recording.replay(db, rows):
             lines.append(f"{commit} {act}")
