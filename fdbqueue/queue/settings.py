@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from fdbqueue.database.binding import is_database
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.limits.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
@@ -221,6 +222,7 @@ def change_group(
     options: dict[str, Any] = {}
     if has_agents and name is None and "concurrency" in changes:
         options["agent_concurrency"] = changes.pop("concurrency")
+    are_committed = is_database(tr)  # before groups are settled
     looked_for = {*changes} if has_agents else {"max_size", "latest"}
 
     def body(tr: Transaction, now: int) -> bool:
@@ -235,7 +237,7 @@ def change_group(
 
     def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
         store.options.note_limit(tr)
-        return store.items.groups.settle_limited(tr, now, after)
+        return store.items.groups.settle_limited(tr, now, after, are_committed)
 
     store.change(tr, body)
     if has_agents:

@@ -393,6 +393,44 @@ def test_a_lease_that_runs_out_keeps_the_sequence(db: Any, sequence: Any) -> Non
         assert sequence.claim(db) is None
 
 
+# Settings of all groups
+
+
+CHANGES = [
+    ({"rate": (1, "1h")}, {"rate": None}, "claim"),
+    ({"concurrency": 1}, {"concurrency": 2}, "claim"),
+    ({"concurrency": 1}, {"in_order": False}, "nack"),
+    ({"concurrency": 2}, {"concurrency": 1}, "claim"),
+    ({"rate": (2, "1h")}, {"rate": (1, "1h")}, "claim"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "meanwhile"), CHANGES)
+def test_a_change_in_a_transaction_holds_for_items_that_start_and_end_meanwhile(
+    db: Any, jobs: Any, before: Any, after: Any, meanwhile: str
+) -> None:
+    jobs.set_group(db, None, **before)
+    jobs.push_many(db, range(9), group="ada")
+    is_first_try = [True]
+
+    @fdbqueue.transactional
+    def change(tr: Any) -> None:
+        tr.get_read_version().wait()
+        if is_first_try.pop():
+            claim = jobs.claim(db)
+            if meanwhile == "nack":
+                jobs.nack(db, claim, delay=3600)
+        is_first_try.append(False)
+        jobs.set_group(tr, None, **after)
+
+    change(db)
+    group = group_of(db, jobs)
+    is_full = after in ({"concurrency": 1}, {"rate": (1, "1h")})
+    assert group.held_by == (next(iter(after)) if is_full else None)
+    assert (jobs.claim(db) is None) is is_full
+    assert admin.check(db, jobs).problems == ()
+
+
 # Costs
 
 

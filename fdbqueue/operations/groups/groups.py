@@ -624,7 +624,9 @@ class Groups:
             if self._is_member(tr, group, rest):
                 tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
 
-    def settle_limited(self, tr: Transaction, now: int, after: bytes) -> bytes | None:
+    def settle_limited(
+        self, tr: Transaction, now: int, after: bytes, are_committed: bool
+    ) -> bytes | None:
         """Hold groups, or let those that are held go on, as new settings of all groups say.
 
         A group without starts left that is not held would not be met again once they are over.
@@ -633,6 +635,9 @@ class Groups:
             tr: A transaction.
             now: The time in milliseconds since 1970.
             after: The key behind which to begin; that of all held groups at first.
+            are_committed: Whether the settings are. Then a transaction that has not seen them has
+                committed before them, or never does. Otherwise this one conflicts with any that
+                starts or ends an item of a group: nothing else may look at that group again.
 
         Returns:
             The key behind which to go on; `None` if no more groups are held, have claimed items,
@@ -645,7 +650,8 @@ class Groups:
             del spaces[0]
         space, *others = spaces
         end = layout.range_of(space)[1]
-        rows = [*tr.snapshot.get_range(after + b"\x00", end, limit=_SETTLED)]
+        reads = tr.snapshot if are_committed else tr
+        rows = [*reads.get_range(after + b"\x00", end, limit=_SETTLED)]
         self._settle_full(tr, now, space, rows)
         following: bytes | None = others[0] if others else None
         if len(rows) == _SETTLED:
