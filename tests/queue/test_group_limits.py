@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
 from fdbqueue.testing import Clock
+from tests.support.asleep import Asleep
 from tests.support.threads import in_threads
 from tests.support.waiting import MAX_WAIT
 
@@ -360,6 +362,21 @@ def test_whatever_ends_the_wait_for_a_retry_lets_the_sequence_go_on(
         getattr(sequence, change)(db, claim.items[0].id)
     assert value(sequence.claim(db)) == ("first" if change == "retry" else "second")
     assert admin.check(db, sequence).problems == ()
+
+
+@pytest.mark.parametrize("take", ["claim", "pop"])
+@pytest.mark.parametrize("end", ["remove", "cancel"])
+def test_a_client_that_waits_wakes_when_the_failed_item_of_a_sequence_ends(
+    db: Any, sequence: Any, take: str, end: str, asleep: Asleep
+) -> None:
+    claim = sequence.claim(db)
+    sequence.nack(db, claim, delay=3600)
+    with ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(getattr(sequence, take), db, wait=2 * MAX_WAIT)
+        assert asleep.wait(MAX_WAIT)
+        assert getattr(sequence, end)(db, claim.items[0].id)
+        found = taken.result(MAX_WAIT)
+    assert (value(found) if take == "claim" else found.value) == "second"
 
 
 @pytest.mark.parametrize("setting", ["concurrency", "in_order"])

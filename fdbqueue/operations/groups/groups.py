@@ -461,8 +461,12 @@ class Groups:
             tr.add(self.delays(level), ONE)
 
     def note_available(self, tr: Transaction, now: int, position: bytes) -> None:
-        """Count a delayed item of a group no more; a sequence that was held until then goes on."""
-        level = self._levels.level_of(self._layout.items + position)
+        """Count a delayed item of a group no more; a sequence that was held until then goes on.
+
+        The item may have been removed, so this wakes a client that waits.
+        """
+        layout = self._layout
+        level = self._levels.level_of(layout.items + position)
         group = level.group
         if group is None:
             return
@@ -471,6 +475,8 @@ class Groups:
         if tr[self._awaited(group)].value == position:
             tr.clear(self._awaited(group))
             self._settle(tr, now, group)
+            tr.add(layout.wake_counter, ONE)
+            Waiters(layout, layout.waiters).wake(tr, 1)
 
     def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
         """Let the groups among these timers go on if their rates allow it; return how many do.
