@@ -368,8 +368,7 @@ class Items:
         """
         layout = self.layout
         key = layout.items + position
-        value = tr[key].value
-        if value is not None:
+        if (value := tr[key].value) is not None:
             return self.located("ready", key, value)
         states: tuple[State, ...] = ("delayed", "claimed", "dead", "done")
         parked = [tr[layout.prefix_of[state] + position] for state in states]
@@ -458,8 +457,8 @@ class Items:
             ]
             for item in found:
                 if item.level.group is not None:
-                    first = [] if start else found
-                    return self.groups.in_turns(tr, first, begin, end, n, skipped, before)
+                    known = [] if start else found
+                    return self.groups.in_turns(tr, known, begin, end, n, skipped, before)
             if found and start and self._has_groups(tr, found[0].level, heads):
                 return self.groups.in_turns(tr, [], begin, end, n, skipped)
             return found

@@ -23,13 +23,12 @@ from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.groups.starts import Starts
-from fdbqueue.operations.groups.turns import Taking, Turn
+from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _SETTLED = 200  # groups that one transaction looks at
-_NO_SETTINGS = encode_group_settings(GroupSettings())
 _RATE = b"rate"  # tells that a group without ready items had a rate
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
@@ -172,7 +171,7 @@ class Groups:
         stale: list[Turn],
     ) -> list[StoredItem]:
         """Return the first items of some turns, and set `stale` to the turns that had none."""
-        room = self._rooms(tr, turns, defaults)
+        room = read_rooms(self._layout, _snapshot(tr), turns, defaults)
         heap: list[tuple[int, str, Turn]] = []
         stale.clear()
         for turn in turns:
@@ -198,45 +197,6 @@ class Groups:
             else:
                 heappop(heap)
         return found
-
-    def _rooms(
-        self, tr: ReadTransaction, turns: list[Turn], defaults: RangeResult
-    ) -> dict[Turn, int]:
-        """Read the settings of groups; return how many more items those with a limit may have."""
-        reads = _snapshot(tr)
-        stored = {row.key: row.value for row in defaults}
-        default = decode_group_settings(stored.get(self._settings_key(None)))
-        of_others = stored.get(self._settings_key(""), b"")
-        earlier = [turn for turn in turns if not turn.own and turn.level.group]
-        # Start all reads before waiting for the first.
-        unknown = [reads[self._settings_key(turn.level.group)] for turn in earlier]
-        for turn, read in zip(earlier, unknown):
-            turn.own = read.value or _NO_SETTINGS
-        # Start all reads before waiting for the first.
-        limits: list[tuple[Turn, Value | None, Value | None]] = []
-        for turn in turns:
-            own = turn.own if turn.level.group else of_others
-            settings = default
-            if own and own != _NO_SETTINGS:
-                settings = decode_group_settings(own).over(default)
-            turn.settings = settings
-            if settings.concurrency is None and settings.rate is None:
-                continue
-            group = turn.level.group
-            if group is not None:
-                slot = None if settings.concurrency is None else reads[self._slot(group)]
-                starts = None if settings.rate is None else reads[self._starts.counter(group)]
-                limits.append((turn, slot, starts))
-        rooms: dict[Turn, int] = {}
-        for turn, slot, starts in limits:
-            turn.claimed = 0 if slot is None else decode_count(slot.value)
-            concurrency, rate = turn.settings.concurrency, turn.settings.rate
-            room = [] if concurrency is None else [concurrency - turn.claimed]
-            if rate is not None and starts is not None:
-                turn.started = decode_count(starts.value)
-                room.append(rate[0] - turn.started)
-            rooms[turn] = min(room)
-        return rooms
 
     # Taking
 
@@ -432,7 +392,7 @@ class Groups:
             tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
         tr[key] = encode_count(pass_)
         if not held.present():
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or _NO_SETTINGS
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or NO_SETTINGS
 
     # Holding back
 
@@ -535,7 +495,7 @@ class Groups:
             Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
-        layout, own = self._layout, tr[self._settings_key(group)].value or _NO_SETTINGS
+        layout, own = self._layout, tr[self._settings_key(group)].value or NO_SETTINGS
         for rest, before in self._passes(tr, group):
             if self._is_member(tr, group, rest):
                 taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
@@ -584,7 +544,7 @@ class Groups:
         rows = {layout.group_key(layout.group_members, group, rest): b""}
         if not reads[self._held(group)].present():
             pass_ = decode_count(reads[self._pass_key(group, rest)].value)
-            own = reads[self._settings_key(group)].value or _NO_SETTINGS
+            own = reads[self._settings_key(group)].value or NO_SETTINGS
             turn = layout.turn_key(layout.turns, rest, pass_, group)
             rows[turn] = own if reads[turn].value else b""  # by an earlier build
         return rows
@@ -614,7 +574,7 @@ class Groups:
         own = encode_group_settings(settings)
         # With the settings of all groups conflicts whatever takes items of any.
         tr.add_write_conflict_key(of_all)
-        if own == _NO_SETTINGS:
+        if own == NO_SETTINGS:
             tr.clear(key)
         else:
             tr[key] = own

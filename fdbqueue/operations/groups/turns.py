@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from fdbqueue.layout.items import GroupSettings, Level, StoredItem
-from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.types import KeyValue, RangeResult, ReadTransaction
+from fdbqueue.layout.items import (
+    GroupSettings,
+    Level,
+    StoredItem,
+    decode_group_settings,
+    encode_group_settings,
+)
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.values import decode_count
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Value
+
+NO_SETTINGS = encode_group_settings(GroupSettings())
+"""The stored settings of a group that has none of its own."""
 
 _FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
 
@@ -78,3 +88,51 @@ class Turn:
 
 Taking: TypeAlias = Counter[Turn]
 """How many items a transaction takes in each turn."""
+
+
+def read_rooms(
+    layout: Layout, reads: ReadTransaction, turns: list[Turn], defaults: RangeResult
+) -> dict[Turn, int]:
+    """Read the settings of groups; return how many more items those with a limit may have.
+
+    Args:
+        layout: The layout of the queue.
+        reads: The snapshot of a transaction.
+        turns: The turns of the groups.
+        defaults: The settings of all groups, and those of the items without a group.
+    """
+
+    def key(index: bytes, turn: Turn) -> bytes:
+        return layout.group_key(index, turn.level.group)
+
+    stored = {row.key: row.value for row in defaults}
+    default = decode_group_settings(stored.get(layout.group_key(layout.group_settings, None)))
+    of_others = stored.get(layout.group_key(layout.group_settings, ""), b"")
+    earlier = [turn for turn in turns if not turn.own and turn.level.group]
+    # Start all reads before waiting for the first.
+    unknown = [reads[key(layout.group_settings, turn)] for turn in earlier]
+    for turn, read in zip(earlier, unknown):
+        turn.own = read.value or NO_SETTINGS
+    # Start all reads before waiting for the first.
+    limits: list[tuple[Turn, Value | None, Value | None]] = []
+    for turn in turns:
+        own = turn.own if turn.level.group else of_others
+        settings = turn.settings = default
+        if own and own != NO_SETTINGS:
+            settings = turn.settings = decode_group_settings(own).over(default)
+        if settings.concurrency is None and settings.rate is None:
+            continue
+        if turn.level.group is not None:
+            slot = None if settings.concurrency is None else reads[key(layout.group_slots, turn)]
+            starts = None if settings.rate is None else reads[key(layout.start_counts, turn)]
+            limits.append((turn, slot, starts))
+    rooms: dict[Turn, int] = {}
+    for turn, slot, starts in limits:
+        turn.claimed = 0 if slot is None else decode_count(slot.value)
+        concurrency, rate = turn.settings.concurrency, turn.settings.rate
+        room = [] if concurrency is None else [concurrency - turn.claimed]
+        if rate is not None and starts is not None:
+            turn.started = decode_count(starts.value)
+            room.append(rate[0] - turn.started)
+        rooms[turn] = min(room)
+    return rooms

@@ -12,7 +12,7 @@ import pytest
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim
-from fdbqueue.operations.groups import starts
+from fdbqueue.operations.groups import groups, starts
 from fdbqueue.operations.groups.groups import Groups, Turn
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.groups.starts import Starts
@@ -231,10 +231,10 @@ def _removed_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("are claimed, and")
 def _limits_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    def rooms(rooms: Any) -> Any:
-        return lambda self, tr, turns: {turn: n + 1 for turn, n in rooms(self, tr, turns).items()}
+    def one_more(read_rooms: Any) -> Any:
+        return lambda *args: {turn: n + 1 for turn, n in read_rooms(*args).items()}
 
-    _change(patch, Groups, "_rooms", rooms)
+    _change(patch, groups, "read_rooms", one_more)
 
 
 @_found_by("are claimed, and", "may not go on, and has turns", "may go on, and is held back")
