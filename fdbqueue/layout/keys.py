@@ -645,11 +645,6 @@ class Layout:
         stamp = b"%b%b" % (bytes(_STAMP - 2), number.to_bytes(2, "big"))
         return b"%b%b%b" % (prefix, stamp, len(prefix).to_bytes(4, "little"))
 
-    def starts_before(self, group: str | None, version: int) -> tuple[bytes, bytes]:
-        """Return the range of the starts before a version, of a group or of a queue."""
-        prefix = self.group_key(self.starts, group) + _VERSIONSTAMP
-        return prefix, prefix + version.to_bytes(8, "big")
-
     @staticmethod
     def unpack_start_version(key: bytes) -> int:
         """Return the version at which items were started."""

@@ -57,7 +57,7 @@ class Holds:
                 return "queue_concurrency"
             if options is not None and options.rate is not None:
                 version = reads.get_read_version().wait()
-                if self._rate.is_over(reads, now, options, version):
+                if self._rate.is_over(tr, now, options, version):
                     return "queue_rate"
             if agent is not None and options is not None:
                 reason = self._agent_held_by(reads, agent, options, now)

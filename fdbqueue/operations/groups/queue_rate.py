@@ -60,10 +60,10 @@ class QueueRate:
         """Return whether an item may be popped: the queue is not paused, nor over its rate."""
         return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
 
-    def is_over(self, reads: ReadTransaction, now: int, options: Options, version: int) -> bool:
+    def is_over(self, tr: ReadTransaction, now: int, options: Options, version: int) -> bool:
         """Return whether no item may be started now; this changes nothing."""
         rate = _rate_of(options)
-        return rate is not None and self._starts.is_full(reads, now, None, rate, version)
+        return rate is not None and self._starts.is_full(tr, now, None, rate, version)
 
     def change(self, tr: Transaction, now: int, rate: object) -> None:
         """Follow a new rate; without one, forget the starts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,7 +10,7 @@ from fdbqueue.layout.items import Rate, decode_start, encode_start
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 _MAX_FORGOTTEN = 100  # rows that one transaction forgets
 _FOREIGN = 1 << 62  # milliseconds
@@ -19,11 +19,15 @@ _FOREIGN = 1 << 62  # milliseconds
 _started: WeakKeyDictionary[Any, tuple[int, list[bytes]]] = WeakKeyDictionary()
 
 
-def started_in(tr: Transaction) -> list[bytes]:
+def forget_earlier_tries(tr: Transaction) -> None:
+    """Forget what earlier tries of a transaction have noted: they may have had the same version."""
+    _started.pop(tr, None)
+
+
+def started_in(tr: ReadTransaction) -> list[bytes]:
     """Return the counters of the starts that a transaction in progress has noted.
 
     Nothing can read the rows of these starts before the commit, not even on the way to another key.
-    They may be those of an earlier try of the transaction, which had the same read version.
     """
     version, counters = _started.get(tr, (0, list[bytes]()))
     # With another read version it is another try of the transaction.
@@ -76,41 +80,45 @@ class Starts:
         count = decode_count(tr[self.counter(group)].value)
         if most - count > n:
             return most - count, now
-        layout, version = self._layout, tr.get_read_version().wait()
-        begin, end = layout.range_of(layout.group_key(layout.starts, group))
         if self.counter(group) in started_in(tr):
-            begin, end = layout.starts_before(group, version)
-        last, forgotten, due = self._over(tr.snapshot, begin, end, now, period, version)
+            return max(0, most - count), now
+        begin, rows = self._first_rows(tr.snapshot, group)
+        last, forgotten, due = self._over(rows, now, period, tr.get_read_version().wait())
         if forgotten:
             tr.clear_range(begin, last + b"\x00")
             tr.add(self.counter(group), encode_count(-forgotten))
         return max(0, most - (count - forgotten)), due
 
     def is_full(
-        self, reads: ReadTransaction, now: int, group: str | None, rate: Rate, version: int
+        self, tr: ReadTransaction, now: int, group: str | None, rate: Rate, version: int
     ) -> bool:
-        """Return whether no item of a group may be started now; this changes nothing.
-
-        The transaction may have noted starts, which it cannot read.
-        """
+        """Return whether no item of a group may be started now; this changes nothing."""
         most, period = rate
+        reads: ReadTransaction = getattr(tr, "snapshot", tr)
         count = decode_count(reads[self.counter(group)].value)
-        if count < most:
-            return False
-        before = self._layout.starts_before(group, version)
-        _, forgotten, _ = self._over(reads, *before, now, period, version)
+        if count < most or self.counter(group) in started_in(tr):
+            return count >= most
+        _, forgotten, _ = self._over(self._first_rows(reads, group)[1], now, period, version)
         return count - forgotten >= most
 
+    def _first_rows(
+        self, reads: ReadTransaction, group: str | None
+    ) -> tuple[bytes, Iterable[KeyValue]]:
+        """Begin to read the oldest starts of a group; return where they begin as well."""
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
+        rows = reads.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
+        return begin, rows
+
     def _over(
-        self, reads: ReadTransaction, begin: bytes, end: bytes, now: int, period: int, version: int
+        self, rows: Iterable[KeyValue], now: int, period: int, version: int
     ) -> tuple[bytes, int, int]:
-        """Look which of the starts in a range are too old to count.
+        """Look which starts are too old to count.
 
         Returns:
             The key of the last one, the number of their items, and when the next one will be.
         """
         due, last, forgotten = now + period, b"", 0
-        rows = reads.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
         for number_of_row, row in enumerate(rows, 1):
             started, number = decode_start(row.value)
             left = period - min(self._age(row.key, version), now - started)
