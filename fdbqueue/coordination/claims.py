@@ -17,7 +17,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.groups.starts import forget_earlier_tries, started_in
+from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.limits.slots import First, Slots
@@ -217,7 +217,7 @@ class _Claiming:
 
     def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
         claims, batch = self.claims, self.batch
-        forget_earlier_tries(tr)
+        claims.items.rate.begin_try(tr)
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)

@@ -261,12 +261,15 @@ def test_a_queue_without_a_rate_pays_nothing(db: Any, name: str, verb: str) -> N
     for rate in (None, (100, 60)):
         counted = CountingDatabase(db)
         jobs = fdbqueue.Queue.named(counted, f"{name}{rate}")
-        jobs.push_many(counted, range(3))
+        jobs.push_many(counted, range(9))
         jobs.configure(counted, rate=rate, paused=False)
         getattr(jobs, verb)(counted)
-        counted.clear()
-        getattr(jobs, verb)(counted)
-        costs.append(counted.reads)
+        reads: list[int] = []
+        for _ in range(5):
+            counted.clear()
+            getattr(jobs, verb)(counted)
+            reads.append(counted.reads)
+        costs.append(min(reads))  # on a slow machine, sweeps are due in between
     assert costs == {"claim": [4, 6], "pop": [1, 5]}[verb]
 
 

@@ -29,7 +29,6 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.batches import POPPED
-from fdbqueue.operations.groups.starts import forget_earlier_tries
 from fdbqueue.operations.items import BATCH_BYTES, Items, read_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
@@ -448,7 +447,7 @@ class _Pops(Generic[_T]):
         drawn: list[list[StoredItem]] = []
         size = 0
         is_full = False
-        forget_earlier_tries(tr)
+        items.rate.begin_try(tr)
         room = items.rate.room_to_pop(tr, self.now, sum(map(itemgetter(0), pops)))
         n_drawn = 0
         for at_max, group in groupby(pops, itemgetter(1)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE
-from fdbqueue.operations.groups.starts import Starts
+from fdbqueue.operations.groups.starts import Starts, forget_earlier_tries
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
@@ -29,6 +29,11 @@ class QueueRate:
         self._layout = layout
         self._options = options
         self._starts = Starts(layout)
+
+    @staticmethod
+    def begin_try(tr: Transaction) -> None:
+        """Begin a try of a transaction that has started nothing so far."""
+        forget_earlier_tries(tr)
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
