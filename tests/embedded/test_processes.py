@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -132,6 +133,25 @@ def test_a_forked_child_opens_its_own_connections(tmp_path: Path, fdb_error: Any
         assert db[b"k"] == b"child"
         db[b"k"] = b"parent again"
         assert db[b"k"] == b"parent again"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_databases_whose_files_are_gone_keep_no_other_one_closed_after_a_fork(
+    tmp_path: Path,
+) -> None:
+    opened = [Database(tmp_path / str(number)) for number in range(8)]  # in any order at a fork
+    for number in range(0, 8, 2):
+        shutil.rmtree(tmp_path / str(number))
+    others = opened[1::2]
+    child = os.fork()
+    if child == 0:
+        try:
+            for db in others:
+                db[b"k"] = b"child"
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert [db[b"k"] for db in others] == [b"child"] * 4
 
 
 def test_a_forked_child_does_not_remove_a_database_in_memory(tmp_path: Path) -> None:

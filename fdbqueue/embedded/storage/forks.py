@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Protocol
 from weakref import ref
 
@@ -41,8 +42,10 @@ def _before() -> None:
 
 
 def _after(in_child: bool) -> None:
-    while _forking:
-        _forking.pop().after_fork(in_child)
+    with ExitStack() as stack:  # an error of one storage does not keep the others closed
+        for storage in _forking:
+            stack.callback(storage.after_fork, in_child)
+        _forking.clear()
 
 
 os.register_at_fork(
