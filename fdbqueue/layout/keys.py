@@ -204,6 +204,7 @@ class Layout:
     awaited_retries = _Prefix(Space.GROUPS, 10)
     group_delays = _Prefix(Space.GROUPS, 11)
     group_places = _Prefix(Space.GROUPS, 12)
+    settling = _Prefix(Space.GROUPS, 13)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -261,7 +262,7 @@ class Layout:
             *(self.signals, self.signal_waits),
             *(self.batches, self.batch_counts),
             *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
-            *(self.group_counts, self.group_delays, self.awaited_retries),
+            *(self.group_counts, self.group_delays, self.awaited_retries, self.settling),
         )
 
     # Items
@@ -516,14 +517,15 @@ class Layout:
         group: str = fdb_tuple.unpack(reference)[2]
         return group
 
-    def queue_timer_key(self, due: int) -> bytes:
-        """Return the key of the timer of a queue that is over its rate."""
-        return self.timer_key(self.dues, due, self.group_reference(""))
+    @staticmethod
+    def queue_reference() -> bytes:
+        """Return what the timer of a queue over its rate, or settling its groups, has instead."""
+        return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:
-        """Return whether a key is that of the timer of a queue that is over its rate."""
+        """Return whether a key is that of a timer with the reference of the queue."""
         is_timer = key.startswith(self.dues)
-        return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.group_reference("")
+        return is_timer and self.unpack_timer_key(self.dues, key)[1] == self.queue_reference()
 
     @staticmethod
     def is_position(reference: bytes) -> bool:
@@ -600,13 +602,13 @@ class Layout:
         """Return the range of the numbers of the delayed items of a group, by priority."""
         return self.range_of(self.group_key(self.group_delays, group))
 
-    @classmethod
-    def group_level_range(cls, space: bytes, group: str, rest: bytes) -> tuple[bytes, bytes]:
-        """Return the range of the items of a group that have a priority, in the space of a state.
+    @staticmethod
+    def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:
+        """Return the prefix of the items of a group with a priority, in the space of a state.
 
         `rest` is the priority as `unpack_group_key` returns it.
         """
-        return cls.range_of(cls.group_key(space + (b"" if rest == _NULL else rest), group))
+        return Layout.group_key(space + (b"" if rest == _NULL else rest), group)
 
     @staticmethod
     def unpack_group_key(index: bytes, key: bytes) -> tuple[str, bytes]:

@@ -36,7 +36,8 @@ from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.waking import Waiters, set_timer
+from fdbqueue.operations.timers import set_timer
+from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
     KeySelector,
     KeyValue,
@@ -387,8 +388,7 @@ class Items:
             return LocatedItem(state, item, item.header.attempts)
         metadata, value = decode_metadata(stored)
         item = self.levels.item(key, value)
-        fields: dict[str, Any] = {"attempts": item.header.attempts}
-        fields.update(zip(METADATA[state], metadata))
+        fields = {"attempts": item.header.attempts, **dict(zip(METADATA[state], metadata))}
         return LocatedItem(state, item, **fields)
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
@@ -638,7 +638,7 @@ class Items:
         is_paused = self.options.is_paused(tr)
         for prefix in (*layout.of_items, layout.totals, layout.imports):
             tr.clear_range(*layout.range_of(prefix))
-        self.groups.begin_again(tr, now)
+        self.groups.settling.begin_again(tr, now)
         self.rate.begin_again(tr, now)
         self.history.begin_again(tr, now)
         if is_paused:

@@ -143,6 +143,7 @@ class Sweep:
                 self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
                 is_behind = self._schedules.tick_all(tr, now, dues)
                 self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
+                self._items.groups.settling.end_hold(tr, now, dues)
                 self._items.rate.end_hold(tr, now, dues)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,

@@ -1,4 +1,6 @@
-"""The fate of an item whose timer is over. A sweep carries it out; a view shows it as done.
+"""Timers, and the fate of an item whose timer is over.
+
+A sweep carries it out; a view shows it as done.
 
 | Timer | Its item |
 | --- | --- |
@@ -10,9 +12,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from fdbqueue.layout.values import ClaimedItem, Lease, decode_lease, header_of
-from fdbqueue.types import Options, State
+from fdbqueue.types import Options, State, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.keys import Layout
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
@@ -81,3 +87,16 @@ def lease_of(timer: bytes, claim: ClaimedItem | None = None) -> Lease:
         return lease
     expires = header_of(claim.value)[0].expires
     return lease._replace(delivery_count=claim.delivery_count, expires=expires or 0)
+
+
+def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
+    """Let the next sweep from this time on find a schedule or a group.
+
+    Args:
+        tr: A transaction.
+        layout: The layout of the queue.
+        due: The time in milliseconds since 1970.
+        reference: What the timer has instead of the position of an item.
+    """
+    tr[layout.timer_key(layout.dues, due, reference)] = b""
+    tr[layout.scheduled] = b""

@@ -128,9 +128,3 @@ class Waiters:
         """Wake the oldest client, or the newest one, of those before a key."""
         for row in tr.snapshot.get_range(self._begin, key, limit=1, reverse=reverse):
             tr.clear(row.key)
-
-
-def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:
-    """Let the next sweep from this time on find a schedule, in milliseconds since 1970."""
-    tr[layout.timer_key(layout.dues, due, reference)] = b""
-    tr[layout.scheduled] = b""

@@ -1116,8 +1116,9 @@ class BaseQueue(ABC, Generic[_T]):
         writes, use `stats(tr.snapshot)`, which does not conflict with them.
 
         Cost: two reads, of the counters and of the options. If items are ready, one more, and one
-        for each priority, to find the oldest one, for up to 100 priorities. If items are delayed or
-        claimed, or will expire, up to six more for what is over or due.
+        for each priority, to find the oldest one, for up to 100 priorities; if items have groups,
+        one more for each of up to 100 groups in a priority. If items are delayed or claimed, or
+        will expire, up to six more for what is over or due.
 
         Args:
             tr: A transaction or a database.
@@ -1241,6 +1242,9 @@ class BaseQueue(ABC, Generic[_T]):
             after: Begin behind the group of this name.
             limit: The most groups to return, from 1.
 
+        Raises:
+            ValueError: `after` is not the name of a group, or `limit` is below 1.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1252,6 +1256,8 @@ class BaseQueue(ABC, Generic[_T]):
             [('ada', 1, 1, 'concurrency')]
         """
         limit = validate_number(limit, "limit", 1)
+        if after is not None:
+            after = validate_key("a group", after, may_be_empty=True)
         store = self._store
         layout, begin_counters = store.layout, store.items.begin_counters
 

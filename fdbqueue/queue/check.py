@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,8 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
     - Each counter of a priority, a group or an agent equals the number of its items.
-    - Each group with ready items has one turn in each priority, unless it is held back.
+    - Each group with ready items has one turn in each priority, unless it is held back. A group
+      that may go on is not held back, and a sweep looks again at a queue that is over its rate.
     - The stored number of items in each state equals the actual number, and the totals add up to
       these numbers (see `QueueStats`).
     - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
@@ -82,12 +84,12 @@ def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> Che
     - The parts of a large payload all belong to an item, and no item lacks a part.
     - The queue's subspace contains no foreign keys.
 
-    A repair corrects counters and indexes, and deletes what belongs to no item. It runs a job again
-    that waits for nothing. It does not correct the counts of batches and the numbers of steps, and
-    does not touch foreign keys. If there is one among the items, nothing is repaired: it may be an
-    item, and the queue may have been opened with the wrong type of priorities. A repair adds
-    differences to counters, so that concurrent pushes and pops keep their effect; two concurrent
-    repairs conflict with each other.
+    A repair corrects counters, indexes and holds, and deletes what belongs to no item. It runs a
+    job again that waits for nothing. It does not correct the counts of batches and the numbers of
+    steps, and does not touch foreign keys. If there is one among the items, nothing is repaired: it
+    may be an item, and the queue may have been opened with the wrong type of priorities. A repair
+    adds differences to counters, so that concurrent pushes and pops keep their effect; two
+    concurrent repairs conflict with each other.
 
     On the embedded engine, a damaged database file is not reported as a wrong counter: before a
     problem is reported or repaired, SQLite's integrity check reads the whole file, and raises
@@ -201,6 +203,7 @@ class _Check:
         self._scan_signals()
         self._compare_counts()
         self._compare_indexes()
+        self._compare_holds()
         self._compare_total()
         self._jobs.compare()
         self._scan_pieces()
@@ -400,6 +403,31 @@ class _Check:
             return True  # the timer alone knows the end of a lease by the clock, unless repaired
         # Layout 5 did not store when a delayed item expires.
         return key.startswith(self._layout.dues) and value == b""
+
+    def _compare_holds(self) -> None:
+        """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""
+        layout, groups = self._layout, self._items.groups
+        if self._items.groups.settling.is_under_way(self._reads):
+            return
+        held = {
+            layout.unpack_entry_key(layout.held_groups, row.key): "held back, and may go on"
+            for row in self._rows(layout.held_groups)
+        }
+        known = {
+            level.group: "not held back, and may not go on"
+            for level in self._in_groups
+            if level.group is not None
+        }
+        for group, how in sorted((known | held).items()):
+            if groups.is_held_wrongly(self._reads, group):
+                settle = partial(groups.settle, self._tr, milliseconds(), group, True)
+                self._note(f"group {group!r} is {how}", settle)
+        options = self._items.options.read(self._reads)
+        if self._items.rate.is_used_up(self._reads, options) and not any(
+            layout.is_timer_of_queue(row.key) for row in self._rows(layout.dues)
+        ):
+            look = partial(self._items.rate.begin_again, self._tr, milliseconds())
+            self._note("the queue is over its rate, and has no timer", look)
 
     def _compare_total(self) -> None:
         layout, states = self._layout, self._states

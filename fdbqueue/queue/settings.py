@@ -225,9 +225,13 @@ def change_group(
     are_committed = is_database(tr)  # before groups are settled
     looked_for = {*changes} if has_agents else {"max_size", "latest"}
 
+    concerns_all = name is None and bool(changes)
+
     def body(tr: Transaction, now: int) -> bool:
         if changes:
             store.items.groups.set(tr, now, name, changes)
+        if concerns_all:
+            store.items.groups.settling.begin(tr, now)
         if any(changes.get(setting) for setting in looked_for):
             store.pusher.note_limited_groups(tr)
         if options:
@@ -235,13 +239,12 @@ def change_group(
         store.options.note_limit(tr)
         return True
 
-    def settle(tr: Transaction, now: int, after: bytes) -> bytes | None:
+    def settle(tr: Transaction, now: int) -> bool:
         store.options.note_limit(tr)
-        return store.items.groups.settle_limited(tr, now, after, are_committed)
+        return store.items.groups.settling.go_on(tr, now, are_committed)
 
     store.change(tr, body)
     if has_agents:
         store.sweeper.invalidate()  # pops of this client look at once
-    after = store.layout.held_groups if name is None and changes else None
-    while after is not None:
-        after = store.change(tr, partial(settle, after=after))
+    while concerns_all and store.change(tr, settle):
+        pass

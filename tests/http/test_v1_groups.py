@@ -60,6 +60,8 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
     assert jobs.get("/groups", after="", limit=1)["next"] == "ada/1"
     assert jobs.get("/groups", after="ada/1")["groups"] == shown["groups"][1:]
     assert client.patch(f"{path}/groups/ada%2F1", json={"paused": False}).status_code == 204
+    problem = client.get(f"{path}/groups", params={"after": "ä" * 128})
+    assert (problem.status_code, "255 bytes" in problem.json()["detail"]) == (422, True)
     (first,) = fdbqueue.PriorityQueue.named(db, name).groups(db, after="", limit=1)
     assert (first.weight, first.held_by) == (2, None)
     items = jobs.get("/items")["items"]

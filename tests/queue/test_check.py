@@ -16,7 +16,7 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.values import encode_count, encode_level, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
-from fdbqueue.testing import FaultyDatabase
+from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 
 
@@ -138,6 +138,52 @@ def test_check_finds_and_repairs_damage(
     assert filled.counts(db) == {1: 1, 2: 2}
     assert filled.size(db) == 3
     assert [len(item.value) for item in filled.pop_many(db, 3)] == [1, 1, 200_000]
+
+
+def hold(db: Any, queue: PriorityQueue) -> None:
+    layout = layout_of(queue)
+    db[layout.group_key(layout.held_groups, "ada")] = b""
+    for row in db.get_range(*layout.range_of(layout.turns)):
+        del db[row.key]
+
+
+def release(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "ada", paused=True)
+    layout = layout_of(queue)
+    del db[layout.group_key(layout.held_groups, "ada")]
+    db[layout.turn_key(layout.turns, b"\x14", 0, "ada")] = b""
+
+
+def forget_timer(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, rate=(1, "1h"))
+    assert queue.pop(db) is not None
+    queue.push(db, "b", 0, group="ada")
+    layout = layout_of(queue)
+    for row in db.get_range(*layout.range_of(layout.dues)):
+        del db[row.key]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (hold, "group 'ada' is held back, and may go on"),
+        (release, "group 'ada' is not held back, and may not go on"),
+        (forget_timer, "the queue is over its rate, and has no timer"),
+    ],
+)
+def test_check_finds_and_releases_what_is_stuck(
+    db: Any, queue: PriorityQueue, damage: Any, problem: str
+) -> None:
+    queue.push(db, "a", 0, group="ada")
+    damage(db, queue)
+    assert fdbqueue.admin.check(db, queue).problems == (problem,)
+    assert fdbqueue.admin.check(db, queue, repair=True).repaired
+    assert fdbqueue.admin.check(db, queue).ok
+    queue.set_group(db, "ada", paused=False)
+    with Clock() as clock:
+        clock.advance("1h")
+        assert queue.pop(db) is not None
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(

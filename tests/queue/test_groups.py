@@ -252,6 +252,12 @@ def test_a_group_is_text_of_up_to_255_bytes(db: Any, jobs: Any, group: Any) -> N
     assert jobs.size(db) == 0
 
 
+@pytest.mark.parametrize("after", ["x" * 256, "\ud800", 7, b"ada"])
+def test_groups_are_listed_from_behind_a_name(db: Any, jobs: Any, after: Any) -> None:
+    with pytest.raises(ValueError, match="a group is text of 0 to 255 bytes"):
+        jobs.groups(db, after=after)
+
+
 def test_names_of_any_text_are_told_apart(db: Any, jobs: Any) -> None:
     names = ["a", "a\x00", "a\x00b", "\x00", "ä" * 100, "a b/c", "\U0001f600"]
     jobs.push_many(db, names, groups=names)

@@ -89,6 +89,21 @@ def test_items_that_have_expired_are_not_shown(db: Any, name: str, clock: Clock)
     assert assert_views_agree(db, queue).total_expired == 1
 
 
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue])
+def test_items_of_groups_age_too(db: Any, name: str, clock: Clock, kind: Any) -> None:
+    queue = kind.named(db, name)
+    pushed = []
+    for group, ttl in (("ada", 60), ("bob", None), ("ada", None), (None, None)):
+        pushed.append(queue.push(db, group, group=group, ttl=ttl))
+        clock.advance(1)
+    assert queue.stats(db).oldest == queue.pushed_at(pushed[0])
+    clock.advance(60)
+    for item in pushed[1:]:
+        assert queue.stats(db).oldest == queue.pushed_at(item)
+        assert queue.remove(db, item)
+    assert queue.stats(db).oldest is None
+
+
 def test_tasks_that_are_over_and_due_are_found_by_agent_and_client(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, name)
     ids = [

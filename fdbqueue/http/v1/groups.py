@@ -38,7 +38,8 @@ async def groups(
 ) -> Response:
     """Return the groups that have ready or claimed items or settings, in order of their names."""
     queue = await _queue(served, name)
-    found = await aio.run(queue.groups, served.db, after=after, limit=limit)
+    with invalid_values():
+        found = await aio.run(queue.groups, served.db, after=after, limit=limit)
     is_last = len(found) < limit
     body = {
         "groups": [*map(group_as_json, found)],

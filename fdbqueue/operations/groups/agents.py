@@ -38,8 +38,7 @@ class Agents:
             settings = read_settings(reads, self._layout, agent)
             startable: int | None = None
             if settings.rate is not None:
-                started = decode_count(reads[self._starts.counter(agent)].value)
-                startable = max(0, settings.rate[0] - started)
+                startable = max(0, settings.rate[0] - self._starts.number(reads, agent))
             found.append((settings.concurrency, 0 if settings.paused else startable))
         return found
 

@@ -22,13 +22,14 @@ from fdbqueue.layout.items import (
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
+from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
-_SETTLED = 200  # groups that one transaction looks at
 _RATE = b"rate"  # tells that a group without ready items had a rate
 _IDLE = b"idle"  # follows the pass of the items without a group while there are none
 
@@ -61,6 +62,7 @@ class Groups:
         self._layout = layout
         self._levels = levels
         self._starts = Starts(layout)
+        self.settling = Settling(layout, self)
 
     # Finding
 
@@ -263,7 +265,7 @@ class Groups:
         self._starts.add(tr, now, started)
         for group in (each.level.group for each in stale):
             if group is not None:
-                self._settle(tr, now, group)
+                self.settle(tr, now, group)
         removed = Counter(item.level for item in items if item.turn is None and item.level.group)
         for level in sorted(removed):
             self._note_removed(tr, now, level, removed[level])
@@ -307,7 +309,7 @@ class Groups:
             return
         pass_ = decode_count(tr[self._pass_key(group, rest)].value)
         tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
-        (settings,) = self._settings(tr.snapshot, [group])
+        (settings,) = self.settings(tr.snapshot, [group])
         self._become_idle(tr, now, level, pass_, settings)
 
     def _become_idle(
@@ -326,7 +328,7 @@ class Groups:
         for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
             _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
             if row.value:  # it had a rate, and may have starts
-                (settings,) = self._settings(tr, [idle])  # which may have changed since
+                (settings,) = self.settings(tr, [idle])  # which may have changed since
                 period = 0 if settings.rate is None else settings.rate[1]
                 if not self._starts.forget(tr, now, idle, period):
                     continue
@@ -404,15 +406,15 @@ class Groups:
         """Give a group that was held its turns again if it may go on; return whether it was."""
         was_held = held.present()
         if was_held:
-            self._settle(tr, now, group)
+            self.settle(tr, now, group)
         return was_held and not tr[self._held(group)].present()
 
     def note_failed(self, tr: Transaction, now: int, position: bytes) -> None:
         """Hold a sequence until its failed item, which was just delayed, is available again."""
         group = self._group_at(position)
-        if group is not None and next(iter(self._settings(tr.snapshot, [group]))).is_sequence:
+        if group is not None and next(iter(self.settings(tr.snapshot, [group]))).is_sequence:
             tr[self._awaited(group)] = position
-            self._settle(tr, now, group)
+            self.settle(tr, now, group)
 
     def note_delayed(self, tr: Transaction, position: bytes) -> None:
         """Count a delayed item of a group."""
@@ -434,7 +436,7 @@ class Groups:
         tr.compare_and_clear(self.delays(level), ZERO)
         if tr[self._awaited(group)].value == position:
             tr.clear(self._awaited(group))
-            self._settle(tr, now, group)
+            self.settle(tr, now, group)
             tr.add(layout.wake_counter, ONE)
             Waiters(layout, layout.waiters).wake(tr, 1)
 
@@ -449,19 +451,14 @@ class Groups:
         held = {group: self.begin_free(tr, group) for group in groups}
         return [self.note_freed(tr, now, *each) for each in held.items()].count(True)
 
-    def _settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
+    def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other one.
 
         With `is_new_rate`, a group may go on earlier than its timer says.
         """
         held = tr[self._held(group)].value
-        (settings,) = self._settings(tr, [group])
-        limit, due = settings.concurrency, None
-        is_full = settings.paused
-        is_full = is_full or (settings.is_sequence and tr[self._awaited(group)].present())
-        is_full = is_full or (
-            limit is not None and decode_count(tr[self._slot(group)].value) >= limit
-        )
+        (settings,) = self.settings(tr, [group])
+        is_full, due = self._is_full(tr, group, settings), None
         if not is_full and settings.rate is not None:
             room, due = self._starts.room(tr, now, group, settings.rate)
             is_full = room == 0
@@ -478,6 +475,26 @@ class Groups:
         elif held is not None:
             self._release(tr, group)
 
+    def _is_full(self, reads: ReadTransaction, group: str, settings: GroupSettings) -> bool:
+        """Return whether a group may have no more items claimed, whatever its rate allows."""
+        if settings.paused or (settings.is_sequence and reads[self._awaited(group)].present()):
+            return True
+        limit = settings.concurrency
+        return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
+
+    def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
+        """Return whether a group is held although it may go on, or has turns although it may not.
+
+        A group that has a timer is held rightly: a sweep looks at it.
+        """
+        (settings,) = self.settings(reads, [group])
+        held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
+        if held:
+            return False
+        if held is None and settings.rate is not None:
+            is_full = is_full or self._starts.number(reads, group) >= settings.rate[0]
+        return is_full != (held is not None)
+
     def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
         """Take its turns from a group, until it is due or something is freed."""
         layout = self._layout
@@ -490,8 +507,7 @@ class Groups:
         layout = self._layout
         tr[self._held(group)] = b"" if due is None else encode_count(due)
         if due is not None:
-            tr[self._timer(group, due)] = b""
-            tr[layout.scheduled] = b""
+            set_timer(tr, layout, due, layout.group_reference(group))
             Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
     def _release(self, tr: Transaction, group: str) -> None:
@@ -559,7 +575,7 @@ class Groups:
         of_all, of_others = self._settings_key(None), self._settings_key("")  # side by side
         return reads.get_range(of_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
 
-    def _settings(self, reads: ReadTransaction, groups: list[str]) -> Iterable[GroupSettings]:
+    def settings(self, reads: ReadTransaction, groups: list[str]) -> Iterable[GroupSettings]:
         """Return the settings that hold for some groups."""
         # Start all reads before waiting for the first.
         of_all = reads[self._settings_key(None)]
@@ -579,7 +595,7 @@ class Groups:
         else:
             tr[key] = own
         if group:
-            self._settle(tr, now, group, "rate" in changes)
+            self.settle(tr, now, group, "rate" in changes)
             if not tr[self._held(group)].present():
                 self._set_turns(tr, group, own)
 
@@ -589,65 +605,6 @@ class Groups:
         for rest, pass_ in self._passes(tr, group):
             if self._is_member(tr, group, rest):
                 tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
-
-    def settle_limited(
-        self, tr: Transaction, now: int, after: bytes, are_committed: bool
-    ) -> bytes | None:
-        """Hold groups, or let those that are held go on, as new settings of all groups say.
-
-        A group without starts left that is not held would not be met again once they are over.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            after: The key behind which to begin; that of all held groups at first.
-            are_committed: Whether the settings are. Then a transaction that has not seen them has
-                committed before them, or never does. Otherwise this one conflicts with any that
-                starts or ends an item of a group: nothing else may look at that group again.
-
-        Returns:
-            The key behind which to go on; `None` if no more groups are held, have claimed items,
-            have started some or wait for a failed item.
-        """
-        layout = self._layout
-        spaces = [layout.held_groups, layout.group_slots, layout.start_counts]
-        spaces.append(layout.awaited_retries)
-        while not after.startswith(spaces[0]):
-            del spaces[0]
-        space, *others = spaces
-        end = layout.range_of(space)[1]
-        reads = tr.snapshot if are_committed else tr
-        rows = [*reads.get_range(after + b"\x00", end, limit=_SETTLED)]
-        self._settle_full(tr, now, space, rows)
-        following: bytes | None = others[0] if others else None
-        if len(rows) == _SETTLED:
-            following = rows[-1].key
-        return following
-
-    def _settle_full(self, tr: Transaction, now: int, space: bytes, rows: list[KeyValue]) -> None:
-        """Settle the groups in rows of a space whose limits may hold them, or not any longer."""
-        layout = self._layout
-        groups = [layout.unpack_entry_key(space, row.key) for row in rows]
-        for group, row, settings in zip(groups, rows, self._settings(tr.snapshot, groups)):
-            if group is None:
-                continue  # the starts of the whole queue
-            most = settings.concurrency
-            if space == layout.start_counts:
-                most = None if settings.rate is None else settings.rate[0]
-            may_change = space in (layout.held_groups, layout.awaited_retries)
-            if may_change or (most is not None and decode_count(row.value) >= most):
-                self._settle(tr, now, group, True)
-
-    def begin_again(self, tr: Transaction, now: int) -> None:
-        """Hold the groups that are paused or have no starts left, in a queue that was cleared."""
-        layout = self._layout
-        for row in tr.get_range(*layout.range_of(layout.group_settings)):
-            group = layout.unpack_entry_key(layout.group_settings, row.key)
-            if group and decode_group_settings(row.value).paused:
-                tr[self._held(group)] = b""
-        # With a read conflict: a claim meanwhile may hold its group, which is forgotten here.
-        started = tr.get_range(*layout.range_of(layout.start_counts))
-        self._settle_full(tr, now, layout.start_counts, [*started])
 
 
 def _snapshot(tr: ReadTransaction) -> ReadTransaction:

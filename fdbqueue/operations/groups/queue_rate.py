@@ -9,6 +9,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE
 from fdbqueue.operations.groups.starts import Starts, forget_earlier_tries
 from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
@@ -70,6 +71,11 @@ class QueueRate:
         rate = _rate_of(options)
         return rate is not None and self._starts.is_full(tr, now, None, rate, version)
 
+    def is_used_up(self, reads: ReadTransaction, options: Options | None) -> bool:
+        """Return whether no item may be started before old starts are forgotten."""
+        rate = _rate_of(options)
+        return rate is not None and self._starts.number(reads, None) >= rate[0]
+
     def change(self, tr: Transaction, now: int, rate: object) -> None:
         """Follow a new rate; without one, forget the starts."""
         if rate is None:
@@ -105,8 +111,7 @@ class QueueRate:
 
     def _set_timer(self, tr: Transaction, due: int) -> None:
         layout = self._layout
-        tr[layout.queue_timer_key(due)] = b""
-        tr[layout.scheduled] = b""
+        set_timer(tr, layout, due, layout.queue_reference())
         Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
 
 

@@ -56,6 +56,10 @@ class Starts:
         """Return the key of the number of the starts of a group that are not forgotten."""
         return self._layout.group_key(self._layout.start_counts, group)
 
+    def number(self, reads: ReadTransaction, group: str | None) -> int:
+        """Return the number of the starts of a group that are not forgotten."""
+        return decode_count(reads[self.counter(group)].value)
+
     def add(self, tr: Transaction, now: int, numbers: Mapping[str | None, int]) -> None:
         """Note how many items of each of some groups the transaction starts."""
         if not numbers:
@@ -77,7 +81,7 @@ class Starts:
         The transaction conflicts with all others that start items of the group.
         """
         most, period = rate
-        count = decode_count(tr[self.counter(group)].value)
+        count = self.number(tr, group)
         if most - count > n:
             return most - count, now
         if self.counter(group) in started_in(tr):
@@ -95,7 +99,7 @@ class Starts:
         """Return whether no item of a group may be started now; this changes nothing."""
         most, period = rate
         reads: ReadTransaction = getattr(tr, "snapshot", tr)
-        count = decode_count(reads[self.counter(group)].value)
+        count = self.number(reads, group)
         if count < most or self.counter(group) in started_in(tr):
             return count >= most
         _, forgotten, _ = self._over(self._first_rows(reads, group)[1], now, period, version)

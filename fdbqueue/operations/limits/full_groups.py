@@ -175,7 +175,8 @@ class FullGroups:
         for state, space in spaces:
             for row in [*tr.snapshot.get_range(*layout.range_of(layout.group_key(space, group)))]:
                 _, rest = layout.unpack_group_key(space, row.key)
-                level = layout.group_level_range(layout.prefix_of[state], group, rest)
+                prefix = layout.group_level_prefix(layout.prefix_of[state], group, rest)
+                level = layout.range_of(prefix)
                 for each in [*tr.snapshot.get_range(*level, limit=left + len(kept))]:
                     key = layout.items + each.key[len(layout.prefix_of[state]) :]
                     found = self._items.located(state, key, each.value)

@@ -18,7 +18,7 @@ from fdbqueue.operations.items import Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.schedules.ticks import due_ticks, next_tick
-from fdbqueue.operations.waking import set_timer
+from fdbqueue.operations.timers import set_timer
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 PUNCTUAL = 60_000

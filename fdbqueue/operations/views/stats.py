@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.items import Counters, StoredItem, counters_range
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import FIRST_COUNT, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
 from fdbqueue.layout.values import Moment, time_of, utc_time
@@ -227,12 +227,26 @@ def _begin_oldest(
 
     def oldest(overdue: Overdue) -> Moment | None:
         expired, returning = overdue.leaving("ready"), overdue.entering("ready")
+        levels = [*firsts]
+        grouped = [prefix for prefix, first in firsts if _is_of_group(layout, first.value, prefix)]
+        if grouped:
+            rows = tr.get_range(*layout.range_of(layout.group_members), limit=_MAX_LEVELS)
+            # Start all reads before waiting for the first.
+            levels += [(prefix, first_key(tr, prefix + FIRST_COUNT)) for prefix in grouped]
+            for row in rows:
+                member = layout.unpack_group_key(layout.group_members, row.key)
+                prefix = layout.group_level_prefix(layout.items, *member)
+                levels.append((prefix, first_key(tr, prefix + FIRST_COUNT)))
         times = [layout.pushed_at(layout.items + position) for position in returning]
-        for prefix, first in firsts:
+        for prefix, first in levels:
             key = first.value
             if layout.position(key) in expired:  # look behind all that have expired
-                rows = tr.get_range(*layout.range_of(prefix), limit=len(expired) + 1)
-                live = (row.key for row in rows if layout.position(row.key) not in expired)
+                begin, end = prefix + FIRST_COUNT, layout.range_of(prefix)[1]
+                live = (
+                    row.key
+                    for row in tr.get_range(begin, end, limit=len(expired) + 1)
+                    if layout.position(row.key) not in expired
+                )
                 key = next(live, b"")
             if key.startswith(prefix) and layout.is_item_key(key, prefix):
                 times.append(layout.pushed_at(key))
@@ -245,3 +259,8 @@ def _begin_oldest(
         return min((time for time in times if time is not None), default=None)
 
     return oldest
+
+
+def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
+    """Return whether a key is that of an item of a group in the priority with this prefix."""
+    return key.startswith(prefix) and not layout.is_item_key(key, prefix)

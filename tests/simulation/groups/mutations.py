@@ -15,6 +15,7 @@ from fdbqueue.layout.values import decode_claim
 from fdbqueue.operations.groups import groups, starts
 from fdbqueue.operations.groups.groups import Groups, Turn
 from fdbqueue.operations.groups.queue_rate import QueueRate
+from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import Leases
@@ -325,13 +326,13 @@ def _a_pause_holds_nothing(patch: pytest.MonkeyPatch) -> None:
     def settle(settle: Any) -> Any:
         def without_pause(self: Any, *args: Any) -> None:
             def running(*args: Any) -> Any:
-                return [each._replace(paused=False) for each in self._settings(*args)]
+                return [each._replace(paused=False) for each in self.settings(*args)]
 
-            settle(_with(self, _settings=running), *args)
+            settle(_with(self, settings=running), *args)
 
         return without_pause
 
-    _change(patch, Groups, "_settle", settle)
+    _change(patch, Groups, "settle", settle)
 
 
 @_found_by("may not go on, and has turns", "may go on, and is held back")
@@ -339,14 +340,14 @@ def _limits_wait_for_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A new limit of a group holds nothing back, and releases nothing."""
 
     def change(change: Any) -> Any:
-        return lambda self, *args: change(_with(self, _settle=lambda *_: None), *args)
+        return lambda self, *args: change(_with(self, settle=lambda *_: None), *args)
 
     _change(patch, Groups, "set", change)
 
 
 @_found_by("held groups of a cleared queue", "may not go on, and has turns")
 def _a_cleared_queue_forgets_its_pauses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Groups, "begin_again", lambda *_: None)
+    patch.setattr(Settling, "begin_again", lambda *_: None)
 
 
 @_found_by("the pass of")
@@ -408,7 +409,7 @@ def _no_timer_ends_a_hold(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("held groups of a cleared queue", "may not go on, and has turns")
 def _a_cleared_queue_forgets_its_rates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Groups, "_settle_full", lambda *_: None)
+    patch.setattr(Settling, "_settle", lambda *_: None)
 
 
 # The rate of the queue
