@@ -342,6 +342,9 @@ def _converted(
     """Return what a conversion returns for each of some arguments that the function takes."""
     positional, named, (rest_name, rest), extra, *_ = converters
     values = [convert(each, name, value) for (name, each), value in zip(positional, args)]
-    values += [convert(rest, rest_name, value) for value in args[len(positional) :]]
+    if len(args) > len(positional):
+        values += [convert(rest, rest_name, value) for value in args[len(positional) :]]
+    if not kwargs:
+        return values, {}
     by_name = {name: convert(named.get(name, extra), name, value) for name, value in kwargs.items()}
     return values, by_name

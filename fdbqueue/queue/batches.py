@@ -23,7 +23,7 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import NEVER, Header
+from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.batches import (
     begin_closed,
     close,
@@ -392,6 +392,8 @@ def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:
     Cost: a read, if a dead letter cancels the batch of the item, or if the item has waited for
     others; otherwise none.
     """
+    if item.metadata is NO_HEADER:  # as of most items
+        return False
     header = Header(*item.metadata)
     if not (header.awaits or any(each.cancels for each in memberships_of(header.batch))):
         return False

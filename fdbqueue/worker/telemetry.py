@@ -120,7 +120,7 @@ class Telemetry:
             attributes["fdbqueue.job"] = job
         span = self._tracer.start_span(
             f"process {self._queue}",
-            context=_extracted(pushed) if pushed else None,
+            context=_extracted(pushed) if pushed and "traceparent" in pushed else None,
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,
         )
