@@ -46,7 +46,8 @@ class Leases:
         self._extended_at = 0.0
         self._watch: Future | None = None  # fires when a job is cancelled
         self.woken = threading.Event()
-        """Wakes the thread that looks after the leases."""
+        """Wakes the thread that looks after the time of jobs."""
+        self._to_look = threading.Event()  # for cancelled jobs
 
     def extend(self, lease: HeldLease, report: Report) -> None:
         """Restart a lease, and store a report; raise `LeaseLost` if another may have the job."""
@@ -60,6 +61,8 @@ class Leases:
     ) -> Generator[None]:
         """Extend the leases of all held jobs, three times per lease; tell those cancelled.
 
+        A thread of its own calls `look`, which must not wait for a database that does not answer.
+
         Args:
             look: Called at least once a second; returns the seconds until the next call.
             failed: Called with an error of the program's logging.
@@ -67,33 +70,40 @@ class Leases:
         is_over = False
         self._extended_at = time.monotonic()
 
-        def keep() -> None:
+        def repeat(act: Callable[[], float], woken: threading.Event) -> None:
             left = 0.0
             while True:
-                self.woken.wait(min(left, LOOK))
+                woken.wait(min(left, LOOK))
                 if is_over:
                     return
-                self.woken.clear()
-                look_again_in = LOOK
+                woken.clear()
+                left = LOOK
                 try:
-                    self._renew()
-                    look_again_in = look()
-                    self._try("cannot look for cancelled jobs", self._tell_cancelled)
+                    left = act()
                 except BaseException as error:
                     failed(error)
-                left = min(self._extended_at + self._lease / 3 - time.monotonic(), look_again_in)
 
-        thread = threading.Thread(target=keep, daemon=True)
-        thread.start()
+        repeated = (look, self.woken), (self._keep, self._to_look)
+        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             is_over = True
-            self.woken.set()
-            thread.join()
+            for _, woken in repeated:
+                woken.set()
+            for thread in threads:
+                thread.join()
             if self._watch is not None:
                 self._watch.cancel()
             self._try("cannot be removed from the workers", self._presence.end)
+
+    def _keep(self) -> float:
+        """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
+        self._renew()
+        self._try("cannot look for cancelled jobs", self._tell_cancelled)
+        return self._extended_at + self._lease / 3 - time.monotonic()
 
     def _tell_cancelled(self, db: Database) -> None:
         """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
@@ -104,7 +114,7 @@ class Leases:
         if not any(now - job.began > LOOK / 2 for job in running):
             return  # quick jobs are worth no watch
         self._watch, cancelled = self._store.watch_cancelled(db, [job.claim for job in running])
-        self._watch.on_ready(lambda _: self.woken.set())
+        self._watch.on_ready(lambda _: self._to_look.set())
         for job, is_cancelled in zip(running, cancelled):
             if is_cancelled and job.context is not None:
                 job.context.cancelled.set("cancelled")

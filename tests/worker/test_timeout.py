@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.coordination.store import Store
 from fdbqueue.jobs import App, Context, Retry
 from fdbqueue.worker.held import HeldJob, HeldLease
 from tests.support.waiting import MAX_WAIT
@@ -94,7 +95,7 @@ def test_what_returns_too_late_changes_nothing(db: Any, queue: PriorityQueue) ->
 
 
 def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueue) -> None:
-    """A process that was stopped, or a database that hangs, delays that."""
+    """A process that was stopped delays that."""
     queue.push(db, "job")
     claim = queue.claim(db)
     job = HeldJob(claim, HeldLease(claim, math.inf), began=time.perf_counter() - 1_000)
@@ -102,6 +103,30 @@ def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueu
     assert job.tell(1.0) == 0
     assert job.context.cancelled.is_set()
     assert 0 < job.tell(1.0) < 999
+
+
+def test_a_job_is_told_although_its_lease_cannot_be_extended(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database does not answer just then."""
+    waits, goes_on = threading.Event(), threading.Event()
+    extend = Store.extend_each
+    told: list[bool] = []
+
+    def extend_late(*arguments: Any) -> Any:
+        waits.set()
+        assert goes_on.wait(2 * MAX_WAIT)
+        return extend(*arguments)
+
+    def handler(context: Context) -> None:
+        assert waits.wait(MAX_WAIT)
+        told.append(context.cancelled.wait(MAX_WAIT))
+        goes_on.set()
+
+    monkeypatch.setattr(Store, "extend_each", extend_late)
+    queue.push(db, "job")
+    Worker(db, queue, handler, lease=3, timeout=1.2).run(drain=True)
+    assert told == [True]
 
 
 def test_a_job_has_a_timeout_of_its_own(db: Any, name: str) -> None:

@@ -45,11 +45,14 @@ class Outdated(Exception):
 
 def current(path: Path | str) -> int:
     """Return the newest generation of the files in a directory."""
+    try:
+        names = os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
     newest = 0
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for found in map(_DATABASE.fullmatch, os.listdir(path)):
-            if found is not None:
-                newest = max(newest, int(found[1] or 0))
+    for found in map(_DATABASE.fullmatch, names):
+        if found is not None:
+            newest = max(newest, int(found[1] or 0))
     return newest
 
 
