@@ -519,7 +519,7 @@ class Layout:
 
     @staticmethod
     def queue_reference() -> bytes:
-        """Return what the timer of a queue over its rate, or settling its groups, has instead."""
+        """Return what the timer of a queue that is over its rate, or settles its groups, has."""
         return Layout.group_reference("")
 
     def is_timer_of_queue(self, key: bytes) -> bool:

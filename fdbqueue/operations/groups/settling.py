@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fdbqueue.operations.groups.groups import Groups
 
 _AT_A_TIME = 200  # groups that one transaction looks at
-_WATCHED = 10_000  # milliseconds after which others go on, in case that the client has ended
+_WATCHED = 10_000  # milliseconds after which others go on, in case the client has ended
 
 
 class Settling:
