@@ -39,6 +39,7 @@ class Level(NamedTuple):
         of_priority: The prefix of the keys of all items of the priority.
         rest: The priority in the keys of groups; null in a FIFO queue.
         group: The group; `None` for the items without one.
+        packed_group: The group in the keys of groups; empty for the items without one.
     """
 
     prefix: bytes
@@ -50,6 +51,7 @@ class Level(NamedTuple):
     of_priority: bytes
     rest: bytes
     group: str | None = None
+    packed_group: bytes = b""
 
 
 Rate: TypeAlias = tuple[int, int]

@@ -95,7 +95,8 @@ def _level(
 ) -> Level:
     begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
     whole = of_priority or prefix
-    return Level(prefix, begin, end, counter, counts_taken, priority, whole, rest, group)
+    packed = prefix[len(whole) :]
+    return Level(prefix, begin, end, counter, counts_taken, priority, whole, rest, group, packed)
 
 
 class Priorities(Levels):

@@ -451,12 +451,12 @@ class Items:
         heads = tr.get_range(begin, end, limit=1) if start else ()
 
         def finish() -> list[StoredItem]:
-            # A selector skips any keys, so the result may begin with keys behind the end.
-            found = [
-                StoredItem(row.key, row.value, level_of(row.key)) for row in rows if row.key < end
-            ]
-            for item in found:
-                if item.level.group is not None:
+            found: list[StoredItem] = []
+            for row in rows:
+                if row.key >= end:
+                    break  # a selector skips any keys, also those at the end
+                found.append(StoredItem(row.key, row.value, level_of(row.key)))
+                if found[-1].level.group is not None:
                     known = [] if start else found
                     return self.groups.in_turns(tr, known, begin, end, n, skipped, before)
             if found and start and self._has_groups(tr, found[0].level, heads):

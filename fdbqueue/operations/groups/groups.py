@@ -254,14 +254,14 @@ class Groups:
             taken[rest] = max(turn.passes[n - 1], taken.get(rest, 0))
         for rest, pass_ in taken.items():
             tr.max(self._layout.taken_passes + rest, encode_count(pass_))
-        of_group, started = Counter[str | None](), dict[str | None, int]()
+        of_group, started = dict[str | None, int](), dict[str | None, int]()
         # The last group without items says where shares begin again: the one that has most.
         for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
             group = turn.level.group
-            of_group[group] += n  # it may have a turn in several priorities
-            self._take(tr, now, turn, n, of_group[group], are_claimed)
+            n_so_far = of_group[group] = of_group.get(group, 0) + n  # in several priorities
+            self._take(tr, now, turn, n, n_so_far, are_claimed)
             if group is not None and turn.settings.rate is not None:
-                started[group] = of_group[group]
+                started[group] = n_so_far
         self._starts.add(tr, now, started)
         for group in (each.level.group for each in stale):
             if group is not None:
@@ -282,14 +282,15 @@ class Groups:
             if following is None:
                 self._begin_shares_again(tr, rest, pass_)
             return
+        packed = level.packed_group
         tr.clear(turn.key)
-        tr[self._pass_key(group, rest)] = encode_count(pass_)
-        tr.add(layout.group_key(layout.group_counts, group), encode_count(-n))
+        tr[layout.group_passes + packed + rest] = encode_count(pass_)
+        tr.add(layout.group_counts + packed, encode_count(-n))
         if following is None:
             self._become_idle(tr, now, level, pass_, settings)
         is_full, due = False, None
         if are_claimed:
-            tr.add(self._slot(group), encode_count(n))
+            tr.add(layout.group_slots + packed, encode_count(n))
             limit = settings.concurrency
             is_full = limit is not None and turn.claimed + n_so_far >= limit
         rate = settings.rate
@@ -299,7 +300,7 @@ class Groups:
         if is_full or due is not None:
             self._hold(tr, group, due)
         elif following is not None:
-            tr[layout.turn_key(layout.turns, rest, pass_, group)] = turn.own
+            tr[layout.timer_key(layout.turns + rest, pass_, packed)] = turn.own
 
     def _note_removed(self, tr: Transaction, now: int, level: Level, n: int) -> None:
         """End the turn of a group without ready items, after `n` of them were removed."""
@@ -363,12 +364,11 @@ class Groups:
             level: The level of the items.
             has_items: Whether the transaction is known to see any.
         """
-        group, rest = level.group or "", level.rest
+        member = self._layout.group_members + level.packed_group + level.rest
         if has_items:
-            member = self._layout.group_key(self._layout.group_members, group, rest)
             tr.add_read_conflict_key(member)
             return False
-        return not self._is_member(tr, group, rest)
+        return not tr[member].present()
 
     def note_stored(
         self, tr: Transaction, level: Level, n: int, needs_turn: bool | None = None
@@ -378,12 +378,12 @@ class Groups:
         `needs_turn` says whether it has none, if `begin_push` has found out.
         """
         layout, group, rest = self._layout, level.group or "", level.rest
-        tr.add(layout.group_key(layout.group_counts, group), encode_count(n))
+        tr.add(layout.group_counts + level.packed_group, encode_count(n))
         if needs_turn is None:
             needs_turn = not self._is_member(tr, group, rest)
         if not needs_turn:
             return
-        tr[layout.group_key(layout.group_members, group, rest)] = b""
+        tr[layout.group_members + level.packed_group + rest] = b""
         key = self._pass_key(group, rest)
         # Start all reads before waiting for the first.
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
