@@ -468,9 +468,10 @@ def _tick_apart() -> None:
 
     def store(store: Callable[..., None]) -> Callable[..., None]:
         def half(self: Any, tr: Any, name: str, before: Any, after: Any) -> None:
-            is_pushed = before is not None and after is not None and after.pushed > before.pushed
-            if is_pushed and before.pushed % 2 and after.next is not None:
-                after = after._replace(next=before.next)
+            if before is not None and after is not None and after.next is not None:
+                # Once for each tick: otherwise it would be pushed for ever.
+                is_first = after.pushed > before.pushed and after.last != before.last
+                after = after._replace(next=before.next) if is_first else after
             store(self, tr, name, before, after)
 
         return half
