@@ -319,6 +319,7 @@ class Model:
         if item is not None:
             if facts["unique"] not in (item.unique, item.lost):
                 self._problem(entry, f"{existing} has another unique key")
+            item.unique, item.lost = facts["unique"], None
             self._observe(entry, item, lambda state: state.kind in UNFINISHED, "unfinished")
         return False
 
@@ -535,16 +536,14 @@ class Model:
         item = self._known(entry, entry.facts["value"])
         if item is None:
             return
-        others = [
-            other
-            for other in self._items.values()
-            if other is not item and item.unique is not None and other.unique == item.unique
-        ]
+        rest = [other for other in self._items.values() if other is not item and item.unique]
+        others = [other for other in rest if other.unique == item.unique]
+        may_have_key = [*others, *(other for other in rest if other.lost == item.unique)]
         self._sweep(entry, [item])
         if entry.facts["is_full"]:
             self._observe(entry, item, lambda state: state.kind == "dead", "dead")
             self._check_full(entry)
-        elif not entry.facts["done"] and any(other.may_be(*UNFINISHED) for other in others):
+        elif not entry.facts["done"] and any(each.may_be(*UNFINISHED) for each in may_have_key):
             pass  # another item has its unique key
         elif self._answer(entry, item, "dead", lambda _: State("ready")):
             item.expires, item.has_place = None, True

@@ -330,6 +330,17 @@ def test_a_dead_letter_returns_unless_its_unique_key_is_in_use() -> None:
     assert problems(*dies, other, pop(6, "b"), fails, max_attempts=1) != []
 
 
+def test_a_dead_letter_may_lose_its_unique_key_to_an_item_that_is_put_back() -> None:
+    """If its lease had ended by then, which only a sweep tells."""
+    first = push(1, "b", unique="u")
+    before = [first, pop(1.2, "b"), push(1.5, "a", unique="u"), CLAIM, put_back(13, first)]
+    fails = on(15, "retry", "a", done=False)
+    assert problems(*before, fails, max_attempts=1) == []
+    finds = push(14, "c", unique="u", existing="b")
+    assert problems(*before, finds, fails, max_attempts=1) == []
+    assert problems(*before, finds, pop(14.5, "b"), fails, max_attempts=1) != []
+
+
 def test_a_dead_letter_returns_if_there_is_room() -> None:
     dies = [A, CLAIM, end(4, "nack", CLAIM, delay=0)]
     other, full = push(5, "b"), on(7, "retry", "a", done=False, is_full=True)
