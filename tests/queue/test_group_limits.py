@@ -17,10 +17,12 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
+from fdbqueue.layout.values import decode_count
 from fdbqueue.operations.groups import settling
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
+from tests.support.keys import layout_of
 from tests.support.threads import in_threads
 from tests.support.waiting import MAX_WAIT
 
@@ -246,6 +248,30 @@ def test_a_group_of_a_cleared_queue_goes_on_when_its_rate_allows_more(db: Any, j
         assert jobs.pop(db) is None
         clock.advance(10.1)
         assert len(jobs.pop_many(db, 9)) == 2
+    assert admin.check(db, jobs).problems == ()
+
+
+def test_starts_are_not_forgotten_in_the_transaction_that_counts_them(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group would be held for starts that are gone."""
+    layout = layout_of(jobs)
+    jobs.set_group(db, "ada", rate=(3, "20s"))
+    jobs.set_group(db, "bob", weight=0.1)
+    jobs.push_many(db, range(5), groups=["ada"] * 3 + ["bob"] * 2)
+    with Clock() as clock:
+        present = clocks.time_ns
+        with monkeypatch.context() as ahead:
+            ahead.setattr(clocks, "time_ns", lambda: present() + 600 * 10**9)
+            assert jobs.claim(db, lease=900).item.value == 0
+        assert jobs.claim(db, lease=900).item.value == 3
+        clock.advance("5s")
+        assert jobs.claim(db, lease=900).item.value == 1
+        clock.advance("20.1s")
+        last_ones = jobs.claim(db, n=2, lease=900).items
+    assert [item.value for item in last_ones] == [2, 4]
+    assert db[layout.group_key(layout.held_groups, "ada")] is not None
+    assert decode_count(db[layout.group_key(layout.start_counts, "ada")]) == 3
     assert admin.check(db, jobs).problems == ()
 
 

@@ -263,6 +263,9 @@ class Groups:
             if group is not None and turn.settings.rate is not None:
                 started[group] = n_so_far
         self._starts.add(tr, now, started)
+        for level in (each.level for each in taking if each.following is None):
+            if level.group is not None:
+                self._forget_idle(tr, now, level.rest)
         for group in (each.level.group for each in stale):
             if group is not None:
                 self.settle(tr, now, group)
@@ -287,7 +290,7 @@ class Groups:
         tr[layout.group_passes + packed + rest] = encode_count(pass_)
         tr.add(layout.group_counts + packed, encode_count(-n))
         if following is None:
-            self._become_idle(tr, now, level, pass_, settings)
+            self._become_idle(tr, level, pass_, settings)
         is_full, due = False, None
         if are_claimed:
             tr.add(layout.group_slots + packed, encode_count(n))
@@ -311,18 +314,26 @@ class Groups:
         pass_ = decode_count(tr[self._pass_key(group, rest)].value)
         tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
         (settings,) = self.settings(tr.snapshot, [group])
-        self._become_idle(tr, now, level, pass_, settings)
+        self._become_idle(tr, level, pass_, settings)
+        self._forget_idle(tr, now, rest)
 
     def _become_idle(
-        self, tr: Transaction, now: int, level: Level, pass_: int, settings: GroupSettings
+        self, tr: Transaction, level: Level, pass_: int, settings: GroupSettings
     ) -> None:
-        """Note that a group has no ready items of a priority, and forget some that had none."""
+        """Note that a group has no ready items of a priority."""
         layout, group, rest = self._layout, level.group or "", level.rest
         tr.clear(layout.group_key(layout.group_members, group, rest))
         tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
         idle_key = layout.turn_key(layout.idle_groups, rest, pass_, group)
         tr[idle_key] = b"" if settings.rate is None else _RATE
         self._begin_shares_again(tr, rest, pass_)
+
+    def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
+        """Forget some groups without ready items of a priority that gain nothing by being known.
+
+        Call it once the starts of the transaction are noted, so that they are not forgotten.
+        """
+        layout = self._layout
         # A lower pass than the highest one that was taken is no disadvantage any more.
         taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
         begin, end = layout.turns_before(layout.idle_groups, rest, taken)
