@@ -210,8 +210,8 @@ class Failures:
             tr[layout.unique_key(unique)] = position
         self._items.unpark(tr, layout.dead, position)
         tr.clear_range(*layout.attempts_range(position))  # their numbers start again
-        # The item may have expired since, but the caller wants to retry it.
-        header = header._replace(attempts=0, expires=None, unique=unique, since=now)
+        # The item may have expired since, or was cancelled, but the caller wants to retry it.
+        header = header._replace(attempts=0, expires=None, unique=unique, since=now, cancelled=None)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self._items.requeue(tr, now, [returned], dead=-1, retried=1)
         return True

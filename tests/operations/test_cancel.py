@@ -71,6 +71,24 @@ def test_it_does_not_return_if_its_worker_dies(db: Any, name: str, kind: Any) ->
         queue.ack(db, claim)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_item_that_died_runs_again_once_it_is_retried(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name, max_attempts=1, keep=10)
+    item = push(db, queue, "job")
+    queue.claim(db)
+    assert queue.cancel(db, item)
+    lapse(db, queue)
+    assert queue.state(db, item) == "dead"  # it was the last attempt
+    assert queue.retry(db, item)
+    claim = queue.claim(db)
+    assert not queue.get(db, item).cancelling
+    queue.ack(db, claim)
+    assert queue.get(db, item).outcome == "done"
+    assert_views_agree(db, queue)
+
+
 def test_only_the_cancelled_items_of_a_claim_end(db: Any, queue: Any) -> None:
     first, second = queue.push(db, "a"), queue.push(db, "b")
     claim = queue.claim(db, n=2)

@@ -258,9 +258,12 @@ class Model:
         kept = _either(renewed, state, version.low <= entry.read, version.high <= entry.read)
         may_be_over = version.low <= entry.read and clock.low <= entry.ended
         must_be_over = version.high <= entry.read and clock.high <= entry.begun
+        lapsed = self._failed(state)
+        if state.is_cancelled and lapsed.kind == "ready":  # then it expires at once
+            lapsed = _GONE
         if must_be_over:
-            return {self._failed(state)}
-        return {self._failed(state), *kept} if may_be_over else kept
+            return {lapsed}
+        return {lapsed, *kept} if may_be_over else kept
 
     @staticmethod
     def _renewed(entry: Entry, state: State) -> State:
