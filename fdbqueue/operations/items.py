@@ -388,8 +388,8 @@ class Items:
             return LocatedItem(state, item, item.header.attempts)
         metadata, value = decode_metadata(stored)
         item = self.levels.item(key, value)
-        fields = {"attempts": item.header.attempts, **dict(zip(METADATA[state], metadata))}
-        return LocatedItem(state, item, **fields)
+        fields: dict[str, Any] = dict(zip(METADATA[state], metadata))
+        return LocatedItem(state, item, **{"attempts": item.header.attempts, **fields})
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
         """Return the ready items at some positions."""
