@@ -388,8 +388,9 @@ class Items:
             return LocatedItem(state, item, item.header.attempts)
         metadata, value = decode_metadata(stored)
         item = self.levels.item(key, value)
-        fields: dict[str, Any] = dict(zip(METADATA[state], metadata))
-        return LocatedItem(state, item, **{"attempts": item.header.attempts, **fields})
+        fields: dict[str, Any] = {"attempts": item.header.attempts}
+        fields.update(zip(METADATA[state], metadata))
+        return LocatedItem(state, item, **fields)
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
         """Return the ready items at some positions."""
@@ -474,8 +475,7 @@ class Items:
 
     def begin_look(self, tr: ReadTransaction, key: bytes, header: Header) -> list[Any]:
         """Start to read whether the item that was popped from this key exists, in any state."""
-        layout = self.layout
-        position = layout.position(key)
+        layout, position = self.layout, self.layout.position(key)
         reads = [tr[prefix + position] for prefix in layout.prefix_of.values()]
         return [*reads, tr[layout.moved + (header.origin or position)]]
 
