@@ -406,28 +406,31 @@ class _Check:
 
     def _compare_holds(self) -> None:
         """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""
+        layout, items = self._layout, self._items
+        if not items.groups.settling.is_under_way(self._reads):
+            self._compare_held_groups()
+        options = items.options.read(self._reads)
+        if items.rate.is_used_up(self._reads, options) and not any(
+            layout.is_timer_of_queue(row.key) for row in self._rows(layout.dues)
+        ):
+            look = partial(items.rate.begin_again, self._tr, milliseconds())
+            self._note("the queue is over its rate, and has no timer", look)
+
+    def _compare_held_groups(self) -> None:
         layout, groups = self._layout, self._items.groups
-        if self._items.groups.settling.is_under_way(self._reads):
-            return
-        held = {
+        found = {
             layout.unpack_entry_key(layout.held_groups, row.key): "held back, and may go on"
             for row in self._rows(layout.held_groups)
         }
-        known = {
-            level.group: "not held back, and may not go on"
-            for level in self._in_groups
-            if level.group is not None
-        }
-        for group, how in sorted((known | held).items()):
+        rows = self._rows(layout.group_settings)
+        limited = {layout.unpack_entry_key(layout.group_settings, row.key) for row in rows}
+        for group in {level.group for level in self._in_groups if level.group is not None}:
+            if None in limited or group in limited:  # no other one has a limit
+                found.setdefault(group, "not held back, and may not go on")
+        for group, how in sorted(found.items()):
             if groups.is_held_wrongly(self._reads, group):
                 settle = partial(groups.settle, self._tr, milliseconds(), group, True)
                 self._note(f"group {group!r} is {how}", settle)
-        options = self._items.options.read(self._reads)
-        if self._items.rate.is_used_up(self._reads, options) and not any(
-            layout.is_timer_of_queue(row.key) for row in self._rows(layout.dues)
-        ):
-            look = partial(self._items.rate.begin_again, self._tr, milliseconds())
-            self._note("the queue is over its rate, and has no timer", look)
 
     def _compare_total(self) -> None:
         layout, states = self._layout, self._states

@@ -61,7 +61,7 @@ class Leases:
     ) -> Generator[None]:
         """Extend the leases of all held jobs, three times per lease; tell those cancelled.
 
-        A thread of its own calls `look`, which must not wait for a database that does not answer.
+        A thread of its own calls `look`: a lease that waits for the database does not delay it.
 
         Args:
             look: Called at least once a second; returns the seconds until the next call.

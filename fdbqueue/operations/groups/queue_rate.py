@@ -38,15 +38,17 @@ class QueueRate:
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
-        if options is None or options.rate is None or n == 0:
+        rate = _rate_of(options)
+        if rate is None or n == 0:
             return n
-        return min(n, self._starts.room(tr, now, None, _in_milliseconds(options.rate), n - 1)[0])
+        return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
 
     def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
         """Note that the transaction starts `n` items, for which there must be room."""
-        if options is None or options.rate is None or n == 0:
+        rate = _rate_of(options)
+        if rate is None or n == 0:
             return
-        room, due = self._starts.room(tr, now, None, _in_milliseconds(options.rate), n)
+        room, due = self._starts.room(tr, now, None, rate, n)
         self._starts.add(tr, now, {None: n})
         if room <= n:
             self._set_timer(tr, due)
@@ -114,8 +116,7 @@ class QueueRate:
 
 
 def _rate_of(options: Options | None) -> Rate | None:
-    return None if options is None or options.rate is None else _in_milliseconds(options.rate)
-
-
-def _in_milliseconds(rate: tuple[int, float]) -> Rate:
-    return rate[0], round(1000 * rate[1])
+    """Return the rate of a queue as a number and milliseconds."""
+    if options is None or options.rate is None:
+        return None
+    return options.rate[0], round(1000 * options.rate[1])
