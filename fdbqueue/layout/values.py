@@ -584,6 +584,15 @@ def decode_count(value: bytes | None) -> int:
     return 0 if value is None else int.from_bytes(value, "little", signed=True)
 
 
+def encode_pass(number: int) -> bytes:
+    """Return the stored form of the pass of a group, for `decode_count`.
+
+    It has twelve bytes: eight are too few after eight million items of the highest cost in a group
+    of the lowest weight.
+    """
+    return number.to_bytes(12, "little", signed=True)
+
+
 def encode_fields(fields: Sequence[int]) -> bytes:
     """Return signed numbers as one little-endian integer, 8 bytes each, for atomic `add`."""
     number = sum(field << 8 * _FIELD_BYTES * place for place, field in enumerate(fields))

@@ -468,6 +468,23 @@ def conflicts(tr: Any) -> bool:
     return True
 
 
+def test_shares_go_on_behind_very_high_passes(db: Any, jobs: Any) -> None:
+    """Eight million items of cost 1,000 in a group of weight 0.001 take its pass beyond 2^63."""
+    layout = layout_of(jobs)
+    jobs.push(db, "first", group="ada")
+    jobs.pop(db)
+    for row in list(db.get_range(*layout.range_of(layout.taken_passes))):
+        db[row.key] = (2**63 - 1).to_bytes(8, "little")
+    for group in ("ada", "bob"):
+        jobs.set_group(db, group, weight=0.001)
+        jobs.push_many(db, [group] * 5, group=group, cost=1000)
+    assert [jobs.pop(db).value for _ in range(4)] == ["ada", "bob", "ada", "bob"]
+    claims = [jobs.claim(db) for _ in range(4)]
+    assert Counter(claim.item.value for claim in claims) == {"ada": 2, "bob": 2}
+    jobs.release(db, claims[0])
+    assert admin.check(db, jobs).ok
+
+
 def test_turns_of_an_earlier_build_hold_no_settings(db: Any, jobs: Any) -> None:
     jobs.push_many(db, [1, 2], group="ada")
     jobs.set_group(db, "ada", concurrency=1)

@@ -21,7 +21,7 @@ from fdbqueue.layout.items import (
 )
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count, encode_pass
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
@@ -247,13 +247,13 @@ class Groups:
         """Note that ready items were deleted: those found in turns were taken, others removed."""
         stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
-            tr[others.key] = encode_count(others.passes[0]) + _IDLE
+            tr[others.key] = encode_pass(others.passes[0]) + _IDLE
         taken: dict[bytes, int] = {}
         for turn, n in taking.items():
             rest = turn.level.rest
             taken[rest] = max(turn.passes[n - 1], taken.get(rest, 0))
         for rest, pass_ in taken.items():
-            tr.max(self._layout.taken_passes + rest, encode_count(pass_))
+            tr.max(self._layout.taken_passes + rest, encode_pass(pass_))
         of_group, started = dict[str | None, int](), dict[str | None, int]()
         # The last group without items says where shares begin again: the one that has most.
         for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
@@ -281,13 +281,13 @@ class Groups:
         rest, settings = level.rest, turn.settings
         following, pass_ = turn.following, turn.passes[n]
         if group is None:
-            tr[turn.key] = encode_count(pass_) + (_IDLE if following is None else b"")
+            tr[turn.key] = encode_pass(pass_) + (_IDLE if following is None else b"")
             if following is None:
                 self._begin_shares_again(tr, rest, pass_)
             return
         packed = level.packed_group
         tr.clear(turn.key)
-        tr[layout.group_passes + packed + rest] = encode_count(pass_)
+        tr[layout.group_passes + packed + rest] = encode_pass(pass_)
         tr.add(layout.group_counts + packed, encode_count(-n))
         if following is None:
             self._become_idle(tr, level, pass_, settings)
@@ -361,7 +361,7 @@ class Groups:
             tr.snapshot[self._pass_key(None, rest)],
         )
         if not [*rows] and (others.value or _IDLE).endswith(_IDLE):
-            tr.max(self._layout.taken_passes + rest, encode_count(pass_))
+            tr.max(self._layout.taken_passes + rest, encode_pass(pass_))
 
     # Returning
 
@@ -403,7 +403,7 @@ class Groups:
         pass_ = max(before, decode_count(taken.value))
         if stored.present():
             tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
-        tr[key] = encode_count(pass_)
+        tr[key] = encode_pass(pass_)
         if not held.present():
             tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or NO_SETTINGS
 
@@ -527,7 +527,7 @@ class Groups:
             if self._is_member(tr, group, rest):
                 taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
                 pass_ = max(before, taken)
-                tr[self._pass_key(group, rest)] = encode_count(pass_)
+                tr[self._pass_key(group, rest)] = encode_pass(pass_)
                 tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
         tr.clear(self._held(group))
 

@@ -141,4 +141,4 @@ def _pause(db: Any, seconds: float) -> None:
 
 @fdb.transactional
 def _read_version(tr: Any) -> int:
-    return tr.get_read_version().wait()
+    return int(tr.get_read_version().wait())
