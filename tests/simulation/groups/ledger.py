@@ -627,6 +627,8 @@ class _Step:
             ended = {*moved.ended.values(), *(self.before.awaited.keys() - middle.awaited.keys())}
             # Their timers have looked at them.
             ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
+            if self.before.settling != self.after.settling:
+                ended |= self.before.held  # a sweep goes on with a change of all groups
         # Released by the end of a claim, and held by the failure of its item.
         held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
         for group, n in self._forgotten.items():

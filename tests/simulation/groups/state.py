@@ -84,7 +84,8 @@ class State:
             time in milliseconds, and how many items it is of.
         start_counts: How many items of each group, or of the queue, are said to have been started.
         rate: The rate of the queue; its time is in milliseconds.
-        has_queue_timer: Whether a timer looks at the rate of the queue.
+        has_queue_timer: Whether a timer looks at the queue.
+        settling: How far a change of the settings of all groups has got, while it is under way.
     """
 
     places: dict[bytes, Place] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class State:
     start_counts: dict[str | None, int] = field(default_factory=dict)
     rate: tuple[int, float] | None = None
     has_queue_timer: bool = False
+    settling: bytes | None = None
 
     def of(self, group: str | None) -> GroupSettings:
         """Return the settings that hold for a group."""
@@ -217,6 +219,7 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
         rate = decode_options(everything[layout.options]).rate
         state.rate = rate and (rate[0], 1000 * rate[1])
     state.has_queue_timer = any(map(layout.is_timer_of_queue, everything))
+    state.settling = everything.get(layout.group_key(layout.settling, None))
     return state
 
 
