@@ -301,14 +301,14 @@ class Space(IntEnum):
             "empty: the group has ready items of the priority",
             "push, and pop or claim of its last one",
         ),
-        ("(37, 2, group, priority)", "pass of its next item, in 8 bytes", "push, pop, claim"),
+        ("(37, 2, group, priority)", "pass of its next item, in 12 bytes", "push, pop, claim"),
         (
             "(37, 3, priority, pass, group)",
             "the group has had ready items of the priority, and has this pass: empty, unless it "
             "had a rate",
             "pop or claim of its last one",
         ),
-        ("(37, 4, priority)", "highest pass of an item that was taken", "pop, claim"),
+        ("(37, 4, priority)", "highest pass of an item that was taken, the same", "pop, claim"),
         (
             "(37, 5, group or null)",
             "(weight, concurrency, paused, rate, is in order, size, is latest) of one or all; "
