@@ -416,7 +416,7 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     for name, value in fields.items():
         if value is not None or name == "value":
             text = value if isinstance(value, str) and name != "value" else json_line(value)
-            click.echo(f"{name:<12}  {escaped(text)}")
+            click.echo(f"{name:<14}  {escaped(text)}")
     _show_log(log)
     for step in steps:
         click.echo(escaped(step_line(step)))

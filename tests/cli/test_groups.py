@@ -124,7 +124,7 @@ def test_agents_of_a_task_queue_are_groups(fdbq: Shell) -> None:
     fdbq.output("group", "set", "tasks", "--concurrency", "5")
     fdbq.output("group", "set", "tasks", "ada", "--concurrency", "2", "--rate", "9/1m")
     fdbq.output("group", "pause", "tasks", "ada")
-    assert "held_by       Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
+    assert "held_by         Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
     assert fdbq.output("group", "ls", "tasks").splitlines()[1:] == [
         "ada  2 ready  0 of 2 claimed  9 in 1m  paused",
         "bob  1 ready  0 of 5 claimed",
@@ -142,10 +142,10 @@ def test_show_says_why_an_item_is_not_running(fdbq: Shell) -> None:
     assert "held_by" not in shown
     assert "ahead_in_group  1\n" in shown
     fdbq.output("group", "pause", "jobs", "ada")
-    assert "held_by       Its group is paused.\n" in fdbq.output("show", "jobs", first)
+    assert "held_by         Its group is paused.\n" in fdbq.output("show", "jobs", first)
     assert json.loads(fdbq.output("show", "jobs", first, "--json"))["held_by"] == "group_paused"
     fdbq.output("pause", "jobs")
-    assert "held_by       The queue is paused.\n" in fdbq.output("show", "jobs", first)
+    assert "held_by         The queue is paused.\n" in fdbq.output("show", "jobs", first)
 
 
 def test_each_reason_has_its_words_in_the_shell_and_in_the_dashboard() -> None:
