@@ -21,7 +21,15 @@ from fdbqueue.layout.items import (
 )
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count, encode_pass
+from fdbqueue.layout.values import (
+    MINUS_ONE,
+    ONE,
+    ZERO,
+    decode_count,
+    decode_metadata,
+    encode_count,
+    encode_pass,
+)
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
@@ -421,11 +429,21 @@ class Groups:
         return was_held and not tr[self._held(group)].present()
 
     def note_failed(self, tr: Transaction, now: int, position: bytes) -> None:
-        """Hold a sequence until its failed item, which was just delayed, is available again."""
+        """Hold a sequence until its failed item, which was just delayed, is available again.
+
+        If it waits for another one already, it waits for the one that is due last.
+        """
         group = self._group_at(position)
         if group is not None and next(iter(self.settings(tr.snapshot, [group]))).is_sequence:
-            tr[self._awaited(group)] = position
+            awaited = tr[self._awaited(group)].value
+            if awaited is None or self._due(tr, awaited) <= self._due(tr, position):
+                tr[self._awaited(group)] = position
             self.settle(tr, now, group)
+
+    def _due(self, tr: Transaction, position: bytes) -> int:
+        """Return when the delayed item at a position is due; 0 if there is none."""
+        stored = tr[self._layout.delayed + position].value
+        return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
     def note_delayed(self, tr: Transaction, position: bytes) -> None:
         """Count a delayed item of a group."""
