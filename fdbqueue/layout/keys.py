@@ -647,6 +647,11 @@ class Layout:
         stamp = b"%b%b" % (bytes(_STAMP - 2), number.to_bytes(2, "big"))
         return b"%b%b%b" % (prefix, stamp, len(prefix).to_bytes(4, "little"))
 
+    def starts_after(self, group: str | None, version: int) -> bytes:
+        """Return the first key that a start after a version may have."""
+        prefix = self.group_key(self.starts, group) + _VERSIONSTAMP
+        return prefix + (version + 1).to_bytes(8, "big")
+
     @staticmethod
     def unpack_start_version(key: bytes) -> int:
         """Return the version at which items were started."""

@@ -363,6 +363,47 @@ def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
     assert admin.check(db, jobs).problems == ()
 
 
+# Starts that came with a backup
+
+
+def make_foreign(db: Any, jobs: Any) -> None:
+    """Give the starts of groups higher versions, as of the cluster that a backup is from."""
+    layout = layout_of(jobs)
+    for row in list(db.get_range(*layout.range_of(layout.starts))):
+        version = int.from_bytes(row.key[-12:-4], "big")
+        db[row.key[:-12] + (version + 10**15).to_bytes(8, "big") + row.key[-4:]] = row.value
+        del db[row.key]
+
+
+def test_restored_starts_count_until_the_clock_says_that_they_are_over(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(4, "1m"))
+    jobs.push_many(db, range(20), group="ada")
+    with Clock() as clock:
+        assert len(jobs.pop_many(db, 3)) == 3
+        make_foreign(db, jobs)
+        clock.advance("30s")
+        assert len(jobs.pop_many(db, 9)) == 1
+        clock.advance("31s")  # the last start is in the window, the others are not
+        assert len(jobs.pop_many(db, 9)) == 3
+        assert admin.check(db, jobs).problems == ()
+
+
+def test_restored_starts_do_not_hide_younger_ones(db: Any, jobs: Any) -> None:
+    jobs.set_group(db, "ada", rate=(3, "1m"))
+    with Clock() as clock:
+        jobs.push(db, 0, group="ada")
+        jobs.pop(db)
+        make_foreign(db, jobs)
+        clock.advance("2m")
+        jobs.push(db, 1, group="ada")
+        jobs.pop(db)
+        for group in ("bob", "eve", "kim"):  # each that becomes idle may forget others
+            jobs.push_many(db, range(3), group=group)
+            jobs.pop_many(db, 3)
+        jobs.push_many(db, range(9), group="ada")
+        assert len([*iter(partial(jobs.pop, db), None)]) == 2
+
+
 # Sequences
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from fdbqueue.layout.items import Rate, decode_start, encode_start
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
 _MAX_FORGOTTEN = 100  # rows that one transaction forgets
 _FOREIGN = 1 << 62  # milliseconds
@@ -32,6 +33,20 @@ def started_in(tr: ReadTransaction) -> list[bytes]:
     version, counters = _started.get(tr, (0, list[bytes]()))
     # With another read version it is another try of the transaction.
     return counters if counters and version == tr.get_read_version().wait() else []
+
+
+class _Old(NamedTuple):
+    """Starts that are too old to count.
+
+    Attributes:
+        ranges: Their keys.
+        number: The number of their items.
+        due: The time in milliseconds when more of them may be too old.
+    """
+
+    ranges: list[tuple[bytes, bytes]]
+    number: int
+    due: int
 
 
 class Starts:
@@ -86,12 +101,12 @@ class Starts:
             return most - count, now
         if self.counter(group) in started_in(tr):
             return max(0, most - count), now
-        begin, rows = self._first_rows(tr.snapshot, group)
-        last, forgotten, due = self._over(rows, now, period, tr.get_read_version().wait())
-        if forgotten:
-            tr.clear_range(begin, last + b"\x00")
-            tr.add(self.counter(group), encode_count(-forgotten))
-        return max(0, most - (count - forgotten)), due
+        old = self._old(tr.snapshot, now, group, period, tr.get_read_version().wait())
+        for begin, end in old.ranges:
+            tr.clear_range(begin, end)
+        if old.number:
+            tr.add(self.counter(group), encode_count(-old.number))
+        return max(0, most - (count - old.number)), old.due
 
     def is_full(
         self, tr: ReadTransaction, now: int, group: str | None, rate: Rate, version: int
@@ -102,36 +117,40 @@ class Starts:
         count = self.number(reads, group)
         if count < most or self.counter(group) in started_in(tr):
             return count >= most
-        _, forgotten, _ = self._over(self._first_rows(reads, group)[1], now, period, version)
-        return count - forgotten >= most
+        return count - self._old(reads, now, group, period, version).number >= most
 
-    def _first_rows(
-        self, reads: ReadTransaction, group: str | None
-    ) -> tuple[bytes, Iterable[KeyValue]]:
-        """Begin to read the oldest starts of a group; return where they begin as well."""
+    def _old(
+        self, reads: ReadTransaction, now: int, group: str | None, period: int, version: int
+    ) -> _Old:
+        """Find the starts of a group that are too old to count, some at a time."""
+        # Start all reads before waiting for the first.
+        read = partial(reads.get_range, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
+        parts = [(begin, read(begin, end)) for begin, end in self._parts(group, version)]
+        old = _Old([], 0, now + period)
+        for begin, rows in parts:
+            last = None
+            for n, row in enumerate(rows, 1):
+                started, number = decode_start(row.value)
+                left = period - min(self._age(row.key, version), now - started)
+                if left > 0:
+                    old = old._replace(due=min(old.due, now + left))
+                    break
+                last, old = row.key, old._replace(number=old.number + number)
+                if n == _MAX_FORGOTTEN:
+                    old = old._replace(due=now)  # there may be more
+            if last is not None:
+                old.ranges.append((begin, last + b"\x00"))
+        return old
+
+    def _parts(self, group: str | None, version: int) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the range of the starts of a group, and that of those from another cluster.
+
+        The latter came with a backup, and have higher versions than the transaction.
+        """
         layout = self._layout
         begin, end = layout.range_of(layout.group_key(layout.starts, group))
-        rows = reads.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
-        return begin, rows
-
-    def _over(
-        self, rows: Iterable[KeyValue], now: int, period: int, version: int
-    ) -> tuple[bytes, int, int]:
-        """Look which starts are too old to count.
-
-        Returns:
-            The key of the last one, the number of their items, and when the next one will be.
-        """
-        due, last, forgotten = now + period, b"", 0
-        for number_of_row, row in enumerate(rows, 1):
-            started, number = decode_start(row.value)
-            left = period - min(self._age(row.key, version), now - started)
-            if left > 0:
-                return last, forgotten, now + min(left, period)
-            last, forgotten = row.key, forgotten + number
-            if number_of_row == _MAX_FORGOTTEN:
-                due = now  # there may be more
-        return last, forgotten, due
+        middle = layout.starts_after(group, version)
+        return (begin, middle), (middle, end)
 
     def clear(self, tr: Transaction, group: str | None) -> None:
         """Forget all starts of a group, of whatever age."""
@@ -143,10 +162,15 @@ class Starts:
         """Forget all starts of a group if none is younger than `period`; return whether it did."""
         if self.counter(group) in started_in(tr):
             return False
-        layout = self._layout
-        begin, end = layout.range_of(layout.group_key(layout.starts, group))
         version = tr.get_read_version().wait()
-        for row in tr.snapshot.get_range(begin, end, limit=1, reverse=True):
+        (begin, middle), (_, end) = self._parts(group, version)
+        # The last one is the youngest, but those of another cluster follow in any order.
+        newest = tr.snapshot.get_range(begin, middle, limit=1, reverse=True)
+        foreign = tr.snapshot.get_range(middle, end, limit=_MAX_FORGOTTEN)
+        rows = [*newest, *foreign]
+        if len(rows) > _MAX_FORGOTTEN:
+            return False
+        for row in rows:
             if min(self._age(row.key, version), now - decode_start(row.value)[0]) < period:
                 return False
         tr.add_read_conflict_key(self.counter(group))
