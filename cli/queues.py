@@ -126,6 +126,7 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
     """Show how many items of QUEUE are in each state, its limits and its totals.
 
     An item counts as ready as soon as its lease or its delay is over, even if no worker runs.
+    `fdbq limit` also shows the rate.
 
     \b
     Example:

@@ -237,11 +237,11 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @command_options()
 def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove ready or delayed tasks from QUEUE by id.
+    """Remove tasks in any state but claimed from QUEUE by id.
 
     If an ID is not valid, nothing is removed.
 
-    Exits with code 1 if a task is neither ready nor delayed.
+    Exits with code 1 if a task is claimed or unknown.
 
     \b
     Example:
@@ -251,7 +251,7 @@ def rm(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     for task_id in ids:
         target.state(db, task_id)  # raises for an invalid id, before anything is removed
     removed = {task_id: target.remove(db, task_id) for task_id in ids}
-    echo_results(removed, "removed", as_json, lambda _: "it is neither ready nor delayed")
+    echo_results(removed, "removed", as_json, lambda _: "it is claimed or unknown")
 
 
 @task.command()

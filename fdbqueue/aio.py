@@ -512,8 +512,8 @@ class Worker:
 
     If the handler is a coroutine function, it runs in the event loop that awaits `run`. Any other
     handler runs in a thread. Each running job needs a thread in both cases. Cancelling `run` stops
-    the worker: `run` raises `CancelledError` after the running jobs have ended. Signals do not stop
-    it.
+    the worker: `run` raises `CancelledError` after the running jobs have ended, or the grace period
+    is over. Signals do not stop it.
 
     Args:
         db: A database.

@@ -371,7 +371,7 @@ async def items(
 
 @others.delete("/queue/{name:path}/items/{item_id}", status_code=204)
 async def remove(served: ServedQueues, name: _AdminOf, item_id: str) -> Response:
-    """Remove one ready or delayed item."""
+    """Remove one item, in any state but claimed."""
     queue = await _priority_queue(served, name)
     if not await queue.remove(served.db, item_id):
         raise HTTPException(404, "there is no such item in the queue, now")

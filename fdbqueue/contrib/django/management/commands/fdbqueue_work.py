@@ -35,8 +35,7 @@ class Command(BaseCommand):
             "--concurrency",
             type=int,
             default=10,
-            help="Number of tasks of each queue to run at a time, each in a thread "
-            "(default: %(default)s).",
+            help="Number of tasks to run at a time, each in a thread (default: %(default)s).",
         )
         add(
             "--lease",
