@@ -184,9 +184,9 @@ class Options:
             ones.
         rate: The most items that may be claimed or popped in a time, and that time in seconds;
             `None` for no limit.
-        limited_groups: Whether a push has to look if its group is full, because some group has, or
-            has had, a bound (see `set_group`). In a task queue, whether claims and pops have to
-            look for the settings of agents, because some agent has, or has had, any.
+        limited_groups: Whether a push has to check that its group is not full, because a group has
+            or has had a bound (see `set_group`). In a task queue, whether claims and pops have to
+            look for the settings of agents, because an agent has or has had any.
     """
 
     kind: str
@@ -399,8 +399,8 @@ class ItemInfo:
             done item, why it was discarded.
         unique: Its unique key, or `None`.
         group: Its group, or `None`; the agent of a task.
-        held_by: What keeps a ready item from being claimed, whatever is ahead of it; `None` for
-            nothing, or in any other state.
+        held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
+            `None` for nothing, or in any other state.
         ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
             up to 100; `None` without a group, in any other state, and in lists of items.
         progress: How far the work on a claimed item is, as its client has reported; `None` in any
@@ -466,7 +466,8 @@ class Filter(NamedTuple):
         error: Text within the error of the last failed attempt, ignoring case.
         client: Text within the name of the client that has claimed the item, ignoring case.
         job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty text for the items without one. That of a task is its agent.
+        group: Their group; an empty string for the items without one. The group of a task is its
+            agent.
     """
 
     priority: Any = None

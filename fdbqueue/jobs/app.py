@@ -104,9 +104,9 @@ class App:
 
     Args:
         database: A database, or the name of one as for `fdbqueue.open`, which is opened at the
-            first push. `None` to give it later, to `bind`: in tests, or from settings.
-        keep: Which done jobs a queue keeps that the app creates, with their results, as for
-            `PriorityQueue`; `None` for none.
+            first push. `None` to pass it to `bind` later: in tests, or from settings.
+        keep: Which done jobs, with their results, are kept by the queues that the app creates, as
+            for `PriorityQueue`; `None` for none.
 
     Example:
         >>> app = App("memory:")
@@ -144,7 +144,7 @@ class App:
         return "no database" if self._named is None else self._named
 
     def bind(self, database: str | Database) -> None:
-        """Let the app push to this database, instead of any other one before.
+        """Let the app push to this database, instead of any earlier one.
 
         Args:
             database: A database, or the name of one as for `fdbqueue.open`.
@@ -219,12 +219,12 @@ class App:
         `Transaction`, the function is the body of the transaction that ends the job: it takes
         effect exactly once, may run several times, and must end within five seconds.
 
-        The arguments are stored as JSON, and converted by their annotations: dates and times,
-        `timedelta`, `UUID`, `Decimal`, `Enum`, `Path`, dataclasses, `TypedDict`, and pydantic
-        models. So is the result.
+        The arguments and the result are stored as JSON, and converted by their annotations: dates
+        and times, `timedelta`, `UUID`, `Decimal`, `Enum`, `Path`, dataclasses, `TypedDict`, and
+        pydantic models.
 
         Args:
-            function: Not to be given: it is there to say that `@app.job` needs parentheses.
+            function: Must not be given. It exists to report that `@app.job` needs parentheses.
             name: The name that is stored with each item; by default the module's and the
                 function's, `module.function`.
             queue: The name of its queue.
@@ -235,13 +235,14 @@ class App:
                 failed, a function finds `Context.cancelled` set. See `grace` of `work`.
             unique: `True`, a unique key, or a function of the arguments that returns one, or `None`
                 for no key: nothing is pushed while an unfinished job has the same key. `True` makes
-                a key of the name of the job and all arguments.
-            unique_until: `"claimed"` if the key is free once a worker has the job: one job waits
+                a key from the name of the job and all arguments.
+            unique_until: `"claimed"` to free the key once a worker has the job: one job can wait
                 while another one runs. By default `"ended"`.
-            unique_for: For how long the key is not free from the push on, whether the job has ended
-                or not, instead of `unique_until`.
+            unique_for: How long the key stays in use from the push on, whether the job has ended or
+                not; instead of `unique_until`.
             group: The name of its group, or a function of the arguments that returns one, or `None`
-                for none. Groups share the workers by their weights, whatever one of them pushes.
+                for none. Groups share the workers in proportion to their weights, however much one
+                of them pushes.
             version: The version of the job, from 1. Workers with an older one leave it to others.
 
         Raises:
@@ -285,10 +286,10 @@ class App:
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
 
-        Workers store the schedules of their queues when they start, and say every hour that they
-        still declare them. A changed one replaces the stored one. One that no worker has declared
-        for a day stops; `Schedule.declared_at` shows it. At each tick the job is pushed exactly
-        once; `Context.tick` tells the job which tick it is for.
+        Workers store the schedules of their queues when they start, and record every hour that they
+        still declare them. A changed schedule replaces the stored one. A schedule that no worker
+        has declared for a day stops; `Schedule.declared_at` shows it. At each tick the job is
+        pushed exactly once; `Context.tick` tells the job which tick it is for.
 
         Args:
             expression: The times, as five fields of cron, or six with the seconds first.
@@ -298,7 +299,7 @@ class App:
             options: `tz`, `missed` and `overlap`, as for `Schedules.add`.
 
         Raises:
-            DuplicateSchedule: The app has declared one of this name for the queue.
+            DuplicateSchedule: The app has declared a schedule of this name for the queue.
             InvalidArguments: The job does not take these arguments.
             InvalidSchedule: The expression or an option is not valid.
 
@@ -324,7 +325,7 @@ class App:
         kwargs: Mapping[str, Any] | None = None,
         **options: Unpack[LateOptions],
     ) -> Callable[[_J], _J]:
-        """Return a decorator that declares a schedule of a job, as `cron`, at a fixed interval.
+        """Return a decorator that declares a schedule of a job at a fixed interval, like `cron`.
 
         Ticks are the multiples of the interval since 1970, whenever a worker starts.
 
@@ -371,14 +372,14 @@ class App:
     ) -> int:
         """Send a signal: each job that waits for it goes on, in this transaction.
 
-        `Context.wait` waits for it. A job that comes to wait for it later goes on at once.
+        `Context.wait` waits for it. A job that begins to wait for it later goes on at once.
 
         Args:
             tr: A transaction or a database.
             name: The name of the signal, text of 1 to 255 bytes.
             key: Its key, text of up to 255 bytes; by default a job waits for its own id.
             value: Its value, JSON of up to 90,000 bytes.
-            keep: The time for which jobs may still come to wait for it.
+            keep: How long jobs may still begin to wait for it.
             queue: The name of the queue of these jobs; by default the signal goes to the queues of
                 all jobs of the app.
 
@@ -426,21 +427,21 @@ class App:
         """Begin a batch of jobs, or return the one with an id, for jobs that add others to it.
 
         Push its jobs with `Batch.push` within a `with` block, which closes the batch at its end.
-        The transaction that ends the last job makes `then` ready, exactly once, with the numbers of
-        jobs that ended as its keyword arguments `done`, `dead` and `cancelled`. If the block raises
-        an exception, the batch is cancelled, and `then` with it.
+        The transaction that ends the last job makes `then` ready, exactly once. Its keyword
+        arguments `done`, `dead` and `cancelled` are the numbers of jobs that ended in each way. If
+        the block raises an exception, the batch is cancelled, and `then` with it.
 
         Args:
-            id: The id of a batch, as `Batch.id`, instead of all others.
+            id: The id of a batch, as in `Batch.id`, instead of all other arguments.
             then: The job that runs once all others have ended.
             args: Its arguments, by position.
-            kwargs: Its arguments, by name, without the three numbers.
+            kwargs: Its arguments, by name, except for the three numbers.
             on_dead: What happens when a job becomes a dead letter: `"continue"` lets the others
                 run, `"cancel"` ends those that have not begun as cancelled.
 
         Raises:
             BatchNotFound: There is no batch with this id.
-            InvalidArguments: `then` does not take these arguments, or not the three numbers.
+            InvalidArguments: `then` does not take these arguments or the three numbers.
             QueueFull: The queue of `then` is full.
 
         Example:
@@ -468,13 +469,13 @@ class App:
     def middleware(self, function: _Middleware, /) -> _Middleware:
         """Run a generator function around the call of each job: a decorator.
 
-        The function is called with the context of the attempt. What precedes its `yield` runs
-        before the call, and what follows runs after it. If the call raises an exception, so does
-        the `yield`; raise it again, or else the job is done and returns `None`. All of it runs in
-        the thread of the job, which waits there if the job is a coroutine. Around the body of a
-        transaction it runs as often as the body does.
+        The function is called with the context of the attempt. The code before its `yield` runs
+        before the call, and the code after the `yield` runs after it. If the call raises an
+        exception, so does the `yield`; raise it again, or the job is done and returns `None`. The
+        function runs in the thread of the job, which waits there if the job is a coroutine. Around
+        the body of a transaction, it runs as often as the body does.
 
-        Functions are entered in the order of their declarations.
+        Functions are entered in the order in which they were declared.
 
         Args:
             function: A generator function with one `yield`.
@@ -522,32 +523,33 @@ class App:
         """Run jobs until SIGTERM, SIGINT or, with `drain`, until none is ready.
 
         With `processes`, this process does not run jobs itself, but starts that many others, which
-        import the module of the app. It replaces those that end, at once or, if they died, after a
-        delay that doubles from a second to a minute.
+        import the module of the app. It replaces them when they end: at once, or, if they died,
+        after a delay that doubles from a second to a minute.
 
         Args:
-            queues: The names of the queues, in their order: a job begins only if those before it
-                have none that is ready. By default the queues of all jobs, which take turns.
+            queues: The names of the queues, in order: a job begins only if no earlier queue has a
+                ready job. By default the queues of all jobs, which take turns.
             concurrency: The number of jobs that run at a time, of all queues.
-            at_most: The most jobs of a queue that run at a time, by its name.
-            weights: The weights of queues, over 0, by their names; 1 for those that it leaves out.
-                Then queues get their share instead of an order: with 3 and 1, three of four jobs
-                that begin are of the first queue, while both have some that are ready.
+            at_most: The maximum number of jobs that run at a time, by name of the queue.
+            weights: The weights of queues, over 0, by name; 1 for queues that are left out. Queues
+                then get shares instead of an order: with 3 and 1, three of four jobs that begin are
+                from the first queue, while both have ready jobs.
             lease: The time until other workers may take over the jobs of a worker that died.
             name: The name that `workers` and the claims show; `None` for the host and process id.
-            grace: The time after which a job that was told to stop, and goes on, has failed:
-                another thread does the next job. After SIGTERM or SIGINT, the time that running
-                jobs have to end; those that take longer return without counting an attempt.
+            grace: The time after which a job that was told to stop but continues has failed:
+                another thread runs the next job. After SIGTERM or SIGINT, the time that running
+                jobs have to end; those that take longer go back without counting an attempt.
             drain: Whether to stop once no job can be claimed and none is running.
             processes: The number of processes that run jobs, from 1; `None` for this one alone.
-            max_jobs: The number of jobs after which a process ends, when those that run have ended.
+            max_jobs: The number of jobs after which a process ends, once its running jobs have
+                ended.
             max_memory: The bytes of resident memory after which it does so; only on Linux.
             health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
                 answer `/live` and, while jobs are claimed and the database answers, `/ready`. Of
                 several processes, the first one does.
 
         Raises:
-            AppNotFound: Other processes cannot import the app, or not use its database.
+            AppNotFound: Other processes cannot import the app or use its database.
             TypeError: A queue is not named by a text.
             ValueError: The app has no jobs, and no queue is named; a number is out of range; or
                 `at_most` or `weights` names another queue.

@@ -59,8 +59,8 @@ class _Converter:
         kind: The annotation.
 
     Raises:
-        TypeError: msgspec does not support the annotation. What the annotations of the fields of a
-            class name may also be unknown, which raises other errors.
+        TypeError: msgspec does not support the annotation. If the annotations of a class's fields
+            name something unknown, other errors are raised.
     """
 
     def __init__(self, job: str, kind: Any) -> None:
@@ -167,9 +167,9 @@ class Arguments:
     `timedelta` to its durations, `UUID`, `Decimal` and `Path` to text, `bytes` to base64, an `Enum`
     to its value (all of them texts, or all integers), dataclasses, `TypedDict` and models of
     pydantic to objects. Without an annotation, or with `Any`, a value is JSON already, as are the
-    values in a `list[Any]` or a `dict[str, Any]`. Only where `Any` stands beside other types, in a
-    dataclass or a tuple, a date becomes text and stays text. Defaults are not stored: those of the
-    function that runs hold.
+    values in a `list[Any]` or a `dict[str, Any]`. Only if `Any` stands beside other types, in a
+    dataclass or a tuple, does a date become text and stay text. Defaults are not stored: the
+    defaults of the function that runs apply.
 
     Args:
         name: The name of the job.

@@ -32,19 +32,19 @@ _first = itemgetter(0)
 class Batch(Generic[_R]):
     """A batch of jobs, and the job that runs once they have ended; `App.batch` begins it.
 
-    Pushes are collected, and stored 500 in a transaction. `flush` stores those that are left, and
-    so does the end of the `with` block. A block on the batch that `App.batch(then=...)` has begun
-    closes it; one on a batch that was looked up by its id does not. If a process dies within the
-    block, the batch stays open: `app.batch(id).close()` closes it.
+    Pushes are collected, and stored 500 to a transaction. `flush` stores those that are left, and
+    so does the end of the `with` block. The block closes a batch that `App.batch(then=...)` has
+    begun, but not a batch that was looked up by its id. If a process dies within the block, the
+    batch stays open: `app.batch(id).close()` closes it.
 
-    Cost: for each job some 50 bytes, one atomic add when it ends and two small reads that all jobs
-    that end together share; an atomic add for the pushes of a transaction.
+    Cost: for each job, some 50 bytes, one atomic add when it ends, and two small reads, shared by
+    all jobs that end together. The pushes of a transaction take one more atomic add.
 
     Attributes:
         id: The id of the batch, which is that of the item of the job that follows.
         queue: The name of the queue of that job.
-        handle: The handle of that job. To cancel it cancels the batch: jobs that were pushed run
-            all the same, unless `on_dead` is `"cancel"`.
+        handle: The handle of that job. Cancelling it cancels the batch: jobs that were pushed still
+            run, unless `on_dead` is `"cancel"`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Batch(Generic[_R]):
         """Add a job with these arguments of its function.
 
         Args:
-            job: The job, or what its `using` returned, without a transaction.
+            job: The job, or what its `using` returned when called without a transaction.
             args: The arguments of the function, by position.
             kwargs: The arguments of the function, by name.
 
@@ -107,7 +107,7 @@ class Batch(Generic[_R]):
             self._batches.add(self._app.db, self.id, self._on_dead, pushes)
 
     def close(self) -> None:
-        """Push what is collected, and let no more jobs in.
+        """Push the collected jobs, and accept no more.
 
         If the batch is closed already, this does nothing.
         """

@@ -27,8 +27,8 @@ _UNKNOWN = 10.0  # seconds after which a job that a worker does not know is read
 class JobHandler(Handler):
     """Calls the functions of jobs by their names.
 
-    A job whose name it does not know, or of a newer version, is given back for ten seconds, and the
-    attempt does not count: after an upgrade other workers may know it.
+    A job with an unknown name or a newer version is given back for ten seconds, and the attempt
+    does not count: after an upgrade, other workers may know it.
 
     Args:
         jobs: The jobs by their names.

@@ -56,10 +56,10 @@ class Settings:
         priority: Its priority, the lowest first.
         retry: When to try it again after an error.
         timeout: The seconds after which it is told to stop; `None` for no limit.
-        unique: Its unique key, or how the key follows from its arguments.
+        unique: Its unique key, or how the key is derived from its arguments.
         unique_until: When the key is free again.
         unique_for: For how long the key is not free, instead of `unique_until`.
-        group: Its group, or how the group follows from its arguments.
+        group: Its group, or how the group is derived from its arguments.
         cost: What it counts for in the share of its group.
         delay: The time until it is ready.
         at: The time at which it is ready.
@@ -146,11 +146,11 @@ class Handle(Generic[_Result]):
         """Return what the function returned; wait for it.
 
         Args:
-            wait: How long to wait for the end of the job, `math.inf` for ever.
+            wait: How long to wait for the end of the job; `math.inf` to wait forever.
 
         Raises:
-            NoResult: The job has not ended in time, it is a dead letter, it was discarded or
-                cancelled, or it is not kept any more.
+            NoResult: The job has not ended in time, is a dead letter, was discarded or cancelled,
+                or is no longer kept.
         """
         app = self._job.app
         stored = app.queue(self.queue).result(app.db, self.id, wait=wait)
@@ -162,7 +162,7 @@ class Handle(Generic[_Result]):
     def cancel(self) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A job that waits is removed. One that runs is told (`Context.cancelled`), and does not run
+        A waiting job is removed. A running job is told (`Context.cancelled`), and does not run
         again, however it ends.
         """
         return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
@@ -225,8 +225,8 @@ class Pusher(Generic[_Push, _Result]):
     def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction: all of them or none.
 
-        Several times as fast as single pushes. A job whose unique key another one has is not
-        pushed: its handle is that of the other one.
+        Several times as fast as single pushes. A job whose unique key is in use is not pushed: its
+        handle is that of the job that has the key.
 
         Args:
             calls: What `Job.bind` returned for each of them.
@@ -279,8 +279,8 @@ class Pusher(Generic[_Push, _Result]):
 class Job(Generic[_Call, _Push, _Returned, _Result]):
     """A function that workers call for items of a queue; `App.job` makes it.
 
-    It can still be called as the function. Its type has the parameters of the function and those of
-    `push`, which are without the context or the transaction; what a call returns, and the result.
+    It can still be called like the function. Its type has the parameters of the function, those of
+    `push` (without the context or the transaction), what a call returns, and the result.
 
     Attributes:
         app: Its app.
@@ -328,7 +328,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
     def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.
 
-        The push takes effect exactly once, as that of a queue. `using` gives it options or a
+        The push takes effect exactly once, like that of a queue. `using` gives it options or a
         transaction.
 
         Raises:
@@ -338,7 +338,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         return Pusher(self, None, self.settings).push(*args, **kwargs)
 
     def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
-        """Push many jobs in one transaction, each of them a `bind`."""
+        """Push many jobs in one transaction, each of them what `bind` returned."""
         return Pusher(self, None, self.settings).push_many(calls)
 
     def using(
@@ -367,17 +367,16 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             delay: The time until the job is ready.
             at: The time at which it is ready, with a time zone.
             ttl: The time after which it expires, unless a worker has taken it.
-            unique: A unique key, `True` for one that follows from all arguments, or `False` for
-                none: nothing is pushed while an unfinished job has it.
-            unique_until: `"claimed"` if the key is free once a worker has the job.
+            unique: A unique key, `True` for one derived from all arguments, or `False` for none:
+                nothing is pushed while an unfinished job has it.
+            unique_until: `"claimed"` to free the key once a worker has the job.
             unique_for: For how long the key is not free, instead of `unique_until`.
             group: Another group.
-            cost: What it counts for in the share of its group, by default 1.
+            cost: How much it counts in the share of its group, by default 1.
             after: Jobs of this app that have to end before it is ready; up to 100 may follow one.
-                Those that are not known any more have ended.
-            on_dead: `"cancel"`, the default: if one of these is not done, because it dies, is
-                cancelled or expires, the job is cancelled once all have ended. `"continue"`: it
-                runs all the same.
+                Jobs that are no longer known count as ended.
+            on_dead: `"cancel"`, the default: if one of these dies, is cancelled or expires, the job
+                is cancelled once all have ended. `"continue"`: it still runs.
 
         Raises:
             InvalidUniqueKey: `unique` is not a key.

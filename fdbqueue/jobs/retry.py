@@ -1,4 +1,4 @@
-"""Policies that say when a job which failed is tried again."""
+"""Policies that say when a failed job is retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fdbqueue.worker.steps.errors import ChildFailed, StepFailed, WaitTimedOut
 ATTEMPTS = 20
 """How often a job is tried by default: its last retry comes six to eight hours after the first run.
 
-So a job outlives the outage of a night, and one that can never succeed does not run for ever.
+So a job survives an outage overnight, and a job that can never succeed does not run forever.
 """
 
 Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]
@@ -26,14 +26,14 @@ Decision: TypeAlias = Callable[[Exception, Context], Outcome | Duration]
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When to try a job again: the delay grows exponentially, up to a number of attempts.
+    """When to retry a job: the delay grows exponentially, up to a number of attempts.
 
     The delay is `first` after the first failure, and `factor` times as long after each further one,
-    up to `longest`. A random share of up to `jitter` is subtracted, so that jobs that failed
-    together do not come back together.
+    up to `longest`. A random share of up to `jitter` is subtracted, so jobs that failed together do
+    not come back together.
 
     Args:
-        attempts: The number of attempts, with the first one, after which the job becomes a dead
+        attempts: The number of attempts, including the first, after which the job becomes a dead
             letter; `None` for any number.
         first: The delay after the first failure.
         factor: The factor of the delay from one failure to the next, from 1.

@@ -34,8 +34,8 @@ class AppSchedules:
     """The schedules of the jobs of an app.
 
     `App.cron` and `App.every` declare schedules in code, which every worker stores when it starts.
-    The methods here are for those that come and go at run time: one for each customer, for example.
-    They act on the database of the app.
+    The methods here are for schedules that come and go at run time: one for each customer, for
+    example. They act on the database of the app.
     """
 
     def __init__(self, app: App, queues: Callable[[], list[PriorityQueue[Any]]]) -> None:
@@ -50,7 +50,7 @@ class AppSchedules:
             name: Its name within the queue of the job.
             call: What `Job.bind` returned.
             options: As for `Schedules.add`: `cron` or `every`, `tz`, `missed`, `overlap`, and
-                `group` for another group than that of the job.
+                `group` for a group other than that of the job.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -81,7 +81,7 @@ class AppSchedules:
     def remove(self, name: str) -> bool:
         """Remove a schedule; return false if there is none.
 
-        A worker stores one that the code declares again when it starts.
+        If the code still declares it, a worker stores it again when it starts.
         """
         return any(queue.schedules.remove(self._app.db, name) for queue in self._queues())
 
@@ -108,7 +108,7 @@ class AppSchedules:
         """Add a schedule of a job to those that workers store when they start.
 
         Raises:
-            DuplicateSchedule: The app has declared one of this name for the queue.
+            DuplicateSchedule: The app has declared a schedule of this name for the queue.
             InvalidSchedule: The timing or an option is not valid.
         """
         name = job.name if name is None else name

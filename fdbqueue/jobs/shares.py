@@ -15,7 +15,7 @@ class QueueShare(NamedTuple):
 
     Attributes:
         queue: The name of the queue.
-        most: The most jobs of the queue that run at a time.
+        most: The maximum number of jobs of the queue that run at a time.
         weight: Its weight.
     """
 
@@ -35,7 +35,7 @@ def shares_of(
     Args:
         queues: The names of the queues.
         concurrency: The number of jobs of all queues that run at a time, from 1.
-        at_most: The most jobs of some of the queues.
+        at_most: The maximum number of running jobs of some of the queues.
         weights: The weights of some of the queues.
 
     Raises:

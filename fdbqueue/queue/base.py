@@ -587,9 +587,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, in a task queue of this agent; an empty text for the
-                items without one. They are found without looking at others, except for done ones,
-                and for tasks that are not ready.
+            group: Only items of this group (in a task queue, of this agent); an empty string for
+                the items without one. They are found without looking at others, except for done
+                items and for tasks that are not ready.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
 
@@ -667,9 +667,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, in a task queue of this agent; an empty text for the
-                items without one. They are found without looking at others, except for done ones,
-                and for tasks that are not ready.
+            group: Only items of this group (in a task queue, of this agent); an empty string for
+                the items without one. They are found without looking at others, except for done
+                items and for tasks that are not ready.
             limit: The maximum number of items in the page, from 1.
             after: An item or the id of one: only the items behind it.
             reverse: Search in the opposite order.
@@ -733,9 +733,9 @@ class BaseQueue(ABC, Generic[_T]):
                 case.
             job: Only items whose value is a job of this name, or of one that ends with it behind a
                 dot: `send` finds `shop.send`.
-            group: Only items of this group, in a task queue of this agent; an empty text for the
-                items without one. They are found without looking at others, except for done ones,
-                and for tasks that are not ready.
+            group: Only items of this group (in a task queue, of this agent); an empty string for
+                the items without one. They are found without looking at others, except for done
+                items and for tasks that are not ready.
             after: An item or the id of one: only the items behind it.
             scan: The maximum number of items to look at, from 1.
 
@@ -837,8 +837,8 @@ class BaseQueue(ABC, Generic[_T]):
         `configure`): when they failed, the client that had claimed the item, the error,
         and the end of the traceback.
 
-        `held_by` says why a ready item is not handed out, and `ahead_in_group` how many items of
-        its group are ahead of it.
+        `held_by` says why a ready item is not handed out, and `ahead_in_group` says how many items
+        of its group are ahead of it.
 
         Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
         nine for another; two more for a task. For a ready item two more if it has a group, and one
@@ -1186,28 +1186,28 @@ class BaseQueue(ABC, Generic[_T]):
     def set_group(
         self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
     ) -> None:
-        """Set the weight of a group, and limits of what it may have claimed; others stay.
+        """Set the weight and the limits of a group; settings that are not given stay.
 
-        Nothing has to be declared: a group exists while it has items or settings. Weights hold from
-        the next item on that is taken. Clients that wait are woken if the group may go on. With
-        `None`, further transactions hold and release groups that exist, up to 200 in each; if a
-        transaction is given, it is the one that does so.
+        Groups need not be declared: a group exists while it has items or settings. Weights apply
+        from the next item taken. Waiting clients are woken if the group may go on. With `None`,
+        further transactions hold and release existing groups, up to 200 in each; if a transaction
+        is given, it does so itself.
 
         Args:
             tr: A transaction or a database.
-            group: The name of the group; an empty text for the items without one, which have only
+            group: The name of the group; an empty string for the items without one, which have only
                 a weight. `None` sets the defaults of all groups of the queue.
-            settings: `weight`, a number over 0: of what is taken from a priority, each group that
-                has items there gets a share in proportion to its weight; by default 1.
-                `concurrency`, the most of its items that may be claimed at a time, from 1.
-                `rate`, a number n and a time such as `(10, "1m")`: no more than n of its items are
-                claimed or popped in any time of this length. `in_order`, whether an item that
-                failed is tried again before those behind it, if one may be claimed at a time; by
-                default true. `max_size`, the most ready, delayed and claimed items it may have,
-                from 1: a push that it has no room for is refused as by a full queue. `latest`,
-                whether a push removes the items of the group that wait instead: up to 100 ready
-                or delayed ones, but no job that has stored steps. `paused`, whether none of its
-                items are handed out. `None` is the default of all groups.
+            settings: `weight`, a number over 0: within a priority, each group that has items there
+                is served in proportion to its weight; by default 1. `concurrency`, the maximum
+                number of its items that may be claimed at a time, from 1. `rate`, a number n and a
+                time such as `(10, "1m")`: at most n of its items are claimed or popped in any
+                window of this length. `in_order`, whether an item that failed is retried before
+                those behind it, if only one may be claimed at a time; by default true. `max_size`,
+                the maximum number of ready, delayed and claimed items, from 1: a push without room
+                is refused as by a full queue. `latest`, whether a push removes the waiting items of
+                the group instead: up to 100 ready or delayed ones, but no job that has stored
+                steps. `paused`, whether none of its items are handed out. `None` is the default of
+                all groups.
 
         The groups of a task queue are its agents, which have `concurrency`, `rate` and `paused`.
         The default `concurrency` of all agents is the option `agent_concurrency` of the queue.
@@ -1230,17 +1230,17 @@ class BaseQueue(ABC, Generic[_T]):
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
     ) -> list[GroupInfo]:
-        """Return the groups that have ready or claimed items or settings, in order of their names.
+        """Return the groups that have ready or claimed items or settings, ordered by name.
 
-        In a queue that has any, the items without a group are the first one, with an empty name.
-        How many they are is counted unless more than 10,000 groups have items. In a transaction,
+        If there are items without a group, they come first in a queue that has groups, with an
+        empty name. They are counted unless more than 10,000 groups have items. In a transaction,
         the call conflicts with every change of these groups. Cost: reads of up to five small rows
-        for each group, and for the items without one, of two for each group of the queue.
+        for each group, and for the items without a group, of two rows for each group of the queue.
 
         Args:
             tr: A transaction or a database.
             after: Begin behind the group of this name.
-            limit: The most groups to return, from 1.
+            limit: The maximum number of groups to return, from 1.
 
         Raises:
             ValueError: `after` is not the name of a group, or `limit` is below 1.
@@ -1272,14 +1272,14 @@ class BaseQueue(ABC, Generic[_T]):
         """Remove the items of a group in all states; return by id whether each was removed.
 
         Delayed, ready and claimed items, dead letters and done items are removed, in this order. A
-        client that works on a claimed item cannot acknowledge it any more. The settings of the
-        group stay. An item that is pushed, or comes into another state, meanwhile may be removed
-        or not. Transactions and cost are those of `change_all`, for a claimed item those of
-        `release`, too.
+        client that works on a claimed item can no longer acknowledge it. The settings of the group
+        stay. An item that is pushed or enters another state in the meantime may or may not be
+        removed. Transactions and cost are those of `change_all`, plus those of `release` for a
+        claimed item.
 
         Args:
             db: A database.
-            group: The name of the group; an empty text for the items without one.
+            group: The name of the group; an empty string for the items without one.
 
         Example:
             >>> import fdbqueue
@@ -1297,12 +1297,13 @@ class BaseQueue(ABC, Generic[_T]):
         """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
 
         Delayed and ready items are removed. Claimed ones end with their claims, and their workers
-        are told. Dead letters and done items stay. An item that is pushed, or comes into another
-        state, meanwhile may be cancelled or not. Transactions and cost are those of `change_all`.
+        are told. Dead letters and done items stay. An item that is pushed or enters another state
+        in the meantime may or may not be cancelled. Transactions and cost are those of
+        `change_all`.
 
         Args:
             db: A database.
-            group: The name of the group; an empty text for the items without one.
+            group: The name of the group; an empty string for the items without one.
 
         Example:
             >>> import fdbqueue
@@ -1319,12 +1320,12 @@ class BaseQueue(ABC, Generic[_T]):
     def retry_group(self, db: Database, group: str) -> dict[str, bool]:
         """Make the dead letters of a group ready; return by id whether each was retried.
 
-        One is not if the queue is full, or if another item has its unique key, as for `retry`.
-        Transactions and cost are those of `change_all`.
+        A dead letter is not retried if the queue is full or if another item has its unique key, as
+        for `retry`. Transactions and cost are those of `change_all`.
 
         Args:
             db: A database.
-            group: The name of the group; an empty text for the items without one.
+            group: The name of the group; an empty string for the items without one.
 
         Example:
             >>> import fdbqueue

@@ -305,9 +305,9 @@ class PriorityQueue(BaseQueue[Item[V]]):
                 objects nested up to 100 levels.
             priority: A priority of the queue's type. The lowest is popped first.
             group: A text of 1 to 255 bytes, such as the name of a customer. Within a priority, the
-                groups that have items share what is taken by their weights (`set_group`), whatever
-                one of them pushes. Items without a group are one more group.
-            cost: What the item counts for in the share of its group, from 0.001 to 1,000.
+                groups that have items are served in proportion to their weights (`set_group`),
+                however much one of them pushes. Items without a group form a group of their own.
+            cost: How much the item counts in the share of its group, from 0.001 to 1,000.
             delay: Seconds during which the item is not handed out, by the clocks of clients. Then
                 it is ahead of the items of its priority that were pushed after it.
             at: A `datetime` with a time zone, instead of `delay`. The last one is

@@ -260,7 +260,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             deadline: A `datetime` with a time zone, or `None`.
             cost: A finite number from 0.
             agent_name: Text of up to 255 bytes, or `None`.
-            group: The same: the agents of a task queue are its groups.
+            group: The same as `agent_name`: the agents of a task queue are its groups.
             client_id: Text of up to 255 bytes, or `None`.
             payload: A JSON value of up to 8,000,000 bytes.
             delay: As for `PriorityQueue.push`.
