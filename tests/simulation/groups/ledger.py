@@ -713,12 +713,12 @@ class _Step:
 
     def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
         """Return the passes of the last lines of priorities, which begin their shares again."""
-        # An item that ends with its claim has had no turn.
-        moved = self.moved
+        # An item that ends with its claim has had no turn; one that a sweep finds returns first.
+        moved, sweeps = self.moved, self.act.verb in ("claim", "pop")
         gone = {
             line
             for position, line in moved.removed.items()
-            if line.group and (position not in moved.ended or position in moved.returned)
+            if line.group and (sweeps or position not in moved.ended or position in moved.returned)
         }
         gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
         turns = {Line(priority, group) for priority, _, group in self.read.turns}
