@@ -22,6 +22,7 @@ from fdbqueue.operations.groups import settling
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
+from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.threads import in_threads
 from tests.support.waiting import MAX_WAIT
@@ -249,6 +250,30 @@ def test_a_group_of_a_cleared_queue_goes_on_when_its_rate_allows_more(db: Any, j
         clock.advance(10.1)
         assert len(jobs.pop_many(db, 9)) == 2
     assert admin.check(db, jobs).problems == ()
+
+
+def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are held some at a time, and start no more than their rate meanwhile."""
+    monkeypatch.setattr(settling, "_AT_A_TIME", 2)
+    jobs.set_group(db, None, rate=(1, 10))
+    reads = list[int]()
+    with Clock() as clock:
+        for n in (3, 9):
+            groups = [f"group {number}" for number in range(n)]
+            jobs.push_many(db, groups, groups=groups)
+            assert len(jobs.pop_many(db, 9)) == n
+            counted = CountingDatabase(db)
+            jobs.clear(counted)
+            reads.append(counted.reads)
+            jobs.push_many(db, groups, groups=groups)
+            assert [jobs.claim(db) for _ in groups] == [None] * n
+            assert admin.check(db, jobs).problems == ()
+            clock.advance(10.1)
+            assert {jobs.pop(db, wait=MAX_WAIT).value for _ in groups} == {*groups}
+            clock.advance(10.1)
+    assert reads[0] == reads[1]
 
 
 def test_starts_are_not_forgotten_in_the_transaction_that_counts_them(

@@ -84,15 +84,23 @@ class Settling:
             set_timer(tr, layout, now + 1, layout.queue_reference())
 
     def begin_again(self, tr: Transaction, now: int) -> None:
-        """Hold the groups that are paused or have no starts left, in a queue that was cleared."""
+        """Hold the groups that are paused or have no starts left, in a queue that was cleared.
+
+        Of very many groups without starts left, this holds the first ones. Sweeps go on with the
+        others; a claim until then finds by itself that they have none.
+        """
         layout = self._layout
         for row in tr.get_range(*layout.range_of(layout.group_settings)):
             group = layout.unpack_entry_key(layout.group_settings, row.key)
             if group and decode_group_settings(row.value).paused:
                 self._groups.set_held(tr, group, None)
         # With a read conflict: a claim meanwhile may hold its group, which is forgotten here.
-        started = tr.get_range(*layout.range_of(layout.start_counts))
-        self._settle(tr, now, layout.start_counts, [*started])
+        begin, end = layout.range_of(layout.start_counts)
+        started = [*tr.get_range(begin, end, limit=_AT_A_TIME)]
+        self._settle(tr, now, layout.start_counts, started)
+        if len(started) == _AT_A_TIME:
+            self._note(tr, started[-1].key)
+            set_timer(tr, layout, now, layout.queue_reference())
 
     def _settle(self, tr: Transaction, now: int, space: bytes, rows: list[KeyValue]) -> None:
         """Settle the groups in rows of a space whose limits may hold them, or not any longer."""
