@@ -717,9 +717,10 @@ class Layout:
     def watched_ranges(self) -> list[tuple[tuple[bytes, bytes], int]]:
         """Return ranges that show whether the queue has changed, and how many rows of each do.
 
-        Every change of the queue changes the options, the counters or the leases. If it was emptied
-        and filled again, the first items are others. Unique keys are deleted in the order of the
-        ends of their periods.
+        Every change of an item changes the options, the counters or the leases. If the queue was
+        emptied and filled again, the first items are others. Unique keys are deleted in the order
+        of the ends of their periods. A change of the settings of a group, or of whether it is held,
+        does not show.
         """
         whole = [self.counts, self.totals, self.leases, self.schedules]
         return [

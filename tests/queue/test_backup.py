@@ -34,6 +34,7 @@ from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
 from tests.support.counting import CountingDatabase
 from tests.support.earlier_layouts import LAYOUTS, restore_named
+from tests.support.keys import layout_of
 from tests.support.threads import in_threads
 
 STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
@@ -421,6 +422,28 @@ def test_a_large_queue_that_changes_is_not_backed_up(
     with pytest.raises(QueueChanged, match="fdbq pause"):
         backup(db, File(), [name])
     assert len(lines) < 20
+
+
+def test_a_group_that_is_paused_between_two_reads_of_a_large_backup_is_noticed(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn was read before, its settings are read after it."""
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(3), group="ada")
+    monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+    monkeypatch.setattr(rows, "_PAGE", 1)
+    assert backup(db, io.BytesIO(), [name])[name].ready == 3  # it did not change
+    turns = layout_of(queue).turns[len(queue.subspace.key()) :]
+
+    class File(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            row = json.loads(data)
+            if "key" in row and base64.b64decode(row["key"]).startswith(turns):
+                queue.set_group(db, "ada", paused=True)
+            return super().write(data)
+
+    with pytest.raises(QueueChanged):
+        backup(db, File(), [name])
 
 
 def test_a_copy_of_a_queue_in_use_is_refused_and_leaves_no_name(

@@ -42,7 +42,8 @@ def backup(
 
     Each queue is read at one read version, so its part of the file shows one moment. Different
     queues may show different moments. A read version lasts for five seconds. If a queue takes
-    longer, the backup continues as long as the queue does not change.
+    longer, the backup continues as long as the queue does not change, and reads it a second time to
+    be sure of that.
 
     The file has one JSON object in each line, and a digest of each queue. It can be restored into
     any database, embedded or cluster. Cost: one range read for every 500 rows of a queue. Conflicts

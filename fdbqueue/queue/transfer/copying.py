@@ -30,8 +30,8 @@ def copy(
     the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
     is over by the clock. The copy of a paused queue is paused.
 
-    Cost: three reads of the whole queue, two of its copy, and one transaction for every 1,000 rows
-    or megabyte.
+    Cost: three reads of the whole queue, two of its copy, twice as many if a read takes longer than
+    five seconds, and one transaction for every 1,000 rows or megabyte.
 
     Args:
         source: The database to copy from.

@@ -79,9 +79,7 @@ class Summary:
     def add(self, row: Row) -> None:
         """Add a row; rows are added in order."""
         self.rows += 1
-        for part in row:
-            self._sha256.update(len(part).to_bytes(4, "big"))
-            self._sha256.update(part)
+        _hash(self._sha256, row)
         for state, prefix in self._layout.prefix_of.items():
             if row.key.startswith(prefix):
                 self._items[state] += 1
@@ -122,20 +120,29 @@ def _read_rows(db: Database, layout: Layout) -> Iterator[Row]:
     """Yield the rows of a queue as they were at one moment, in the order of their keys.
 
     They are read at one read version, which lasts for five seconds. After that, further
-    transactions go on as long as the queue has not changed.
+    transactions go on as long as the queue has not changed. Then all rows are read a second time:
+    if none differs, both times show the moment between them.
 
     Raises:
-        QueueChanged: The queue has changed, and not all of its rows were read.
+        QueueChanged: The queue has changed, and not all of its rows were read at one moment.
     """
-    size = len(layout.subspace.key())
     reader = _Reader(db, layout)
-    for begin, end in layout.lasting_ranges():
-        while begin < end:
-            rows = reader.read(begin, end)
-            yield from (Row(row.key[size:], row.value) for row in rows)
-            if len(rows) < _PAGE:
-                break
-            begin = rows[-1].key + b"\x00"
+    first, second = hashlib.sha256(), hashlib.sha256()
+    for row in reader.rows():
+        _hash(first, row)
+        yield row
+    if reader.versions == 1:
+        return
+    for row in reader.rows():
+        _hash(second, row)
+    if first.digest() != second.digest():
+        raise reader.changed()
+
+
+def _hash(digest: hashlib._Hash, row: Row) -> None:
+    for part in row:
+        digest.update(len(part).to_bytes(4, "big"))
+        digest.update(part)
 
 
 class _Reader:
@@ -146,9 +153,26 @@ class _Reader:
         self._layout = layout
         self._watched: list[Row] | None = None
         self._seen: list[Row] = []  # of what is compared, in this transaction
+        self.versions = 0
         self._begin()
 
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows of the queue that mean the same in another database."""
+        size = len(self._layout.subspace.key())
+        for begin, end in self._layout.lasting_ranges():
+            while begin < end:
+                rows = self.read(begin, end)
+                yield from (Row(row.key[size:], row.value) for row in rows)
+                if len(rows) < _PAGE:
+                    break
+                begin = rows[-1].key + b"\x00"
+
+    def changed(self) -> QueueChanged:
+        """Return the error that says that the queue has changed."""
+        return QueueChanged(self._layout.name or repr(self._layout.subspace))
+
     def _begin(self) -> None:
+        self.versions += 1
         self._tr = self._db.create_transaction()
         self._begun = time.monotonic()
         self._is_verified = False
@@ -187,7 +211,7 @@ class _Reader:
         if self._watched is None:
             self._watched = self._seen
         elif self._seen != self._watched:
-            raise QueueChanged(self._layout.name or repr(self._layout.subspace))
+            raise self.changed()
         self._is_verified = True
 
 
