@@ -13,13 +13,14 @@ from fdbqueue.coordination.steps import drive
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge, QueueFull
-from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.batches import (
+    BatchCounts,
     Membership,
     StoredBatch,
     encode_membership,
     memberships_of,
 )
+from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
@@ -32,6 +33,7 @@ from fdbqueue.operations.batches import (
     get_counts,
     is_cancelled,
     join,
+    make_ready,
     put_batch,
 )
 from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
@@ -355,22 +357,28 @@ def push_after(
     others = {id: queue for queue, id in after}
     references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
 
-    def body(tr: Transaction, now: int) -> list[Item[Any]]:
+    def locate(tr: Transaction) -> tuple[dict[str, LocatedItem], bool]:
+        """Return the unfinished ones of the others, and whether another one cancels the items."""
         known = {id: store_of(others[id]).items.find(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
         left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
-        is_cancelled = on_dead == "cancel" and any(map(_has_failed, found.values()))
-        if not (left or is_cancelled):
+        return left, on_dead == "cancel" and any(map(_has_failed, found.values()))
+
+    def body(tr: Transaction, now: int) -> list[Item[Any]]:
+        if not any(locate(tr)):
             return push_members(tr, new.queue, items)
-        due = NEVER if left else None
         waiting = [
-            item._replace(due=due, header=item.header._replace(awaits=True)) for item in items
+            item._replace(due=NEVER, header=item.header._replace(awaits=True)) for item in items
         ]
         pushed = push_members(tr, new.queue, waiting)
         ids = [store.codec.reference(item) for item in pushed if item.is_new]
+        # The push may have ended or moved some: those of its groups, or with its unique keys.
+        left, is_cancelled = locate(tr)
         batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after")
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
+            if not left:
+                make_ready(tr, store.layout, now, id, batch.kind, BatchCounts())
         for other, item in left.items():
             if len(memberships_of(item.item.header.batch)) + len(ids) > MAX_FOLLOWING:
                 raise TooManyFollowing(other, MAX_FOLLOWING)
