@@ -10,9 +10,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.coordination.steps import drive
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import PayloadTooLarge, QueueFull
+from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.layout.batches import (
     BatchCounts,
     Membership,
@@ -38,7 +37,7 @@ from fdbqueue.operations.batches import (
 )
 from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
 from fdbqueue.operations.names import name_of
-from fdbqueue.operations.push import ITEM_BYTES, PushRequest
+from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
 from fdbqueue.types import (
@@ -189,32 +188,26 @@ class Batches:
         self._store = store_of(queue)
         self._layout = self._store.layout
 
-    def open(self, db: Database, value: Any, priority: int, on_dead: OnDead) -> Item[Any]:
+    def open(
+        self, db: Database, value: Any, priority: int, on_dead: OnDead, group: str | None = None
+    ) -> Item[Any]:
         """Begin a batch; return the item that is ready once its jobs have ended.
 
         Raises:
             PayloadTooLarge: The value has more than 80,000 bytes.
-            QueueFull: The queue is full.
+            QueueFull: The queue or the group is full.
         """
-        header = Header(awaits=True)
-        (new,) = new_items(self._store, [value], [priority], None, None, None, [header])
+        header, groups = Header(awaits=True), each_group(1, group, None)
+        (new,) = new_items(self._store, [value], [priority], groups, None, None, [header])
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
-        push = PushRequest([new._replace(due=NEVER)])
-        now = milliseconds()
 
-        def body(tr: Transaction) -> bytes | None:
-            (keys,) = self._store.pusher.push(tr, now, [push])
-            for key in keys:
-                put_batch(tr, self._layout, self._layout.position(key), StoredBatch(on_dead))
-                return key
-            return None
+        def body(tr: Transaction) -> Item[Any]:
+            (item,) = push_members(tr, self._queue, [new._replace(due=NEVER)])
+            put_batch(tr, self._layout, self._position(item.id), StoredBatch(on_dead))
+            return item
 
-        key = change_once(self._queue, db, body)
-        if key is None:
-            raise QueueFull(self._store.pusher.options.max_size or 0, 1)
-        item: Item[Any] = self._store.codec.pushed(key, value, priority)
-        return item
+        return change_once(self._queue, db, body)
 
     def add(self, db: Database, id: str, on_dead: OnDead, pushes: Sequence[Members]) -> None:
         """Push members of a batch, in one transaction unless they are too large for one.

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.admin import check
+from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import App, InvalidArguments, Job, Retry
 from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
@@ -168,6 +170,21 @@ def test_the_job_that_follows_has_arguments_of_its_own(app: App, name: str) -> N
         pass
     drain(app)
     assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
+
+
+def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: str) -> None:
+    @app.job(name="summary", queue=name, group=lambda month, **ends: month)
+    def summary(month: str, **ends: int) -> None: ...
+
+    queue = app.queue(name)
+    queue.set_group(app.db, "May", max_size=1)
+    with app.batch(then=summary, args=["May"]) as batch:
+        assert [info.group for info in queue.items(app.db, state="delayed")] == ["May"]
+        with pytest.raises(QueueFull, match="May"):
+            app.batch(then=summary, args=["May"])
+    assert check(app.db, queue).problems == ()
+    drain(app)
+    assert batch.handle.state() == "done"
 
 
 def test_the_job_that_follows_must_take_the_numbers(
