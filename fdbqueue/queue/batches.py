@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import groupby, repeat
-from operator import itemgetter
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.coordination.steps import drive
@@ -227,9 +226,13 @@ class Batches:
             change_once(self._queue, db, partial(self._push, id=id, members=some))
 
     def _push(self, tr: Transaction, id: str, members: list[_Member]) -> bool:
+        of_queue: dict[BaseQueue[Any], list[NewItem]] = {}
+        for queue, new in members:
+            of_queue.setdefault(queue, []).append(new)
         n = 0
-        for queue, group in groupby(members, itemgetter(0)):
-            n += sum(each.is_new for each in push_members(tr, queue, [new for _, new in group]))
+        # One push for each queue: a later one may replace the jobs of a group.
+        for queue, some in of_queue.items():
+            n += sum(each.is_new for each in push_members(tr, queue, some))
         count_pushed(tr, self._layout, self._position(id), id, n)
         return True
 
