@@ -582,18 +582,17 @@ class Store(Generic[_T]):
             return self._failures.retry(tr, now, found, reserve)
         return False
 
-    def retry_dead(
-        self,
-        tr: Transactor,
-        item: _T | str,
-        prepare: Callable[[Transaction, LocatedItem], LocatedItem | None],
-    ) -> bool:
-        """Make a dead letter ready after a change of it; return false if that returns `None`."""
+    def retry_from(self, tr: Transactor, item: _T | str, step: str) -> bool:
+        """Make a dead letter ready, and forget a step and all later ones; else return false."""
         self.sweeper.sweep(tr)  # expired items make room
 
         def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
-            dead = prepare(tr, found)
-            return dead is not None and self._retry(tr, now, dead)
+            dead, keys = self.steps.without(tr, found, step) or (None, [])
+            if dead is None or not self._retry(tr, now, dead):
+                return False
+            for key in keys:
+                tr.clear(key)
+            return True
 
         return self._change_if(tr, item, "dead", change)
 

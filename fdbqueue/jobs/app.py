@@ -442,7 +442,7 @@ class App:
         Raises:
             BatchNotFound: There is no batch with this id.
             InvalidArguments: `then` does not take these arguments or the three numbers.
-            QueueFull: The queue of `then` is full.
+            QueueFull: The queue or the group of `then` is full.
 
         Example:
             >>> app = App("memory:")

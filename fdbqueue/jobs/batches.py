@@ -156,7 +156,8 @@ def begin_batch(
     validate_on_dead(on_dead)
     call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
     queue, priority = then.settings.queue, then.settings.priority
-    item = Batches(app.queue(queue)).open(app.db, call.stored.value, priority, on_dead)
+    value, group = call.stored.value, call.group
+    item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group)
     return Batch(app, queue, Handle(then, queue, item), on_dead, is_own=True)
 
 

@@ -353,6 +353,8 @@ class Pusher:
             return None
         position, ends = decode_holder(value)
         if ends is not None and ends <= now:
+            # Both rows: the push may be refused.
+            tr.clear(self.layout.unique_key(name))
             tr.clear(self.layout.dated_key(self.layout.unique_ends, ends, name))
             return None
         found = self._find_at(tr, now, position)

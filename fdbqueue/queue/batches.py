@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import groupby, repeat
-from operator import itemgetter
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.coordination.steps import drive
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import PayloadTooLarge, QueueFull
-from fdbqueue.layout.batches import BatchKind as BatchKind
+from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.layout.batches import (
+    BatchCounts,
     Membership,
     StoredBatch,
     encode_membership,
     memberships_of,
 )
+from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
@@ -32,11 +31,12 @@ from fdbqueue.operations.batches import (
     get_counts,
     is_cancelled,
     join,
+    make_ready,
     put_batch,
 )
 from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
 from fdbqueue.operations.names import name_of
-from fdbqueue.operations.push import ITEM_BYTES, PushRequest
+from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
 from fdbqueue.types import (
@@ -187,32 +187,26 @@ class Batches:
         self._store = store_of(queue)
         self._layout = self._store.layout
 
-    def open(self, db: Database, value: Any, priority: int, on_dead: OnDead) -> Item[Any]:
+    def open(
+        self, db: Database, value: Any, priority: int, on_dead: OnDead, group: str | None = None
+    ) -> Item[Any]:
         """Begin a batch; return the item that is ready once its jobs have ended.
 
         Raises:
             PayloadTooLarge: The value has more than 80,000 bytes.
-            QueueFull: The queue is full.
+            QueueFull: The queue or the group is full.
         """
-        header = Header(awaits=True)
-        (new,) = new_items(self._store, [value], [priority], None, None, None, [header])
+        header, groups = Header(awaits=True), each_group(1, group, None)
+        (new,) = new_items(self._store, [value], [priority], groups, None, None, [header])
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
-        push = PushRequest([new._replace(due=NEVER)])
-        now = milliseconds()
 
-        def body(tr: Transaction) -> bytes | None:
-            (keys,) = self._store.pusher.push(tr, now, [push])
-            for key in keys:
-                put_batch(tr, self._layout, self._layout.position(key), StoredBatch(on_dead))
-                return key
-            return None
+        def body(tr: Transaction) -> Item[Any]:
+            (item,) = push_members(tr, self._queue, [new._replace(due=NEVER)])
+            put_batch(tr, self._layout, self._position(item.id), StoredBatch(on_dead))
+            return item
 
-        key = change_once(self._queue, db, body)
-        if key is None:
-            raise QueueFull(self._store.pusher.options.max_size or 0, 1)
-        item: Item[Any] = self._store.codec.pushed(key, value, priority)
-        return item
+        return change_once(self._queue, db, body)
 
     def add(self, db: Database, id: str, on_dead: OnDead, pushes: Sequence[Members]) -> None:
         """Push members of a batch, in one transaction unless they are too large for one.
@@ -232,9 +226,13 @@ class Batches:
             change_once(self._queue, db, partial(self._push, id=id, members=some))
 
     def _push(self, tr: Transaction, id: str, members: list[_Member]) -> bool:
+        of_queue: dict[BaseQueue[Any], list[NewItem]] = {}
+        for queue, new in members:
+            of_queue.setdefault(queue, []).append(new)
         n = 0
-        for queue, group in groupby(members, itemgetter(0)):
-            n += sum(each.is_new for each in push_members(tr, queue, [new for _, new in group]))
+        # One push for each queue: a later one may replace the jobs of a group.
+        for queue, some in of_queue.items():
+            n += sum(each.is_new for each in push_members(tr, queue, some))
         count_pushed(tr, self._layout, self._position(id), id, n)
         return True
 
@@ -355,22 +353,28 @@ def push_after(
     others = {id: queue for queue, id in after}
     references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
 
-    def body(tr: Transaction, now: int) -> list[Item[Any]]:
+    def locate(tr: Transaction) -> tuple[dict[str, LocatedItem], bool]:
+        """Return the unfinished ones of the others, and whether another one cancels the items."""
         known = {id: store_of(others[id]).items.find(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
         left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
-        is_cancelled = on_dead == "cancel" and any(map(_has_failed, found.values()))
-        if not (left or is_cancelled):
+        return left, on_dead == "cancel" and any(map(_has_failed, found.values()))
+
+    def body(tr: Transaction, now: int) -> list[Item[Any]]:
+        if not any(locate(tr)):
             return push_members(tr, new.queue, items)
-        due = NEVER if left else None
         waiting = [
-            item._replace(due=due, header=item.header._replace(awaits=True)) for item in items
+            item._replace(due=NEVER, header=item.header._replace(awaits=True)) for item in items
         ]
         pushed = push_members(tr, new.queue, waiting)
         ids = [store.codec.reference(item) for item in pushed if item.is_new]
+        # The push may have ended or moved some: those of its groups, or with its unique keys.
+        left, is_cancelled = locate(tr)
         batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after")
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
+            if not left:
+                make_ready(tr, store.layout, now, id, batch.kind, BatchCounts())
         for other, item in left.items():
             if len(memberships_of(item.item.header.batch)) + len(ids) > MAX_FOLLOWING:
                 raise TooManyFollowing(other, MAX_FOLLOWING)

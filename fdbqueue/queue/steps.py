@@ -51,7 +51,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
-    from fdbqueue.operations.items import LocatedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +206,7 @@ class JobSteps(Generic[V]):
             item: The item of the job, or its id.
             step: The name of the step.
         """
-
-        def forget(tr: Transaction, found: LocatedItem) -> LocatedItem | None:
-            return self._in.forget_from(tr, found, step)
-
-        return self._store.retry_dead(tr, item, forget)
+        return self._store.retry_from(tr, item, step)
 
 
 class ClaimedSteps:

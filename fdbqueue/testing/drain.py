@@ -182,7 +182,7 @@ class _Drain:
     def _work(self, queue: str) -> None:
         """Let a worker run what is due in a queue."""
         thread = _TestThread()
-        worker = worker_of(self.app, queue, partial(_Handler, self, thread), concurrency=1)
+        worker = worker_of(self.app, queue, partial(_Handler, self, queue, thread), concurrency=1)
         self.stop = worker.stop
         began = len(self.drained)
         try:
@@ -195,6 +195,11 @@ class _Drain:
                 attempt.outcome = _settled(attempt.outcome, last[attempt.id] is attempt, info)
         if len(self.drained) > self._limit:
             raise DrainLimit(self._limit, self.drained)
+
+    def is_left(self, queue: str, attempt: Attempt) -> bool:
+        """Return whether the item of an attempt is in its queue, and was not cancelled."""
+        info = self.app.queue(queue).get(self.app.db, attempt.id)
+        return info is not None and not info.cancelling
 
     def begin(self, attempt: Attempt) -> None:
         """Note an attempt that begins."""
@@ -222,9 +227,10 @@ def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
 class _Handler(JobHandler):
     """The handler of the app, which notes the attempts and calls functions in another thread."""
 
-    def __init__(self, drain: _Drain, thread: _TestThread, *of_app: Any) -> None:
+    def __init__(self, drain: _Drain, queue: str, thread: _TestThread, *of_app: Any) -> None:
         super().__init__(*of_app)
         self._drain = drain
+        self._queue = queue
         self._thread = thread
 
     def call(self, context: Context) -> Call:
@@ -251,6 +257,8 @@ class _Handler(JobHandler):
             except Suspended:
                 attempt.outcome = "suspended"
                 raise
+            if attempt.outcome == "lost" and self._drain.is_left(self._queue, attempt):
+                attempt.outcome = "done"  # the item says so, too, but only if its queue keeps it
 
         function = call.function
         if not iscoroutinefunction(self._jobs[call.name].function):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.admin import check
 from fdbqueue.errors import error_classes
 from fdbqueue.jobs import App, Dead, Discard, Handle, Retry, TooManyFollowing
 from fdbqueue.queue import batches
@@ -151,6 +152,41 @@ def test_a_job_waits_for_all_although_one_has_failed(jobs: Jobs, clock: Clock) -
     clock.advance("1h")
     assert jobs.work() == ["late"]
     assert outcome(follower) == "cancelled"
+
+
+def test_a_job_may_replace_the_one_that_it_follows(jobs: Jobs, name: str) -> None:
+    """In a group of which only the latest item waits; what was removed holds nothing up."""
+    queue = jobs.app.queue(name)
+    queue.set_group(jobs.app.db, "g", latest=True)
+    note = jobs.note.using(group="g")
+    first, other = note.push("first"), jobs.note.push("other")
+    second = jobs.note.using(group="g", after=[first]).push("second")
+    assert (first.state(), second.state()) == (None, "ready")
+    third = jobs.note.using(group="g", after=[second, other]).push("third")
+    assert (second.state(), third.state()) == (None, "delayed")
+    assert check(jobs.app.db, queue).problems == ()
+    assert jobs.work() == ["other", "third"]
+    assert check(jobs.app.db, queue).problems == ()
+
+
+@pytest.mark.parametrize("how", ["expired", "delayed", "lease", "last lease"])
+def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
+    jobs: Jobs, name: str, clock: Clock, how: str
+) -> None:
+    queue = jobs.app.queue(name)
+    queue.configure(jobs.app.db, max_attempts=1 if how == "last lease" else 2)
+    times: dict[str, Any] = {"expired": {"ttl": 5}, "delayed": {"delay": 5}}
+    first = jobs.note.using(unique="k", **times.get(how, {})).push("first")
+    if "lease" in how:
+        assert queue.claim(jobs.app.db, lease=5) is not None
+    clock.advance(6)
+    second = jobs.note.using(unique="k", after=[first]).push("second")
+    assert check(jobs.app.db, queue).problems == ()
+    assert second.is_new == (how in ("expired", "last lease"))
+    expected = {"expired": ["second"], "last lease": []}
+    assert jobs.work() == expected.get(how, ["first"])
+    assert outcome(second) == ("cancelled" if how == "last lease" else "done")
+    assert check(jobs.app.db, queue).problems == ()
 
 
 def test_many_are_pushed_after_others_in_the_callers_transaction(jobs: Jobs, name: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.admin import check
+from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import App, InvalidArguments, Job, Retry
 from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
@@ -84,6 +86,20 @@ def test_a_batch_takes_jobs_with_large_arguments(app: App, name: str, report: Re
         for _ in range(15):
             batch.push(store, "x" * 900_000)
     assert batch.progress().pushed == 15
+
+
+def test_jobs_that_are_pushed_together_stay_in_a_group_with_only_the_latest(
+    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
+) -> None:
+    """Although a job for another queue is between them."""
+    app.queue(name).set_group(app.db, "g", latest=True)
+    with app.batch(then=report) as batch:
+        batch.push(work.using(group="g"), 1)
+        batch.push(work.using(queue=f"{name}-2"), 2)
+        batch.push(work.using(group="g"), 3)
+    assert (batch.progress().pushed, batch.progress().left) == (3, 3)
+    drain(app)
+    assert batch.handle.result() == [3, 0, 0]
 
 
 def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report) -> None:
@@ -168,6 +184,21 @@ def test_the_job_that_follows_has_arguments_of_its_own(app: App, name: str) -> N
         pass
     drain(app)
     assert batch.handle.result() == "May {'done': 0, 'dead': 0, 'cancelled': 0}"
+
+
+def test_the_job_that_follows_has_the_group_of_its_declaration(app: App, name: str) -> None:
+    @app.job(name="summary", queue=name, group=lambda month, **ends: month)
+    def summary(month: str, **ends: int) -> None: ...
+
+    queue = app.queue(name)
+    queue.set_group(app.db, "May", max_size=1)
+    with app.batch(then=summary, args=["May"]) as batch:
+        assert [info.group for info in queue.items(app.db, state="delayed")] == ["May"]
+        with pytest.raises(QueueFull, match="May"):
+            app.batch(then=summary, args=["May"])
+    assert check(app.db, queue).problems == ()
+    drain(app)
+    assert batch.handle.state() == "done"
 
 
 def test_the_job_that_follows_must_take_the_numbers(

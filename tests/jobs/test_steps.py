@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.errors import LeaseLost
+from fdbqueue.admin import check
+from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.jobs import (
     App,
     Context,
@@ -603,6 +604,36 @@ def test_a_wait_that_a_retry_forgets_is_over(app: App, name: str) -> None:
     assert app.signal(app.db, "shipped", key=handle.id, value="sent") == 1
     app.work(drain=True)
     assert handle.result() == "sent"
+
+
+@pytest.mark.parametrize("obstacle", ["unique key", "queue", "group"])
+@pytest.mark.parametrize("in_callers", [False, True])
+def test_a_retry_that_is_refused_forgets_no_step(
+    app: App, name: str, obstacle: str, in_callers: bool
+) -> None:
+    @app.job(queue=name, unique="k", group="g")
+    def build(context: Context) -> None:
+        context.step("lint", str)
+        context.step("compile", str)
+        raise Dead("no disk")
+
+    queue, handle = app.queue(name), build.push()
+    app.work(drain=True)
+    if obstacle == "queue":
+        queue.configure(app.db, max_size=1)
+    elif obstacle == "group":
+        queue.set_group(app.db, "g", max_size=1)
+    build.using(unique="k" if obstacle == "unique key" else False).push()
+    tr: Any = app.db.create_transaction() if in_callers else app.db
+    if obstacle == "unique key":
+        assert not queue.steps.retry_from(tr, handle.id, "lint")
+    else:
+        with pytest.raises(QueueFull):
+            queue.steps.retry_from(tr, handle.id, "lint")
+    if in_callers:
+        tr.commit().wait()
+    assert states(app, name, handle) == [("lint", "done"), ("compile", "done")]
+    assert check(app.db, queue).problems == ()
 
 
 @pytest.mark.parametrize("other", ["sleep", "wait"])

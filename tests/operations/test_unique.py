@@ -214,6 +214,31 @@ def test_periods_that_are_over_are_deleted_by_pushes(
     assert check(db, jobs).ok
 
 
+@pytest.mark.parametrize("full", ["queue", "group"])
+@pytest.mark.parametrize("in_callers", [False, True])
+def test_a_refused_push_deletes_a_key_whose_period_is_over(
+    db: Any, jobs: PriorityQueue, clock: Clock, full: str, in_callers: bool
+) -> None:
+    jobs.push(db, 1, **HOUR)
+    jobs.pop(db)
+    jobs.push(db, 2, group="g")
+    if full == "queue":
+        jobs.configure(db, max_size=1)
+    else:
+        jobs.set_group(db, "g", max_size=1)
+    clock.advance("1h")
+    tr = db.create_transaction() if in_callers else db
+    assert jobs.push(tr, 3, group="g", if_full="drop", **HOUR) is None
+    if in_callers:
+        tr.commit().wait()
+    assert keys_stored(db, jobs) == (0, 0)
+    assert check(db, jobs).problems == ()
+    jobs.pop(db)
+    assert jobs.push(db, 4, group="g", **HOUR).is_new
+    assert keys_stored(db, jobs) == (1, 1)
+    assert check(db, jobs).problems == ()
+
+
 @pytest.mark.parametrize("take", ["claim", "pop"])
 def test_periods_that_are_over_are_deleted_by_clients_that_take_items(
     db: Any, jobs: PriorityQueue, clock: Clock, take: str

@@ -137,6 +137,39 @@ def test_the_policy_and_the_queue_decide_about_an_attempt(
         assert drain(app).outcomes() == ["snoozed", "dead", "cancelled"]
 
 
+def test_outcomes_are_told_of_jobs_that_no_queue_keeps(db: Any, name: str, clock: Clock) -> None:
+    with bound_app(App(keep=None), db) as app:
+
+        @app.job(queue=name, retry=HOURLY)
+        def fail_once(context: Context) -> None:
+            if context.attempt == 1:
+                raise OSError
+
+        @app.job(queue=name)
+        def in_transaction(tr: Transaction) -> None: ...
+
+        @app.job(queue=name)
+        async def coroutine() -> None: ...
+
+        @app.job(queue=name)
+        def discard() -> None:
+            raise Discard
+
+        @app.job(queue=name)
+        def cancel() -> None:
+            cancelled.cancel()
+
+        in_transaction.push()
+        coroutine.push()
+        discard.push()
+        cancelled = cancel.push()
+        failing = fail_once.push()
+        drained = drain(app, advance=clock)
+        assert drained.outcomes(failing) == ["failed", "done"]
+        assert drained.outcomes()[:4] == ["done", "done", "discarded", "cancelled"]
+        assert cancelled.state() is None
+
+
 def test_what_is_no_job_of_the_app_is_told_too(app: App, name: str) -> None:
     @app.job(queue=name)
     def work() -> None: ...

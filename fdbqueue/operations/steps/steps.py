@@ -273,22 +273,28 @@ class DurableSteps:
 
     # Retry
 
-    def forget_from(self, tr: Transaction, found: LocatedItem, name: str) -> LocatedItem | None:
-        """Delete a step and all that were stored later; return the item without them, or `None`."""
-        position = self._layout.position(found.key)
+    def without(
+        self, tr: ReadTransaction, dead: LocatedItem, name: str
+    ) -> tuple[LocatedItem, list[bytes]] | None:
+        """Return a dead letter without a step and all that were stored later, to retry it.
+
+        Returns:
+            The item, and the keys to clear if it is retried; `None` if there is no such step.
+        """
+        layout = self._layout
+        position = layout.position(dead.key)
         names = [step.name for step in self.all(tr, position)]
         if name not in names:
             return None
         forgotten = names[names.index(name) :]
-        for each in forgotten:
-            tr.clear(self._layout.step_key(position, each))
-        item = found.item
+        keys = [layout.step_key(position, each) for each in forgotten]
+        item = dead.item
         header = item.header._replace(steps=item.header.steps - len(forgotten))
-        if header.waits and self._layout.unpack_signal_wait(header.waits)[0] in forgotten:
-            tr.clear(self._layout.signal_waits + header.waits)
+        if header.waits and layout.unpack_signal_wait(header.waits)[0] in forgotten:
+            keys.append(layout.signal_waits + header.waits)
             header = header._replace(waits=b"")
         value = with_header(header, item.content)
-        return found._replace(item=StoredItem(item.key, value, item.level))
+        return dead._replace(item=StoredItem(item.key, value, item.level)), keys
 
 
 def _unchanged(value: bytes) -> bytes:
