@@ -1281,6 +1281,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty text for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1304,6 +1307,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty text for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1326,6 +1332,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty text for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1340,11 +1349,14 @@ class BaseQueue(ABC, Generic[_T]):
     def _change_group(
         self,
         db: Database,
-        group: str,
+        group: str | None,
         change: Callable[[Transaction, str], bool],
         states: tuple[State, ...],
     ) -> dict[str, bool]:
-        wanted, results = self._filter("ready", Filter(group=group)), dict[str, bool]()
+        if group is None:  # which a filter takes for all groups
+            raise ValueError('give the name of a group, or "" for the items without one, not None')
+        wanted = self._filter("ready", Filter(group=group))
+        results: dict[str, bool] = {}
         for state in states:
             results |= _change_matching(self._store, db, _each(change), state, wanted)
         return results
