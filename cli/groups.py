@@ -61,7 +61,8 @@ def group() -> None:
 def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the groups of QUEUE that have ready or claimed items or settings, by name.
 
-    The items without a group are the first one, `(none)`.
+    The items without a group are the first one, `(none)`. `at most` is the limit that `--size` sets
+    to its ready, delayed and claimed items.
 
     \b
     Example:
@@ -71,15 +72,18 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     after: str | None = None
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
-            echo(json_line(group_as_json(each)) if as_json else _line(each))
+            line = json_line(group_as_json(each)) if as_json else _line(each, found.kind == "task")
+            echo(line)
         after = page[-1].name
+    if after is None and not as_json:
+        echo("no groups")
 
 
 def _queue(db: Database, name: str) -> Any:
     return any_queue(db, name, must_exist=True)
 
 
-def _line(info: GroupInfo) -> str:
+def _line(info: GroupInfo, is_agent: bool) -> str:
     of = "" if info.concurrency is None else f" of {info.concurrency}"
     shown = [printable(info.name) or "(none)"]
     if info.ready is not None:
@@ -91,7 +95,9 @@ def _line(info: GroupInfo) -> str:
     if info.latest:
         shown.append("only the latest waits")
     elif info.max_size is not None:
-        shown.append(f"room for {info.max_size}")
+        shown.append(f"at most {info.max_size}")
+    if info.concurrency == 1 and not info.in_order and not is_agent:
+        shown.append("not in order")
     if info.rate is not None:
         shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
     if info.weight != 1:

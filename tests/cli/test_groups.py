@@ -62,7 +62,7 @@ def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
     refused = fdbq("push", "jobs", "2", "--group", "ada")
     assert refused.returncode == 1
     assert refused.stderr == "fdbq push: the group 'ada' of jobs is full; nothing was stored\n"
-    assert "ada  1 ready  0 claimed  room for 1" in fdbq.output("group", "ls", "jobs").splitlines()
+    assert "ada  1 ready  0 claimed  at most 1" in fdbq.output("group", "ls", "jobs").splitlines()
     fdbq.output("group", "set", "jobs", "ada", "--latest")
     fdbq.output("push", "jobs", "3", "--group", "ada", "--delay", "1h")
     shown = "ada  0 ready  0 claimed  1 delayed  only the latest waits"
@@ -88,9 +88,8 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
     shown = json.loads(fdbq.output("group", "ls", "jobs", "--json").splitlines()[0])
     assert (shown["rate"], shown["held_by"], shown["held_until"][:2]) == ([1, 5400], "rate", "20")
     fdbq.output("group", "set", "jobs", "bob", "--not-in-order")
-    assert (
-        "bob  1 ready  0 of 1 claimed  1 delayed" in fdbq.output("group", "ls", "jobs").splitlines()
-    )
+    shown = "bob  1 ready  0 of 1 claimed  1 delayed  not in order"
+    assert shown in fdbq.output("group", "ls", "jobs").splitlines()
 
 
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
@@ -131,6 +130,8 @@ def test_agents_of_a_task_queue_are_groups(fdbq: Shell) -> None:
     ]
     assert json.loads(fdbq.output("task", "pop", "tasks", "--json"))["agent_name"] == "bob"
     fdbq.output("group", "resume", "tasks", "ada")
+    fdbq.output("group", "set", "tasks", "bob", "--concurrency", "1")
+    assert "bob  0 ready  0 of 1 claimed\n" in fdbq.output("group", "ls", "tasks")
     assert fdbq.output("group", "clear", "tasks", "ada", "--yes").startswith("2 removed")
 
 
@@ -167,7 +168,8 @@ def test_one_group_is_listed_retried_cancelled_and_cleared(fdbq: Shell) -> None:
     assert fdbq.output("group", "cancel", "jobs", "ada") == "2 cancelled\n"
     (line,) = fdbq.output("group", "clear", "jobs", "bob", "--yes", "--json").splitlines()
     assert json.loads(line)["removed"] is True
-    assert fdbq.output("group", "ls", "jobs") == ""
+    assert fdbq.output("group", "ls", "jobs") == "no groups\n"
+    assert fdbq.output("group", "ls", "jobs", "--json") == ""
 
 
 def test_a_dead_letter_of_a_group_that_cannot_be_retried_is_told(fdbq: Shell) -> None:
