@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 from click.types import FuncParamType
 
-from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import group_as_json
 from fdbqueue.types import Database
@@ -170,6 +171,27 @@ def set_(
         )
     with usage_errors():
         _queue(db, queue).set_group(db, name, **changes)
+    if as_json:
+        if rate is not None:
+            changes["rate"] = rate[0], seconds_of_text(rate[1])
+        echo(json_line({"queue": queue, "group": name, **changes}))
+        return
+    subject = "all groups" if name is None else printable(name) or "(none)"
+    echo(f"{subject} in {queue}: {', '.join(_set_text(reset, given))}")
+
+
+def _set_text(reset: bool, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was set, in words."""
+    if reset:
+        yield "reset"
+    for name, value in given.items():
+        if isinstance(value, bool):
+            yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
+        elif isinstance(value, tuple):
+            yield f"{name} {value[0]}/{value[1]}"
+        elif value is not None:
+            number = f"{value:g}" if isinstance(value, float) else f"{value:,}"
+            yield f"{'size' if name == 'max_size' else name} {number}"
 
 
 @group.command()
@@ -183,8 +205,7 @@ def pause(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq group pause jobs ada
     """
-    with usage_errors():
-        _queue(db, queue).set_group(db, name, paused=True)
+    _pause(db, queue, name, True, as_json)
 
 
 @group.command()
@@ -198,8 +219,15 @@ def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq group resume jobs ada
     """
+    _pause(db, queue, name, False, as_json)
+
+
+def _pause(db: Database, queue: str, name: str, paused: bool, as_json: bool) -> None:
     with usage_errors():
-        _queue(db, queue).set_group(db, name, paused=False)
+        _queue(db, queue).set_group(db, name, paused=paused)
+    result = json_line({"queue": queue, "group": name, "paused": paused})
+    verb = "paused" if paused else "resumed"
+    echo(result if as_json else f"{verb} {printable(name)} in {queue}")
 
 
 @group.command()

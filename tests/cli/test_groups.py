@@ -56,6 +56,30 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
     assert fdbq.output("check", "jobs").startswith("jobs: ")
 
 
+def test_each_change_is_told(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "customer 7")
+    for arguments, told in (
+        (("pause", "jobs", "cutsomer 7"), "paused cutsomer 7 in jobs"),
+        (("resume", "jobs", "cutsomer 7"), "resumed cutsomer 7 in jobs"),
+        (("pause", "jobs", "a", "--json"), '{"queue":"jobs","group":"a","paused":true}'),
+        (
+            ("set", "jobs", "ada", "--weight", "2", "--size", "1000", "--not-in-order", "--latest"),
+            "ada in jobs: weight 2, not in order, size 1,000, latest",
+        ),
+        (("set", "jobs", "--rate", "10/1m"), "all groups in jobs: rate 10/1m"),
+        (("set", "jobs", "", "--weight", "0.5"), "(none) in jobs: weight 0.5"),
+        (
+            ("set", "jobs", "--reset", "--concurrency", "1"),
+            "all groups in jobs: reset, concurrency 1",
+        ),
+        (
+            ("set", "jobs", "ada", "--rate", "10/1m", "--json"),
+            '{"queue":"jobs","group":"ada","rate":[10,60.0]}',
+        ),
+    ):
+        assert fdbq.output("group", *arguments) == f"{told}\n"
+
+
 def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("group", "set", "jobs", "ada", "--size", "1")
