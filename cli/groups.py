@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
 from click.types import FuncParamType
 
-from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds
+from fdbqueue.operations.limits.slots import MAX_SLOTS
+from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds, validate_share
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import group_as_json
 from fdbqueue.types import Database
@@ -16,6 +18,7 @@ from fdbqueue.types import Database
 from .common import (
     Group,
     any_queue,
+    bound_or_none,
     command_options,
     confirm,
     echo,
@@ -23,7 +26,7 @@ from .common import (
     json_line,
     printable,
     queue_argument,
-    rate_of,
+    rate_or_none,
     usage_errors,
 )
 
@@ -114,23 +117,54 @@ def _line(info: GroupInfo, is_agent: bool) -> str:
     return "  ".join(shown)
 
 
+def _weight(text: str) -> float:
+    """Return a weight; 0 for `none`."""
+    if text == "none":
+        return 0
+    with suppress(ValueError):
+        return validate_share("weight", float(text))
+    raise click.BadParameter(f"{text[:100]!r} is not a number from 0.001 to 1,000 or `none`")
+
+
+_FLAGS = {
+    **{"weight": "--weight", "concurrency": "--concurrency", "rate": "--rate"},
+    **{"in_order": "--in-order", "max_size": "--size", "latest": "--latest"},
+}
+"""The options of `fdbq group set`, by the settings."""
+
+
 @group.command("set")
 @queue_argument
-@click.argument("name", metavar="GROUP", required=False)
-@click.option("--weight", type=float, help="Share of what is taken, in proportion to others.")
-@click.option("--concurrency", type=int, help="Maximum number of its items claimed at a time.")
+@click.argument("name", metavar="[GROUP]", required=False)
+@click.option(
+    "--weight",
+    metavar="N|none",
+    type=FuncParamType(_weight),
+    help="Share of what is taken, in proportion to others, from 0.001 to 1,000.",
+)
+@click.option(
+    "--concurrency",
+    metavar="N|none",
+    type=FuncParamType(bound_or_none(MAX_SLOTS)),
+    help=f"Maximum number of its items claimed at a time, up to {MAX_SLOTS:,}.",
+)
 @click.option(
     "--rate",
-    metavar="N/DURATION",
-    type=FuncParamType(rate_of),
-    help="Most items started in a time.",
+    metavar="N/DURATION|none",
+    type=FuncParamType(rate_or_none),
+    help="Maximum number of its items started in any window of this time, such as 100/1m.",
 )
 @click.option(
     "--in-order/--not-in-order",
     default=None,
     help="With a concurrency of 1: whether a failed item is tried again before later ones.",
 )
-@click.option("--size", type=int, help="Maximum number of its items, as of a queue.")
+@click.option(
+    "--size",
+    metavar="N|none",
+    type=FuncParamType(bound_or_none()),
+    help="Maximum number of its items, including delayed and claimed ones.",
+)
 @click.option(
     "--latest/--not-latest", default=None, help="Whether a push removes its items that wait."
 )
@@ -142,7 +176,7 @@ def set_(
     name: str | None,
     weight: float | None,
     concurrency: int | None,
-    rate: tuple[int, str] | None,
+    rate: tuple[int, str] | tuple[()] | None,
     in_order: bool | None,
     size: int | None,
     latest: bool | None,
@@ -151,28 +185,29 @@ def set_(
 ) -> None:
     """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
 
-    If GROUP is "", the weight is that of the items without a group. Agents of a task queue have
-    --concurrency and --rate.
+    `none` removes what was set, so that the setting of all groups holds again. If GROUP is "", the
+    weight is that of the items without a group. Agents of a task queue have --concurrency and
+    --rate.
 
     \b
     Example:
       fdbq group set jobs ada --weight 2
+      fdbq group set jobs ada --weight none
       fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
     """
-    given = {
-        **{"weight": weight, "concurrency": concurrency, "rate": rate, "in_order": in_order},
-        **{"max_size": size, "latest": latest},
-    }
+    given = dict(zip(_FLAGS, (weight, concurrency, rate, in_order, size, latest)))
     changes: dict[str, Any] = dict.fromkeys(given) if reset else {}
-    changes |= {setting: value for setting, value in given.items() if value is not None}
+    for setting, value in given.items():
+        if value is not None:
+            changes[setting] = value if isinstance(value, bool) else value or None
     if not changes:
         raise click.UsageError(
             "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset"
         )
-    with usage_errors():
+    with usage_errors(_FLAGS):
         _queue(db, queue).set_group(db, name, **changes)
     if as_json:
-        if rate is not None:
+        if rate:
             changes["rate"] = rate[0], seconds_of_text(rate[1])
         echo(json_line({"queue": queue, "group": name, **changes}))
         return
@@ -187,11 +222,16 @@ def _set_text(reset: bool, given: Mapping[str, Any]) -> Iterator[str]:
     for name, value in given.items():
         if isinstance(value, bool):
             yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
-        elif isinstance(value, tuple):
-            yield f"{name} {value[0]}/{value[1]}"
         elif value is not None:
-            number = f"{value:g}" if isinstance(value, float) else f"{value:,}"
-            yield f"{'size' if name == 'max_size' else name} {number}"
+            yield f"{_FLAGS[name][2:]} {_value_text(value)}"
+
+
+def _value_text(value: float | tuple[int, str] | tuple[()]) -> str:
+    if not value:
+        return "none"
+    if isinstance(value, tuple):
+        return "/".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
 
 
 @group.command()

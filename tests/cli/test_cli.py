@@ -750,15 +750,18 @@ def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name:
 
 ERRORS = [
     (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
-    (("limit", "jobs", "--create", "--size", str(10**30)), "max_size is a number from 1, or None"),
+    (
+        ("limit", "jobs", "--create", "--size", str(10**30)),
+        "is not a positive integer up to 9,",
+    ),
     (("limit", "jobs", "--size", "0"), "'0' is not a positive integer or `none`"),
     (
         ("limit", "jobs", "--create", "--concurrency", "20000"),
-        "concurrency is a number from 1 to 10,000",
+        "'20000' is not a positive integer up to 10,000 or `none`",
     ),
     (
         ("limit", "jobs", "--create", "--agent-concurrency", "2"),
-        "agent_concurrency: only a task queue has agents",
+        "--agent-concurrency: only a task queue has agents",
     ),
     (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
     (("top", "-n", "2", "--interval", "inf"), "at most 1,000,000 seconds, not inf"),

@@ -80,6 +80,29 @@ def test_each_change_is_told(fdbq: Shell) -> None:
         assert fdbq.output("group", *arguments) == f"{told}\n"
 
 
+def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "ada")
+    limits = ("--weight", "2", "--concurrency", "3", "--rate", "10/1m", "--size", "5")
+    fdbq.output("group", "set", "jobs", "--concurrency", "7")
+    fdbq.output("group", "set", "jobs", "ada", *limits)
+    shown = "ada  1 ready  0 of 3 claimed  at most 5  10 in 1m  weight 2\n"
+    assert fdbq.output("group", "ls", "jobs") == shown
+    for flag, removed, left in (
+        ("--weight", "  weight 2", ""),
+        ("--size", "  at most 5", ""),
+        ("--rate", "  10 in 1m", ""),
+        ("--concurrency", "of 3", "of 7"),
+    ):
+        told = fdbq.output("group", "set", "jobs", "ada", flag, "none")
+        assert told == f"ada in jobs: {flag[2:]} none\n"
+        shown = shown.replace(removed, left)
+        assert fdbq.output("group", "ls", "jobs") == shown
+    told = fdbq.output("group", "set", "jobs", "--concurrency", "none", "--json")
+    assert told == '{"queue":"jobs","group":null,"concurrency":null}\n'
+    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+    assert "fdbq group set [OPTIONS] QUEUE [GROUP]" in fdbq.output("group", "set", "--help")
+
+
 def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("group", "set", "jobs", "ada", "--size", "1")
@@ -124,12 +147,21 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
             ("set", "jobs", "ada"),
             "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset",
         ),
-        (("set", "jobs", "ada", "--weight", "0"), "weight is a number from 0.001 to 1,000"),
-        (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
+        (
+            ("set", "jobs", "ada", "--weight", "0"),
+            "--weight': '0' is not a number from 0.001 to 1,000",
+        ),
+        (("set", "jobs", "ada", "--concurrency", "0"), "--concurrency': '0' is not a positive"),
+        (
+            ("set", "jobs", "ada", "--concurrency", "10001"),
+            "--concurrency': '10001' is not a positive integer up to 10,000 or `none`",
+        ),
+        (("set", "jobs", "ada", "--size", "x"), "--size': 'x' is not a positive integer or `none`"),
+        (("set", "jobs", "", "--size", "1"), "--size: the items without a group have only a"),
         (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),
         (("set", "jobs", "ada", "--rate", "5/soon"), "the time of a rate is a number of seconds"),
         (("pause", "jobs", ""), "paused: the items without a group have only a weight"),
-        (("set", "tasks", "ada", "--weight", "2"), "weight: an agent of a task queue has only"),
+        (("set", "tasks", "ada", "--weight", "2"), "--weight: an agent of a task queue has only"),
         (("pause", "tasks", ""), "paused: tasks without an agent have no settings"),
     ):
         assert answer in error_of(fdbq("group", *arguments))
