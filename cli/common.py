@@ -10,11 +10,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, get_args
 
 import click
@@ -23,7 +24,7 @@ from click.types import FuncParamType
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue, Task, TaskQueue, embedded, existing_queue
 from fdbqueue.errors import FdbqueueError, LockTimeout, NotADatabase, QueueNotFound
-from fdbqueue.queue.arguments import seconds_of_text
+from fdbqueue.queue.arguments import MAX_INTEGER, seconds_of_text
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.queue.overview import (
     by_state,
@@ -120,6 +121,26 @@ def rate_of(text: str) -> tuple[int, str]:
     if not (number.isdecimal() and time):
         raise click.BadParameter(f"{text!r} is not a number and a time, such as 100/1m")
     return int(number), time
+
+
+def bound_or_none(highest: int = MAX_INTEGER) -> Callable[[str], int]:
+    """Return a function that returns a number from 1, or 0 for `none`."""
+
+    def bound(text: str) -> int:
+        number = 0
+        with suppress(ValueError):
+            number = int(text)
+        if text == "none" or 0 < number <= highest:
+            return number
+        upto = f" up to {highest:,}" if number > highest else ""
+        raise click.BadParameter(f"{text[:100]!r} is not a positive integer{upto} or `none`")
+
+    return bound
+
+
+def rate_or_none(text: str) -> tuple[int, str] | tuple[()]:
+    """Return the number and the time of a rate; nothing for `none`."""
+    return () if text == "none" else rate_of(text)
 
 
 def with_options(
@@ -624,14 +645,18 @@ def value_of(item: Item | Task) -> Any:
 
 
 @contextmanager
-def usage_errors() -> Generator[None]:
-    """Report an argument that the library does not accept as a usage error."""
+def usage_errors(flags: Mapping[str, str] = MappingProxyType({})) -> Generator[None]:
+    """Report an argument that the library does not accept as a usage error.
+
+    A message that begins with the name of an argument and a colon begins with its flag instead.
+    """
     try:
         yield
     except FdbqueueError:
         raise
     except (TypeError, ValueError) as error:
-        raise click.UsageError(str(error)) from error
+        name, colon, reason = str(error).partition(":")
+        raise click.UsageError(f"{flags.get(name, name)}{colon}{reason}") from error
 
 
 def read_value(file: BinaryIO) -> bytes:

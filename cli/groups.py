@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
 from click.types import FuncParamType
 
-from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.operations.limits.slots import MAX_SLOTS
+from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds, validate_share
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import group_as_json
 from fdbqueue.types import Database
@@ -15,6 +18,7 @@ from fdbqueue.types import Database
 from .common import (
     Group,
     any_queue,
+    bound_or_none,
     command_options,
     confirm,
     echo,
@@ -22,7 +26,7 @@ from .common import (
     json_line,
     printable,
     queue_argument,
-    rate_of,
+    rate_or_none,
     usage_errors,
 )
 
@@ -61,7 +65,8 @@ def group() -> None:
 def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the groups of QUEUE that have ready or claimed items or settings, by name.
 
-    The items without a group are the first one, `(none)`.
+    The items without a group are the first one, `(none)`. `at most` is the limit that `--size` sets
+    to its ready, delayed and claimed items.
 
     \b
     Example:
@@ -71,15 +76,18 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     after: str | None = None
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
-            echo(json_line(group_as_json(each)) if as_json else _line(each))
+            line = json_line(group_as_json(each)) if as_json else _line(each, found.kind == "task")
+            echo(line)
         after = page[-1].name
+    if after is None and not as_json:
+        echo("no groups")
 
 
 def _queue(db: Database, name: str) -> Any:
     return any_queue(db, name, must_exist=True)
 
 
-def _line(info: GroupInfo) -> str:
+def _line(info: GroupInfo, is_agent: bool) -> str:
     of = "" if info.concurrency is None else f" of {info.concurrency}"
     shown = [printable(info.name) or "(none)"]
     if info.ready is not None:
@@ -91,7 +99,9 @@ def _line(info: GroupInfo) -> str:
     if info.latest:
         shown.append("only the latest waits")
     elif info.max_size is not None:
-        shown.append(f"room for {info.max_size}")
+        shown.append(f"at most {info.max_size}")
+    if info.concurrency == 1 and not info.in_order and not is_agent:
+        shown.append("not in order")
     if info.rate is not None:
         shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
     if info.weight != 1:
@@ -107,23 +117,54 @@ def _line(info: GroupInfo) -> str:
     return "  ".join(shown)
 
 
+def _weight(text: str) -> float:
+    """Return a weight; 0 for `none`."""
+    if text == "none":
+        return 0
+    with suppress(ValueError):
+        return validate_share("weight", float(text))
+    raise click.BadParameter(f"{text[:100]!r} is not a number from 0.001 to 1,000 or `none`")
+
+
+_FLAGS = {
+    **{"weight": "--weight", "concurrency": "--concurrency", "rate": "--rate"},
+    **{"in_order": "--in-order", "max_size": "--size", "latest": "--latest"},
+}
+"""The options of `fdbq group set`, by the settings."""
+
+
 @group.command("set")
 @queue_argument
-@click.argument("name", metavar="GROUP", required=False)
-@click.option("--weight", type=float, help="Share of what is taken, in proportion to others.")
-@click.option("--concurrency", type=int, help="Maximum number of its items claimed at a time.")
+@click.argument("name", metavar="[GROUP]", required=False)
+@click.option(
+    "--weight",
+    metavar="N|none",
+    type=FuncParamType(_weight),
+    help="Share of what is taken, in proportion to others, from 0.001 to 1,000.",
+)
+@click.option(
+    "--concurrency",
+    metavar="N|none",
+    type=FuncParamType(bound_or_none(MAX_SLOTS)),
+    help=f"Maximum number of its items claimed at a time, up to {MAX_SLOTS:,}.",
+)
 @click.option(
     "--rate",
-    metavar="N/DURATION",
-    type=FuncParamType(rate_of),
-    help="Most items started in a time.",
+    metavar="N/DURATION|none",
+    type=FuncParamType(rate_or_none),
+    help="Maximum number of its items started in any window of this time, such as 100/1m.",
 )
 @click.option(
     "--in-order/--not-in-order",
     default=None,
     help="With a concurrency of 1: whether a failed item is tried again before later ones.",
 )
-@click.option("--size", type=int, help="Maximum number of its items, as of a queue.")
+@click.option(
+    "--size",
+    metavar="N|none",
+    type=FuncParamType(bound_or_none()),
+    help="Maximum number of its items, including delayed and claimed ones.",
+)
 @click.option(
     "--latest/--not-latest", default=None, help="Whether a push removes its items that wait."
 )
@@ -135,7 +176,7 @@ def set_(
     name: str | None,
     weight: float | None,
     concurrency: int | None,
-    rate: tuple[int, str] | None,
+    rate: tuple[int, str] | tuple[()] | None,
     in_order: bool | None,
     size: int | None,
     latest: bool | None,
@@ -144,26 +185,53 @@ def set_(
 ) -> None:
     """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
 
-    If GROUP is "", the weight is that of the items without a group. Agents of a task queue have
-    --concurrency and --rate.
+    `none` removes what was set, so that the setting of all groups holds again. If GROUP is "", the
+    weight is that of the items without a group. Agents of a task queue have --concurrency and
+    --rate.
 
     \b
     Example:
       fdbq group set jobs ada --weight 2
+      fdbq group set jobs ada --weight none
       fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
     """
-    given = {
-        **{"weight": weight, "concurrency": concurrency, "rate": rate, "in_order": in_order},
-        **{"max_size": size, "latest": latest},
-    }
+    given = dict(zip(_FLAGS, (weight, concurrency, rate, in_order, size, latest)))
     changes: dict[str, Any] = dict.fromkeys(given) if reset else {}
-    changes |= {setting: value for setting, value in given.items() if value is not None}
+    for setting, value in given.items():
+        if value is not None:
+            changes[setting] = value if isinstance(value, bool) else value or None
     if not changes:
         raise click.UsageError(
             "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset"
         )
-    with usage_errors():
+    with usage_errors(_FLAGS):
         _queue(db, queue).set_group(db, name, **changes)
+    if as_json:
+        if rate:
+            changes["rate"] = rate[0], seconds_of_text(rate[1])
+        echo(json_line({"queue": queue, "group": name, **changes}))
+        return
+    subject = "all groups" if name is None else printable(name) or "(none)"
+    echo(f"{subject} in {queue}: {', '.join(_set_text(reset, given))}")
+
+
+def _set_text(reset: bool, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was set, in words."""
+    if reset:
+        yield "reset"
+    for name, value in given.items():
+        if isinstance(value, bool):
+            yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
+        elif value is not None:
+            yield f"{_FLAGS[name][2:]} {_value_text(value)}"
+
+
+def _value_text(value: float | tuple[int, str] | tuple[()]) -> str:
+    if not value:
+        return "none"
+    if isinstance(value, tuple):
+        return "/".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
 
 
 @group.command()
@@ -177,8 +245,7 @@ def pause(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq group pause jobs ada
     """
-    with usage_errors():
-        _queue(db, queue).set_group(db, name, paused=True)
+    _pause(db, queue, name, True, as_json)
 
 
 @group.command()
@@ -192,8 +259,15 @@ def resume(db: Database, queue: str, name: str, as_json: bool) -> None:
     Example:
       fdbq group resume jobs ada
     """
+    _pause(db, queue, name, False, as_json)
+
+
+def _pause(db: Database, queue: str, name: str, paused: bool, as_json: bool) -> None:
     with usage_errors():
-        _queue(db, queue).set_group(db, name, paused=False)
+        _queue(db, queue).set_group(db, name, paused=paused)
+    result = json_line({"queue": queue, "group": name, "paused": paused})
+    verb = "paused" if paused else "resumed"
+    echo(result if as_json else f"{verb} {printable(name)} in {queue}")
 
 
 @group.command()

@@ -15,7 +15,10 @@ from .common import json_line
 from .terminal import print_table
 from .work import loaded_app
 
-_COLUMNS = ("job", "queue", "priority", "attempts", "delays", "timeout", "unique", "version")
+_COLUMNS = (
+    *("job", "queue", "priority", "attempts", "delays", "timeout"),
+    *("unique", "group", "version"),
+)
 
 
 @click.command()
@@ -25,7 +28,8 @@ def jobs(app: str, as_json: bool) -> None:
     """List the jobs that an app declares, with their queues, retry policies and other options.
 
     The delays are those after the first failure and after many. A function that decides about
-    retries, or returns the unique key, is shown by its name. The database is not opened.
+    retries, or returns the unique key or the group, is shown by its name. A job that is unique by
+    its arguments is marked `yes`. The database is not opened.
 
     \b
     Example:
@@ -49,6 +53,7 @@ def _fields(job: Job[Any, Any, Any, Any]) -> dict[str, Any]:
         "retry": _policy(settings.retry),
         "timeout": settings.timeout,
         "unique": _name(settings.unique) if callable(settings.unique) else settings.unique,
+        "group": _name(settings.group) if callable(settings.group) else settings.group,
         "version": job.version,
     }
 
@@ -85,6 +90,7 @@ def _row(job: Job[Any, Any, Any, Any]) -> list[str]:
         attempts,
         str(delays),
         "-" if timeout is None else text_of_seconds(timeout),
-        fields["unique"] or "-",
+        "yes" if fields["unique"] is True else fields["unique"] or "-",
+        fields["group"] or "-",
         str(job.version),
     ]

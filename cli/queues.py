@@ -8,7 +8,6 @@ import platform
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -34,6 +33,7 @@ from .common import (
     Duration,
     age_text,
     any_queue,
+    bound_or_none,
     check_integrity,
     command_options,
     confirm,
@@ -45,7 +45,7 @@ from .common import (
     priority_line,
     queue_argument,
     queues_argument,
-    rate_of,
+    rate_or_none,
     states_text,
     usage_errors,
     with_options,
@@ -251,16 +251,6 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
 
 
-def _bound(text: str) -> int:
-    """Return a positive integer, or 0 for `none`."""
-    if text == "none":
-        return 0
-    with suppress(ValueError):
-        if int(text) > 0:
-            return int(text)
-    raise click.BadParameter(f"{text[:100]!r} is not a positive integer or `none`")
-
-
 class _Time(Duration):
     """A length of time from one second, or `none`, which is converted to 0."""
 
@@ -282,13 +272,9 @@ _KINDS: dict[str, tuple[str, Any]] = {
 
 
 def _limit_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    metavar, kind = _KINDS.get(name, ("N|none", _bound))
     limit = LIMITS[name]
+    metavar, kind = _KINDS.get(name, ("N|none", bound_or_none(limit.highest)))
     return click.option(f"--{limit.flag}", name, metavar=metavar, type=kind, help=limit.help)
-
-
-def _rate(text: str) -> tuple[int, str] | tuple[()]:
-    return () if text == "none" else rate_of(text)
 
 
 @click.command()
@@ -297,7 +283,7 @@ def _rate(text: str) -> tuple[int, str] | tuple[()]:
 @click.option(
     "--rate",
     metavar="N/DURATION|none",
-    type=FuncParamType(_rate),
+    type=FuncParamType(rate_or_none),
     help="Maximum number of items started in any window of this time, such as 100/1m.",
 )
 @create_option("the queue, and the database,")
@@ -327,7 +313,7 @@ def limit(
       fdbq limit jobs --rate 100/1m
     """
     target = any_queue(db, queue, must_exist=not create)
-    with usage_errors():
+    with usage_errors({name: f"--{limit.flag}" for name, limit in LIMITS.items()}):
         changes = _settings(bounds)
         if rate is not None:
             changes["rate"] = rate or None

@@ -12,6 +12,7 @@ from rich.progress import DownloadColumn
 
 from fdbqueue.admin import restore
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.queue.base import store_of
 from fdbqueue.queue.transfer.backup import is_backup
 from fdbqueue.queue.transfer.importing import import_lines
 from fdbqueue.types import Database, PriorityJson
@@ -27,6 +28,7 @@ from .common import (
     json_line,
     json_queue,
     queue_argument,
+    usage_errors,
     with_priorities,
 )
 from .files import replacing
@@ -50,6 +52,8 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 )
 @click.option("--priority-field", metavar="FIELD", help="Field with the priority of each line.")
 @click.option("--value-field", metavar="FIELD", help="Push only this field of each line.")
+@click.option("--group", metavar="NAME", help="Group of the lines that have none.")
+@click.option("--group-field", metavar="FIELD", help="Field with the group of a line, if any.")
 @click.option(
     "--source",
     metavar="NAME",
@@ -65,6 +69,8 @@ def import_command(
     priority: PriorityJson,
     priority_field: str | None,
     value_field: str | None,
+    group: str | None,
+    group_field: str | None,
     source: str | None,
     again: bool,
     as_json: bool,
@@ -78,27 +84,28 @@ def import_command(
     run it again. An import is recognized by the path of FILE or by --source. Standard input without
     --source is stored again each time.
 
-    Exits with code 1 if the queue is full before all lines are stored. Run the import again when
-    the queue has room.
+    Exits with code 1 if the queue, or the group of a line, is full before all lines are stored. Run
+    the import again when there is room.
 
     \b
     Example:
       fdbq import packages packages.jsonl --priority-field priority
+      fdbq import jobs lines.jsonl --group "customer 7"
       seq 100 | fdbq import numbers --source first-hundred
     """
     if source is not None and not source.isprintable():
         raise click.UsageError(f"--source must be printable text, not {source!a}")
     path, size = _source(file)
     if _is_backup(file):
-        if source or priority_field or value_field or priority or again:
+        if any((source, priority_field, value_field, priority, group, group_field, again)):
             raise click.UsageError(
                 "a file of `fdbq export --all` is imported without options; omit --source, "
-                "--priority, --priority-field, --value-field and --again"
+                "--priority, --priority-field, --value-field, --group, --group-field and --again"
             )
         _import_backup(db, queue, file, as_json)
         return
     target = with_priorities(json_queue(db, queue), queue, "`fdbq import`")
-    with progress_bar(DownloadColumn()) as progress:
+    with usage_errors(), progress_bar(DownloadColumn()) as progress:
         task = progress.add_task("import", total=size)
         report = import_lines(
             db,
@@ -108,13 +115,17 @@ def import_command(
             priority=priority,
             priority_field=priority_field,
             value_field=value_field,
+            group=group,
+            group_field=group_field,
             again=again,
             progress=lambda lines, read: progress.update(task, completed=read),
         )
     skipped = f", skipped {report.skipped:,} that were stored before" if report.skipped else ""
     hint = " (--again stores them again)" if report.skipped and not report.stored else ""
     if report.full:
-        hint = "; the queue is full and lines remain"
+        has_groups = group is not None or group_field is not None
+        full = "the queue, or a group of it," if has_groups else "the queue"
+        hint = f"; {full} is full and lines remain"
     summary = f"stored {count_noun(report.stored, 'line')}{skipped}{hint}"
     echo(json_line(asdict(report)) if as_json else summary)
     if report.full:
@@ -158,7 +169,8 @@ def export_command(
     """Write the ready items of QUEUE to FILE as lines of JSON.
 
     The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
-    written to standard output. An existing FILE is replaced only after all items are written.
+    written to standard output. An existing FILE is replaced only after all items are written. A
+    line has the fields id, priority and value, and group if the item has one.
 
     Delayed and claimed items and dead letters are exported only with --all. Without it, a line on
     standard error says how many there are. With --json, a JSON report has all numbers, on standard
@@ -170,7 +182,7 @@ def export_command(
     \b
     Example:
       fdbq export jobs jobs.jsonl
-      fdbq import copy jobs.jsonl --priority-field priority --value-field value
+      fdbq import copy jobs.jsonl --priority-field priority --value-field value --group-field group
       fdbq export jobs --all jobs.backup
       fdbq import copy jobs.backup
     """
@@ -183,8 +195,11 @@ def export_command(
     with progress_bar(DownloadColumn()) as progress, replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = lines = 0
+        level_of = store_of(target).levels.level_of
         for item in target.items(db, after=after):
-            line = item_json(item).encode() + b"\n"
+            group = level_of(item.key).group
+            more = {} if group is None else {"group": group}
+            line = item_json(item, **more).encode() + b"\n"
             output.write(line)
             written += len(line)
             lines += 1

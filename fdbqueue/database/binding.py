@@ -122,6 +122,20 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
     raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")
 
 
+def check_database(db: ReadTransactor) -> None:
+    """Raise `TypeError` unless a call that makes transactions of its own is given a database.
+
+    >>> import fdbqueue
+    >>> check_database(fdbqueue.open("memory:").create_transaction())
+    Traceback (most recent call last):
+    TypeError: give a database, not a transaction: this call makes transactions of its own
+    """
+    if not is_database(db):
+        raise TypeError(
+            "give a database, not a transaction: this call makes transactions of its own"
+        )
+
+
 def engine_name(tr: ReadTransaction) -> str:
     """Return what a transaction runs on: the URL of an embedded database, or `cluster`.
 

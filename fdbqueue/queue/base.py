@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
-from fdbqueue.database.binding import engine_name
+from fdbqueue.database.binding import check_database, engine_name
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
@@ -623,7 +623,7 @@ class BaseQueue(ABC, Generic[_T]):
             changes["reprioritize"] = (partial(_begin_moves, store, self._move_to(to)), MOVABLE)
         if change not in changes or validate_state(state) not in changes[change][1]:
             raise ValueError(f"{change!r} is not a change of {state} items")
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
+        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
         begin = changes[change][0]
         return _change_matching(store, db, begin, state, wanted, validate_number(limit, "limit"))
 
@@ -695,7 +695,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [info.error for info in page.items], page.next
             (['timeout'], None)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
+        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
         limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
         return self._store.reads.search(db, state, wanted, limit, after, reverse, scan)
 
@@ -754,11 +754,13 @@ class BaseQueue(ABC, Generic[_T]):
             >>> tasks.count(db, state="ready", agent="ada")
             MatchCount(count=2, next=None, scanned=3)
         """
-        wanted = self._filter(state, Filter(priority, agent, id, error, client, job, group))
+        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
         scan = validate_number(scan, "scan", 1)
         return self._store.reads.count(db, state, wanted, after, scan)
 
-    def _filter(self, state: State, wanted: Filter) -> Filter:
+    def _wanted(self, db: Database, state: State, wanted: Filter) -> Filter:
+        """Return what to look for; raise an error unless it fits and a database is given."""
+        check_database(db)
         return validate_filter(self._store.given_options.kind, validate_state(state), wanted)
 
     def _move_to(self, to: Any) -> Callable[[_T], Moved | None]:
@@ -1281,6 +1283,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty string for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1305,6 +1310,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty string for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1327,6 +1335,9 @@ class BaseQueue(ABC, Generic[_T]):
             db: A database.
             group: The name of the group; an empty string for the items without one.
 
+        Raises:
+            ValueError: The group is `None`, or not a name.
+
         Example:
             >>> import fdbqueue
             >>> db = fdbqueue.open("memory:")
@@ -1341,11 +1352,14 @@ class BaseQueue(ABC, Generic[_T]):
     def _change_group(
         self,
         db: Database,
-        group: str,
+        group: str | None,
         change: Callable[[Transaction, str], bool],
         states: tuple[State, ...],
     ) -> dict[str, bool]:
-        wanted, results = self._filter("ready", Filter(group=group)), dict[str, bool]()
+        if group is None:  # which a filter takes for all groups
+            raise ValueError('give the name of a group, or "" for the items without one, not None')
+        wanted = self._wanted(db, "ready", Filter(group=group))
+        results: dict[str, bool] = {}
         for state in states:
             results |= _change_matching(self._store, db, _each(change), state, wanted)
         return results

@@ -436,6 +436,28 @@ def test_import_and_export_round_trip(filled: Shell, name: str) -> None:
     assert filled.output("export", name, "--after", first) == exported.splitlines()[1] + "\n"
 
 
+def test_groups_are_exported_and_imported(fdbq: Shell, name: str) -> None:
+    fdbq.output("push", name, "1")
+    fdbq.output("push", name, "2", "-p", "7", "--group", "customer 7")
+    exported = fdbq.output("export", name)
+    plain, grouped = map(json.loads, exported.splitlines())
+    assert (plain["value"], "group" in plain) == (1, False)
+    assert (grouped["value"], grouped["group"]) == (2, "customer 7")
+    fields = ("--priority-field", "priority", "--value-field", "value", "--group-field", "group")
+    copy = f"{name}copy"
+    fdbq.output("import", copy, *fields, stdin=exported)
+    again = map(json.loads, fdbq.output("export", copy).splitlines())
+    assert [{**line, "id": ""} for line in again] == [{**plain, "id": ""}, {**grouped, "id": ""}]
+    fdbq.output("group", "set", copy, "ada", "--size", "1")
+    full = fdbq("import", copy, "--group", "ada", stdin="3\n4\n")
+    assert full.returncode == 1
+    told = "stored 1 line; the queue, or a group of it, is full and lines remain\n"
+    assert full.stdout == told
+    assert "ada  1 ready" in fdbq.output("group", "ls", copy)
+    refused = error_of(fdbq("import", copy, "--group", "", stdin="5\n"))
+    assert "a group is text of 1 to 255 bytes" in refused
+
+
 def in_all_states(db: Any, name: str) -> fdbqueue.PriorityQueue:
     queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
     queue.push(db, "dead")
@@ -750,15 +772,18 @@ def test_only_commands_that_store_something_create_a_database(fdbq: Shell, name:
 
 ERRORS = [
     (("push", "jobs", "1", "-p", "[" * 100_000), "is not an integer"),
-    (("limit", "jobs", "--create", "--size", str(10**30)), "max_size is a number from 1, or None"),
+    (
+        ("limit", "jobs", "--create", "--size", str(10**30)),
+        "is not a positive integer up to 9,",
+    ),
     (("limit", "jobs", "--size", "0"), "'0' is not a positive integer or `none`"),
     (
         ("limit", "jobs", "--create", "--concurrency", "20000"),
-        "concurrency is a number from 1 to 10,000",
+        "'20000' is not a positive integer up to 10,000 or `none`",
     ),
     (
         ("limit", "jobs", "--create", "--agent-concurrency", "2"),
-        "agent_concurrency: only a task queue has agents",
+        "--agent-concurrency: only a task queue has agents",
     ),
     (("top", "-n", "2", "--interval", "nan"), "is not a length of time"),
     (("top", "-n", "2", "--interval", "inf"), "at most 1,000,000 seconds, not inf"),

@@ -56,13 +56,60 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
     assert fdbq.output("check", "jobs").startswith("jobs: ")
 
 
+def test_each_change_is_told(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "customer 7")
+    for arguments, told in (
+        (("pause", "jobs", "cutsomer 7"), "paused cutsomer 7 in jobs"),
+        (("resume", "jobs", "cutsomer 7"), "resumed cutsomer 7 in jobs"),
+        (("pause", "jobs", "a", "--json"), '{"queue":"jobs","group":"a","paused":true}'),
+        (
+            ("set", "jobs", "ada", "--weight", "2", "--size", "1000", "--not-in-order", "--latest"),
+            "ada in jobs: weight 2, not in order, size 1,000, latest",
+        ),
+        (("set", "jobs", "--rate", "10/1m"), "all groups in jobs: rate 10/1m"),
+        (("set", "jobs", "", "--weight", "0.5"), "(none) in jobs: weight 0.5"),
+        (
+            ("set", "jobs", "--reset", "--concurrency", "1"),
+            "all groups in jobs: reset, concurrency 1",
+        ),
+        (
+            ("set", "jobs", "ada", "--rate", "10/1m", "--json"),
+            '{"queue":"jobs","group":"ada","rate":[10,60.0]}',
+        ),
+    ):
+        assert fdbq.output("group", *arguments) == f"{told}\n"
+
+
+def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1", "--group", "ada")
+    limits = ("--weight", "2", "--concurrency", "3", "--rate", "10/1m", "--size", "5")
+    fdbq.output("group", "set", "jobs", "--concurrency", "7")
+    fdbq.output("group", "set", "jobs", "ada", *limits)
+    shown = "ada  1 ready  0 of 3 claimed  at most 5  10 in 1m  weight 2\n"
+    assert fdbq.output("group", "ls", "jobs") == shown
+    for flag, removed, left in (
+        ("--weight", "  weight 2", ""),
+        ("--size", "  at most 5", ""),
+        ("--rate", "  10 in 1m", ""),
+        ("--concurrency", "of 3", "of 7"),
+    ):
+        told = fdbq.output("group", "set", "jobs", "ada", flag, "none")
+        assert told == f"ada in jobs: {flag[2:]} none\n"
+        shown = shown.replace(removed, left)
+        assert fdbq.output("group", "ls", "jobs") == shown
+    told = fdbq.output("group", "set", "jobs", "--concurrency", "none", "--json")
+    assert told == '{"queue":"jobs","group":null,"concurrency":null}\n'
+    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+    assert "fdbq group set [OPTIONS] QUEUE [GROUP]" in fdbq.output("group", "set", "--help")
+
+
 def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("group", "set", "jobs", "ada", "--size", "1")
     refused = fdbq("push", "jobs", "2", "--group", "ada")
     assert refused.returncode == 1
     assert refused.stderr == "fdbq push: the group 'ada' of jobs is full; nothing was stored\n"
-    assert "ada  1 ready  0 claimed  room for 1" in fdbq.output("group", "ls", "jobs").splitlines()
+    assert "ada  1 ready  0 claimed  at most 1" in fdbq.output("group", "ls", "jobs").splitlines()
     fdbq.output("group", "set", "jobs", "ada", "--latest")
     fdbq.output("push", "jobs", "3", "--group", "ada", "--delay", "1h")
     shown = "ada  0 ready  0 claimed  1 delayed  only the latest waits"
@@ -88,9 +135,8 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
     shown = json.loads(fdbq.output("group", "ls", "jobs", "--json").splitlines()[0])
     assert (shown["rate"], shown["held_by"], shown["held_until"][:2]) == ([1, 5400], "rate", "20")
     fdbq.output("group", "set", "jobs", "bob", "--not-in-order")
-    assert (
-        "bob  1 ready  0 of 1 claimed  1 delayed" in fdbq.output("group", "ls", "jobs").splitlines()
-    )
+    shown = "bob  1 ready  0 of 1 claimed  1 delayed  not in order"
+    assert shown in fdbq.output("group", "ls", "jobs").splitlines()
 
 
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
@@ -101,12 +147,21 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
             ("set", "jobs", "ada"),
             "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset",
         ),
-        (("set", "jobs", "ada", "--weight", "0"), "weight is a number from 0.001 to 1,000"),
-        (("set", "jobs", "ada", "--concurrency", "0"), "concurrency is a number from 1"),
+        (
+            ("set", "jobs", "ada", "--weight", "0"),
+            "--weight': '0' is not a number from 0.001 to 1,000",
+        ),
+        (("set", "jobs", "ada", "--concurrency", "0"), "--concurrency': '0' is not a positive"),
+        (
+            ("set", "jobs", "ada", "--concurrency", "10001"),
+            "--concurrency': '10001' is not a positive integer up to 10,000 or `none`",
+        ),
+        (("set", "jobs", "ada", "--size", "x"), "--size': 'x' is not a positive integer or `none`"),
+        (("set", "jobs", "", "--size", "1"), "--size: the items without a group have only a"),
         (("set", "jobs", "ada", "--rate", "5"), "'5' is not a number and a time"),
         (("set", "jobs", "ada", "--rate", "5/soon"), "the time of a rate is a number of seconds"),
         (("pause", "jobs", ""), "paused: the items without a group have only a weight"),
-        (("set", "tasks", "ada", "--weight", "2"), "weight: an agent of a task queue has only"),
+        (("set", "tasks", "ada", "--weight", "2"), "--weight: an agent of a task queue has only"),
         (("pause", "tasks", ""), "paused: tasks without an agent have no settings"),
     ):
         assert answer in error_of(fdbq("group", *arguments))
@@ -131,6 +186,8 @@ def test_agents_of_a_task_queue_are_groups(fdbq: Shell) -> None:
     ]
     assert json.loads(fdbq.output("task", "pop", "tasks", "--json"))["agent_name"] == "bob"
     fdbq.output("group", "resume", "tasks", "ada")
+    fdbq.output("group", "set", "tasks", "bob", "--concurrency", "1")
+    assert "bob  0 ready  0 of 1 claimed\n" in fdbq.output("group", "ls", "tasks")
     assert fdbq.output("group", "clear", "tasks", "ada", "--yes").startswith("2 removed")
 
 
@@ -167,7 +224,8 @@ def test_one_group_is_listed_retried_cancelled_and_cleared(fdbq: Shell) -> None:
     assert fdbq.output("group", "cancel", "jobs", "ada") == "2 cancelled\n"
     (line,) = fdbq.output("group", "clear", "jobs", "bob", "--yes", "--json").splitlines()
     assert json.loads(line)["removed"] is True
-    assert fdbq.output("group", "ls", "jobs") == ""
+    assert fdbq.output("group", "ls", "jobs") == "no groups\n"
+    assert fdbq.output("group", "ls", "jobs", "--json") == ""
 
 
 def test_a_dead_letter_of_a_group_that_cannot_be_retried_is_told(fdbq: Shell) -> None:

@@ -112,15 +112,16 @@ def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
     (fdbq.path / "shop.py").write_text(DECLARED)
     lines = fdbq.output("jobs", "--app", "shop:app").splitlines()
     assert [line.split() for line in lines] == [
-        ["job", "queue", "priority", "attempts", "delays", "timeout", "unique", "version"],
-        ["shop.again", "jobs", "0", "-", "patient", "-", "key", "1"],
-        ["shop.send", "mail", "5", "8", "2s", "to", "1h", "1m30s", "-", "3"],
-        ["shop.sweep", "jobs", "0", "any", "1s", "to", "1h", "-", "sweep", "1"],
+        ["job", "queue", "priority", "attempts", "delays", "timeout", "unique", "group", "version"],
+        ["shop.again", "jobs", "0", "-", "patient", "-", "key", "key", "1"],
+        ["shop.send", "mail", "5", "8", "2s", "to", "1h", "1m30s", "yes", "mails", "3"],
+        ["shop.sweep", "jobs", "0", "any", "1s", "to", "1h", "-", "sweep", "-", "1"],
     ]
     again, send, _ = map(
         json.loads, fdbq.output("jobs", "--app", "shop:app", "--json").splitlines()
     )
-    assert (again["retry"], again["unique"]) == ("patient", "key")
+    assert (again["retry"], again["unique"], again["group"]) == ("patient", "key", "key")
+    assert (send["unique"], send["group"]) == (True, "mails")
     assert send["retry"] == {
         **{"attempts": 8, "first": 2.0, "factor": 2.0, "longest": 3600.0, "jitter": 0.5},
         **{"on": ["OSError"], "never_on": []},
@@ -139,9 +140,9 @@ def patient(error, context):
 def key(n):
     return str(n)
 @app.job(queue="mail", priority=5, version=3, timeout="90s",
-         retry=Retry(attempts=8, first="2s", on=(OSError,)))
+         retry=Retry(attempts=8, first="2s", on=(OSError,)), unique=True, group="mails")
 def send() -> None: ...
-@app.job(retry=patient, unique=key)
+@app.job(retry=patient, unique=key, group=key)
 def again(n: int) -> None: ...
 @app.job(retry=Retry(attempts=None), unique="sweep")
 def sweep() -> None: ...

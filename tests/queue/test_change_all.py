@@ -170,3 +170,23 @@ def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: Priori
             queue.change_all(db, change, state="ready", to=to)
     with pytest.raises(ValueError, match="a fifo queue have no priorities"):
         fifo.change_all(db, "remove", state="ready", priority=1)
+
+
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+def test_a_call_that_makes_transactions_is_not_part_of_another(
+    db: Any, name: str, kind: Any
+) -> None:
+    queue = kind.named(db, name)
+    filled(db, queue, "ready")
+
+    @fdbqueue.transactional
+    def in_transaction(tr: Any, call: str, *args: Any, **given: Any) -> None:
+        with pytest.raises(TypeError, match="give a database, not a transaction"):
+            getattr(queue, call)(tr, *args, **given)
+
+    in_transaction(db, "change_all", "remove", state="ready")
+    in_transaction(db, "search", state="ready")
+    in_transaction(db, "count", state="ready")
+    for call in ("clear_group", "cancel_group", "retry_group"):
+        in_transaction(db, call, "")
+    assert queue.size(db) == N

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue
+from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue import base
@@ -209,3 +209,15 @@ def test_all_items_of_a_group_get_another_priority(db: Any, name: str) -> None:
 def test_a_group_is_text(db: Any, jobs: Any, call: str, group: Any) -> None:
     with pytest.raises(ValueError, match="a group is text of 0 to 255 bytes"):
         getattr(jobs, call)(db, group)
+
+
+@pytest.mark.parametrize("call", ["clear_group", "cancel_group", "retry_group"])
+@pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
+def test_no_group_is_not_all_groups(db: Any, name: str, kind: Any, call: str) -> None:
+    jobs = kind.named(db, f"{name}jobs")
+    given = {"payload" if kind is TaskQueue else "value": 1}
+    jobs.push(db, **given, group="ada")
+    jobs.push(db, **given)
+    with pytest.raises(ValueError, match='"" for the items without one, not None'):
+        getattr(jobs, call)(db, None)
+    assert jobs.size(db) == 2

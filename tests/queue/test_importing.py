@@ -54,6 +54,31 @@ def test_lines_are_imported_in_order_with_the_priority_of_their_field(
     assert seen[-1] == (2500, sum(map(len, lines(range(2500)))))
 
 
+def test_lines_have_the_group_of_their_field_or_the_one_of_all(
+    db: Any, queue: PriorityQueue
+) -> None:
+    given = [b'{"n": 1, "g": "ada"}', b'{"n": 2, "g": null}', b'{"n": 3}', b"4"]
+    assert import_lines(db, queue, given, "f", group_field="g").stored == 4
+    assert import_lines(db, queue, given, "g", group="all", group_field="g").stored == 4
+    numbers = {info.name: info.ready for info in queue.groups(db)}
+    assert numbers == {"": 3, "ada": 2, "all": 3}
+    for wrong in (b'{"g": ""}', b'{"g": 7}', b'{"g": "%s"}' % (b"x" * 256)):
+        with pytest.raises(InvalidLine, match="a group is text of 1 to 255 bytes"):
+            import_lines(db, queue, [wrong], None, group_field="g")
+    with pytest.raises(ValueError, match="a group is text of 1 to 255 bytes"):
+        import_lines(db, queue, given, None, group="")
+
+
+def test_an_import_goes_on_when_a_group_has_room(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "ada", max_size=2)
+    given = [b'{"n": %d, "g": "ada"}' % n for n in range(3)] + [b'{"n": 3}']
+    first = import_lines(db, queue, given, "f", group_field="g")
+    assert first == ImportReport(2, 0, full=True)
+    queue.set_group(db, "ada", max_size=3)
+    assert import_lines(db, queue, given, "f", group_field="g") == ImportReport(2, 2)
+    assert sorted(numbers(db, queue)) == [0, 1, 2, 3]
+
+
 def test_an_interrupted_import_resumes_where_it_stopped(db: Any, queue: PriorityQueue) -> None:
     def breaks() -> Any:
         yield from lines(range(1500))

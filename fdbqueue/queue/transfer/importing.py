@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import IOBase
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import run
@@ -18,6 +18,7 @@ from fdbqueue.layout.codecs import with_stack
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_progress, encode_progress
 from fdbqueue.operations.items import BATCH_BYTES
+from fdbqueue.queue.arguments import validate_key
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Json, Priority, Transaction
@@ -53,12 +54,41 @@ class _Line:
     digest: bytes
     value: Any
     priority: Priority
+    group: str | None
     blank: bool
 
     @property
     def mark(self) -> bytes:
         """The progress of an import that has stored this line."""
         return encode_progress(self.number, self.digest)
+
+
+class _Parts(NamedTuple):
+    """Where the value, the priority and the group of each line come from; see `import_lines`."""
+
+    priority: object
+    priority_field: str | None
+    value_field: str | None
+    group: str | None
+    group_field: str | None
+
+    def parse(self, line: bytes) -> tuple[Any, Any, str | None]:
+        """Return the value, the priority and the group of a line."""
+        if len(line) > MAX_LINE:
+            raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
+        try:
+            value = with_stack(json.loads, line)
+        except ValueError as error:
+            raise ValueError(f"it is not JSON: {error}") from error
+        priority, group = self.priority, self.group
+        if self.priority_field is not None:
+            priority = _field(value, self.priority_field)
+        if self.group_field is not None and isinstance(value, dict):
+            found = value.get(self.group_field)
+            group = group if found is None else validate_key("a group", found)
+        if self.value_field is not None:
+            value = _field(value, self.value_field)
+        return value, priority, group
 
 
 def import_lines(
@@ -70,6 +100,8 @@ def import_lines(
     priority: object = 0,
     priority_field: str | None = None,
     value_field: str | None = None,
+    group: str | None = None,
+    group_field: str | None = None,
     again: bool = False,
     progress: Callable[[int, int], object] = lambda lines, size: None,
 ) -> ImportReport:
@@ -95,6 +127,8 @@ def import_lines(
         priority: The priority of lines that have none, in its JSON form (a list for a tuple).
         priority_field: The field of each line's object that contains its priority.
         value_field: The field to push instead of the whole line.
+        group: The group of lines that have none.
+        group_field: The field of each line's object that contains its group, if it has one.
         again: Start from the first line, whatever was stored before. To continue such an import
             after a crash, run it without `again`.
         progress: Called after each batch with the number of lines and bytes read so far.
@@ -117,12 +151,14 @@ def import_lines(
         >>> jobs.pop(db).value
         {'n': 2, 'p': 3}
     """
+    group = None if group is None else validate_key("a group", group)
+    parts = _Parts(priority, priority_field, value_field, group, group_field)
     mark = _begin(db, store_of(queue).layout, source)
     stored_lines, stored_digest = (0, b"") if mark is None or again else decode_progress(mark)
     numbered = _numbered(lines)
     size = _pass_over(numbered, source, stored_lines, stored_digest)
     stored = 0
-    for batch in _batches(numbered, queue, source, priority, priority_field, value_field):
+    for batch in _batches(numbered, queue, source, parts):
         now, done = _store(db, queue, batch, source, mark)
         stored += now
         if done < len(batch):
@@ -177,6 +213,7 @@ def _store(
 ) -> tuple[int, int]:
     """Store the lines that fit; return how many of them have a value, and how many there are."""
     filled = [line for line in batch if not line.blank]
+    groups = [line.group for line in filled]
     layout = store_of(queue).layout
     week = _week()
 
@@ -187,6 +224,7 @@ def _store(
             tr,
             [line.value for line in filled],
             priorities=[line.priority for line in filled],
+            groups=groups if any(groups) else None,
             as_many_as_fit=True,
         )
         rest = filled[len(items) :]
@@ -230,9 +268,7 @@ def _batches(
     numbered: Iterator[tuple[int, bytes, bytes]],
     queue: PriorityQueue,
     source: str | None,
-    priority: object,
-    priority_field: str | None,
-    value_field: str | None,
+    parts: _Parts,
 ) -> Iterator[list[_Line]]:
     """Yield the lines in batches; the lines before an invalid one are a batch of their own."""
     store = store_of(queue)
@@ -242,9 +278,10 @@ def _batches(
         try:
             value: Any = None
             rank: Priority = 0
+            group: str | None = None
             stored = 0
             if line.strip():
-                value, given = _parsed(line, priority, priority_field, value_field)
+                value, given, group = parts.parse(line)
                 rank = store.levels.from_json(given)
                 stored = len(store.codec.encode(value))
         except (FdbqueueError, ValueError) as error:
@@ -254,28 +291,13 @@ def _batches(
         if batch and size + stored > BATCH_BYTES:
             yield batch
             batch, size = [], 0
-        batch.append(_Line(number, len(line), digest, value, rank, not line.strip()))
+        batch.append(_Line(number, len(line), digest, value, rank, group, not line.strip()))
         size += stored
         if len(batch) == _BATCH_LINES or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _parsed(
-    line: bytes, priority: object, priority_field: str | None, value_field: str | None
-) -> tuple[Any, Any]:
-    if len(line) > MAX_LINE:
-        raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
-    try:
-        value = with_stack(json.loads, line)
-    except ValueError as error:
-        raise ValueError(f"it is not JSON: {error}") from error
-    rank = priority
-    if priority_field is not None:
-        rank = _field(value, priority_field)
-    return (value if value_field is None else _field(value, value_field)), rank
 
 
 def _field(value: Json, name: str) -> Any:
