@@ -289,7 +289,7 @@ def items(
     as_json: bool,
     **texts: str | None,
 ) -> None:
-    """List the ready items of QUEUE in order: id, priority, value.
+    """List the ready items of QUEUE by priority, group and arrival: id, priority, value.
 
     With --state or a filter, the items in that state are listed: id, priority, attempts, times or
     last error, and the value, or the call if it is a job. With --json, each line has the same

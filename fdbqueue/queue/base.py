@@ -868,6 +868,7 @@ class BaseQueue(ABC, Generic[_T]):
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of ready items ahead of this one; `None` if it is not ready.
 
+        Groups are in the order of their names here, because their turns change all the time.
         Given a database, items are counted page by page while other clients push and pop;
         `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the items ahead.
 

@@ -613,8 +613,9 @@ class PriorityQueue(BaseQueue[Item[V]]):
     ) -> Iterator[Item[V]] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
-        Items are in order of their priorities, and of their arrival within a priority. Done items
-        are in order of their acknowledgement, the newest first.
+        Items are in order of their priorities, of the names of their groups within a priority, and
+        of their arrival within a group. Done items are in order of their acknowledgement, the
+        newest first.
 
         In a transaction, all items are from one moment, within the transaction's five seconds;
         `items(tr.snapshot)` conflicts with nothing. Given a database, items are read in pages of
