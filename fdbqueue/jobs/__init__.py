@@ -26,7 +26,7 @@ from fdbqueue.jobs.errors import (
 )
 from fdbqueue.jobs.job import Handle, Job
 from fdbqueue.jobs.retry import Retry
-from fdbqueue.queue.batches import TooManyFollowing
+from fdbqueue.queue.batches import BatchClosed, BatchNotFound, TooManyFollowing
 from fdbqueue.queue.steps import TooManySteps, TooManyWaiting
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
@@ -43,6 +43,8 @@ __all__ = [
     "App",
     "AppNotBound",
     "AppNotFound",
+    "BatchClosed",
+    "BatchNotFound",
     "ChildFailed",
     "ChildNotPushed",
     "Context",

@@ -19,6 +19,7 @@ from fdbqueue.layout.batches import (
     memberships_of,
 )
 from fdbqueue.layout.batches import BatchKind as BatchKind
+from fdbqueue.layout.errors import BatchClosed as BatchClosed
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
