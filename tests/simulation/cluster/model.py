@@ -512,6 +512,8 @@ class Model:
         if item is None or item.value in self._items:
             return
         item.priority, item.key = facts["priority"], facts["key"]
+        # It has the key with which it was popped, also if it has lost that key meanwhile.
+        item.unique, item.lost = facts.get("unique", item.unique), None
         if any(
             other.may_be(*UNFINISHED)
             for other in self._items.values()

@@ -252,6 +252,7 @@ class Session:
             "key": item.key.hex(),
             "attempts": header.attempts,
             "expires": header.expires,
+            "unique": header.unique,
         }
 
         def body(attempt: Attempt) -> None:
