@@ -126,7 +126,6 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
     """Show how many items of QUEUE are in each state, its limits and its totals.
 
     An item counts as ready as soon as its lease or its delay is over, even if no worker runs.
-    `fdbq limit` also shows the rate.
 
     \b
     Example:
@@ -177,14 +176,20 @@ def _times(window: HistoryWindow) -> Iterator[str]:
             yield f"{time:.2f} s" if time < 60 else str(timedelta(seconds=round(time)))
 
 
-def _value_text(value: dict[str, int] | str | int | None) -> str:
+def _value_text(value: dict[str, int] | str | int | tuple[int, float] | None) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{priority}: {number:,}" for priority, number in value.items()) or "-"
+    if isinstance(value, tuple):
+        return _rate_text(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else value
+
+
+def _rate_text(rate: tuple[int, float]) -> str:
+    return f"{rate[0]:,} in {text_of_seconds(rate[1])}"
 
 
 @click.command()
@@ -324,9 +329,7 @@ def limit(
         echo(json_line({"queue": queue, **limits, "rate": options.rate, "paused": options.paused}))
         return
     rows = [(LIMITS[name].flag, _limit_text(name, bound)) for name, bound in limits.items()]
-    shown = "none"
-    if options.rate is not None:
-        shown = f"{options.rate[0]:,} in {text_of_seconds(options.rate[1])}"
+    shown = "none" if options.rate is None else _rate_text(options.rate)
     print_table(("limit", "value"), [[*rows, ("rate", shown)]])
     if options.paused:
         echo(f"{queue} is paused")

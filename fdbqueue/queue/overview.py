@@ -192,7 +192,7 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
         str(priority): number for priority, number in stats.by_priority.items()
     }
     if stats.options is not None:
-        fields |= {name: getattr(stats.options, name) for name in LIMITS}
+        fields |= {name: getattr(stats.options, name) for name in (*LIMITS, "rate")}
     return fields
 
 

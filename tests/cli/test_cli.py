@@ -322,6 +322,9 @@ def test_a_queue_has_a_rate(fdbq: Shell, name: str) -> None:
     assert fdbq.output("limit", name).splitlines()[-1].split() == ["rate", "100", "in", "1m"]
     assert "'5' is not a number and a time" in error_of(fdbq("limit", name, "--rate", "5"))
     assert "from 1 to 10,000" in error_of(fdbq("limit", name, "--rate", "0/1m"))
+    shown = dict(line.split(maxsplit=1) for line in fdbq.output("stats", name).splitlines())
+    assert shown["rate"] == "100 in 1m"
+    assert json.loads(fdbq.output("stats", name, "--json"))["rate"] == [100, 60.0]
     fdbq.output("limit", name, "--rate", "1/1h")
     _, second = (fdbq.output("push", name, "1").strip() for _ in range(2))
     fdbq.output("pop", name)

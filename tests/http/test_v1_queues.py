@@ -329,7 +329,7 @@ def test_a_queue_is_created_described_changed_and_dropped(
     assert changed.status_code == 200
     shown = changed.json()["options"]
     assert (shown["max_size"], shown["concurrency"], shown["kept_attempts"]) == (None, 3, 2)
-    assert shown["rate"] == [9, 0.5]
+    assert shown["rate"] == jobs.get("/stats")["rate"] == [9, 0.5]
     assert jobs.problem("PATCH", "", {"rate": [0, 60]})["status"] == 422
     assert (shown["keep_number"], shown["keep_seconds"]) == (5, 60)
     assert jobs.problem("PATCH", "", {"max_size": 2**53})["status"] == 422

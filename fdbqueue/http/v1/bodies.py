@@ -411,15 +411,17 @@ class _Limits(BaseModel):
     keep_number: int | None
     kept_attempts: int
     traceback_bytes: int
+    rate: list[float] | None = Field(
+        description="The most items that may be started in a time, and this time in seconds.",
+        min_length=2,
+        max_length=2,
+    )
 
 
 class QueueOptions(_Limits):
     """The options of a queue."""
 
     paused: bool
-    rate: tuple[int, float] | None = Field(
-        description="The most items that may be started in a time, in seconds."
-    )
     ageing: int | None
 
 
