@@ -154,8 +154,9 @@ class Item(Generic[V_co]):
     metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
-Keep: TypeAlias = timedelta | int | tuple[timedelta, int]
-"""Which done items a queue keeps: by age, by number of the newest, or within both bounds."""
+Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]
+"""Which done items a queue keeps: by age, such as `"7d"`, by number of the newest, or within both.
+"""
 
 
 @dataclass(frozen=True, slots=True)

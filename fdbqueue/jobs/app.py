@@ -25,6 +25,7 @@ from fdbqueue.jobs.schedules import AppSchedules
 from fdbqueue.jobs.shares import shares_of
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
+    kept_options,
     validate_number,
     validate_range,
     validate_seconds,
@@ -123,6 +124,7 @@ class App:
     """
 
     def __init__(self, database: str | Database | None = None, *, keep: Keep | None = _DAY) -> None:
+        kept_options(keep)  # which checks it
         self._keep = keep
         self._guard = threading.Lock()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}

@@ -594,22 +594,29 @@ def _name(field: str, name: object) -> str:
 def kept_options(keep: Keep | None) -> dict[str, Any]:
     """Return the options that say which done items are kept; raise `ValueError`.
 
-    >>> kept_options((timedelta(days=1), 100))
+    >>> kept_options(("1d", 100))
     {'keep_seconds': 86400, 'keep_number': 100}
     """
     parts = keep if isinstance(keep, tuple) and keep else (keep,)
     seconds = number = None
     for part in parts:
-        if isinstance(part, timedelta) and timedelta(seconds=1) <= part and seconds is None:
-            seconds = math.ceil(part.total_seconds())
+        if 1 <= (age := _age(part)) <= MAX_INTEGER and seconds is None:
+            seconds = math.ceil(age)
         elif _is_integer(part, 1, MAX_INTEGER) and number is None:
             number = part
         elif keep is not None:
             raise ValueError(
-                "keep is a timedelta from one second, a number of items from 1, a tuple of both, "
-                f"or None, not {keep!r}"
+                "keep is a timedelta or a text such as '7d', from one second, a number of items "
+                f"from 1, a tuple of both, or None, not {keep!r}"
             )
     return {"keep_seconds": seconds, "keep_number": number}
+
+
+def _age(part: object) -> float:
+    """Return a time in seconds; NaN for anything else."""
+    if isinstance(part, timedelta):
+        return part.total_seconds()
+    return seconds_of_text(part) if isinstance(part, str) else math.nan
 
 
 def whole_seconds(ageing: object) -> int | None:

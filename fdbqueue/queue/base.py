@@ -225,13 +225,13 @@ class BaseQueue(ABC, Generic[_T]):
                   with each other.
                 - `paused`: `True` to stop handing out items: pops and claims find nothing, pushes
                   go on, and existing claims stay valid. `False` to hand them out again.
-                - `keep`: Which acknowledged items stay in the queue as done. A `timedelta` of at
-                  least one second keeps the items that were done within this time. A number of at
-                  least 1 keeps that many of the newest items. A tuple of both keeps the items to
-                  which both apply. `None` keeps none. `get` and `items(state="done")` show them,
-                  and `result` returns what their handlers returned, if the worker stores it. Popped
-                  items are not kept. An acknowledgement then writes three more keys for each item,
-                  and its payload once more.
+                - `keep`: Which acknowledged items stay in the queue as done. A time of at least one
+                  second, as a `timedelta` or a text such as `"7d"`, keeps the items that were done
+                  within this time. A number of at least 1 keeps that many of the newest items. A
+                  tuple of both keeps the items to which both apply. `None` keeps none. `get` and
+                  `items(state="done")` show them, and `result` returns what their handlers
+                  returned, if the worker stores it. Popped items are not kept. An acknowledgement
+                  then writes three more keys for each item, and its payload once more.
                 - `keep_seconds`, `keep_number`: One of the two parts of `keep`; the other part
                   stays as it is.
                 - `kept_attempts`: How many failed attempts of an item `get` shows until it ends,

@@ -360,6 +360,10 @@ def test_an_app_without_a_database_says_so(db: Any) -> None:
     assert app.db is db
     with pytest.raises(TypeError, match="an app needs a database"):
         App(db.create_transaction())
+    with pytest.raises(ValueError, match="keep is a timedelta or a text such as '7d'"):
+        App(keep="soon")
+    app = App(db, keep="7d")
+    assert app.queue("its own").options(db).keep_seconds == 604_800
 
 
 def test_a_value_that_is_no_job_becomes_a_dead_letter(db: Any, app: App, name: str) -> None:

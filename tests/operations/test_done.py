@@ -221,13 +221,33 @@ def test_done_items_survive_errors_of_the_database(
 
 
 @pytest.mark.parametrize(
-    "keep", [0, -1, True, 1.5, timedelta(0), (1, 2), (timedelta(1), timedelta(1)), (), "7d"]
+    "keep",
+    [
+        0,
+        -1,
+        True,
+        1.5,
+        timedelta(0),
+        (1, 2),
+        (timedelta(1), "1d"),
+        (),
+        "7",
+        "0.5s",
+        "99999999999999w",
+    ],
 )
 def test_an_invalid_keep_is_rejected(db: Any, queue: PriorityQueue, keep: Any) -> None:
     with pytest.raises(ValueError, match="keep is a timedelta"):
         queue.configure(db, keep=keep)
     with pytest.raises(ValueError, match="keep is a timedelta"):
         PriorityQueue(queue.subspace, keep=keep)
+
+
+def test_a_time_to_keep_may_be_text(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=("1h30m", 10))
+    assert queue.options(db).keep_seconds == 5400
+    queue.configure(db, keep="7d")
+    assert (queue.options(db).keep_seconds, queue.options(db).keep_number) == (604_800, None)
 
 
 def test_the_stored_keep_holds(db: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
