@@ -203,12 +203,13 @@ class Pusher(Generic[_Push, _Result]):
 
     def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
         """Return the job with arguments of its function; see `Job.bind`."""
+        # First, so that the functions below are called only with valid arguments.
+        stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
         unique = self._job.settings.unique
         key = unique(*args, **kwargs) if callable(unique) else None
         group = self._settings.group
         if callable(group):
             group = group(*args, **kwargs)
-        stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
         stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
         return Call(self, stored, key, group)
 

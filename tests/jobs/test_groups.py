@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.jobs import InvalidArguments
 
 
 def test_jobs_of_groups_share_the_worker(db: Any, name: str) -> None:
@@ -23,6 +24,25 @@ def test_jobs_of_groups_share_the_worker(db: Any, name: str) -> None:
     app.work(drain=True, concurrency=1)
     assert len(ran) == 22
     assert {"bob", "eve"} <= {*ran[:4]}
+
+
+def test_wrong_arguments_reach_neither_the_group_nor_the_unique_key(db: Any, name: str) -> None:
+    app = fdbqueue.App(db)
+
+    def of(user: dict[str, str]) -> str:
+        return user["id"]
+
+    @app.job(name="grouped", queue=f"{name}jobs", group=of)
+    def grouped(user: dict[str, str]) -> None: ...
+
+    @app.job(name="unique", queue=f"{name}jobs", unique=of)
+    def unique(user: dict[str, str]) -> None: ...
+
+    for job in (grouped, unique):
+        send: Any = job
+        for args in ((7,), ({"id": 7},), ()):
+            with pytest.raises(InvalidArguments):
+                send.push(*args)
 
 
 def test_a_job_counts_by_its_cost(db: Any, name: str) -> None:
