@@ -226,3 +226,21 @@ def test_top_leaves_the_terminal_as_it_was_after_a_signal(fdbq: Shell) -> None:
     finally:
         os.close(terminal)
     assert (fdbq.path / "before").read_text() == (fdbq.path / "after").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("retry", "jobs", "--state", "dead"), "0 retried"),
+        (("rm", "jobs", "--state", "dead"), "0 removed"),
+        (("release", "jobs", "--all"), "0 released"),
+        (("group", "retry", "jobs", "ada"), "0 retried"),
+        (("group", "cancel", "jobs", "ada"), "0 cancelled"),
+        (("group", "clear", "jobs", "ada", "--yes"), "0 removed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_choice_of_items_that_finds_none_is_no_failure(
+    fdbq: Shell, arguments: tuple[str, ...], told: str
+) -> None:
+    assert fdbq.output(*arguments) == f"{told}\n"
