@@ -38,6 +38,7 @@ from .common import (
     Duration,
     chosen_database,
     command_options,
+    count_noun,
     echo,
     json_line,
     log_to_stderr,
@@ -48,6 +49,7 @@ from .common import (
     usage_errors,
     value_of,
 )
+from .groups import HELD_BY
 from .signals import cleanup_on_signal, exit_on, stop_on_signal
 from .terminal import progress_bar
 from .work_options import (
@@ -125,16 +127,24 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
         with usage_errors():
             return app.work(*queues, at_most=dict(given["at_most"]), weights=weights, **options)
 
-    _work(run, partial(summary_of, app.db, queues_of(app, names), sorted(app.jobs)))
+    found = queues_of(app, names)
+    summary = partial(summary_of, app.db, found, sorted(app.jobs))
+    _work(run, summary, partial(_tell_held_back, app.db, found))
 
 
-def _work(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> NoReturn:
+def _work(
+    run: Callable[[], WorkerReport],
+    summary: Callable[[int], str],
+    tell_held_back: Callable[[], None],
+) -> NoReturn:
     """Run workers in this process, or supervise others that do, and exit."""
     with stop_on_signal(_stop, max_signals=2):
         report = _report(run, summary)
     given = click.get_current_context().params
     if parent is None:
         _echo_report(report, given["as_json"])
+        if given["drain"] and not given["quiet"]:
+            tell_held_back()
     exit_after_work(1 if given["drain"] and report.failed else 0)
 
 
@@ -344,7 +354,20 @@ def work(
                 kill=_kill_commands,
             )
 
-    _work(run, summary)
+    _work(run, summary, partial(_tell_held_back, db, [queue]))
+
+
+def _tell_held_back(db: Database, names: list[str]) -> None:
+    """Say which queues have ready items left that limits or a pause hold back."""
+    for name in names:
+        with suppress(QueueNotFound):
+            queue: Any = existing_queue(db, name)
+            first = next(iter(queue.items(db, limit=1)), None)
+            info = None if first is None else queue.get(db, first.id)
+            if info is not None and info.held_by is not None:
+                left = count_noun(queue.size(db), "ready item")
+                reason = HELD_BY[info.held_by]
+                click.echo(f"fdbq work: {name} has {left} left. The first: {reason}", err=True)
 
 
 def _serve_metrics(port: int) -> None:

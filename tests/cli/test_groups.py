@@ -249,3 +249,17 @@ def test_items_without_a_group_are_listed_and_have_a_weight(fdbq: Shell) -> None
     assert "weight" not in fdbq.output("group", "ls", "jobs")
     refused = error_of(fdbq("group", "set", "jobs", "", "--concurrency", "2"))
     assert "concurrency: the items without a group have only a weight" in refused
+
+
+def test_a_drain_says_what_holds_back_the_items_that_are_left(fdbq: Shell) -> None:
+    for group in ("ada", "ada", "bob"):
+        fdbq.output("push", "jobs", "1", "--group", group)
+    fdbq.output("group", "pause", "jobs", "ada")
+    drain = ("work", "jobs", "--exec", "true", "--drain")
+    done = fdbq(*drain)
+    assert (done.returncode, done.stdout) == (0, "1 done, 0 failed\n")
+    told = "fdbq work: jobs has 2 ready items left. The first: Its group is paused.\n"
+    assert done.stderr.endswith(told)
+    assert fdbq.output(*drain, "--quiet") == "0 done, 0 failed\n"
+    fdbq.output("group", "resume", "jobs", "ada")
+    assert "left" not in fdbq(*drain).stderr
