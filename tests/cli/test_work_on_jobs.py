@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_jobs_are_cancelled_from_the_shell(fdbq: Shell) -> None:
     ended = fdbq("cancel", queue, waiting, running)
     assert ended.returncode == 1
     assert ended.stderr.count("it has ended, or is not in the queue") == 2
-    assert "outcome       cancelled" in fdbq.output("show", queue, running)
+    assert re.search(r"^outcome +cancelled$", fdbq.output("show", queue, running), re.M)
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(fdbq: Shell) -> None:
