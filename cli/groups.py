@@ -9,10 +9,10 @@ from typing import Any
 import click
 from click.types import FuncParamType
 
-from fdbqueue.operations.limits.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds, validate_share
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import group_as_json
+from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import Database
 
 from .common import (
@@ -31,6 +31,7 @@ from .common import (
 )
 
 _PAGE = 1000
+_MAX_CONCURRENCY = LIMITS["concurrency"].highest
 HELD_BY = {
     "queue_paused": "The queue is paused.",
     "queue_concurrency": "As many items of the queue are claimed as its concurrency allows.",
@@ -145,8 +146,8 @@ _FLAGS = {
 @click.option(
     "--concurrency",
     metavar="N|none",
-    type=FuncParamType(bound_or_none(MAX_SLOTS)),
-    help=f"Maximum number of its items claimed at a time, up to {MAX_SLOTS:,}.",
+    type=FuncParamType(bound_or_none(_MAX_CONCURRENCY)),
+    help=f"Maximum number of its items claimed at a time, up to {_MAX_CONCURRENCY:,}.",
 )
 @click.option(
     "--rate",

@@ -77,7 +77,7 @@ class _Parts(NamedTuple):
         if len(line) > MAX_LINE:
             raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
         try:
-            value = with_stack(json.loads, line)
+            value: Json = with_stack(json.loads, line)
         except ValueError as error:
             raise ValueError(f"it is not JSON: {error}") from error
         priority, group = self.priority, self.group
