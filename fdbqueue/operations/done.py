@@ -54,6 +54,10 @@ class DoneItems:
         self._items.park(tr, layout.done, position, stored)
         tr[layout.timer_key(layout.done_times, done.time, position)] = b""
 
+    def store_result(self, tr: Transaction, position: bytes, result: bytes) -> None:
+        """Store the result of a done item: what its handler has returned, as JSON."""
+        tr[self._layout.returned + position] = result
+
     def at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[LocatedItem]:
         """Return the done items of some rows of the index of times."""
         layout = self._layout

@@ -416,7 +416,7 @@ class Leases:
         def end_with(returned: bytes | None) -> None:
             for (position, item), outcome in zip(ended, outcomes):
                 if keeps and returned is not None:
-                    tr[self._layout.returned + position] = returned
+                    self._done.store_result(tr, position, returned)
                 end = End(outcome, returned, request.discarded)
                 note_end(tr, self._layout, now, position, item.value, end)
 
