@@ -339,15 +339,13 @@ class Worker:
     def _divided(self, claim: Claim) -> tuple[list[HeldJob], list[HeldJob]]:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
-        If one of the others killed the worker, each of these would lose another attempt. One is
-        kept in any case: to claim it may have used up the rate of its group.
+        If one of the others killed the worker, each of these would lose another attempt.
         """
         lease_end = time.monotonic() + self._lease
         jobs = [HeldJob(each, HeldLease(each, lease_end)) for each in claim]
-        free = max(1, self._concurrency - len(self._held))
+        free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
-        retried_first = sorted(jobs, key=lambda job: job.claim.attempt == 1)
-        back = [job for job in retried_first[free:] if are_last or job.claim.attempt > 1]
+        back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
             self._held.update(dict.fromkeys(jobs))

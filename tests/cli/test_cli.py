@@ -983,7 +983,7 @@ def test_jobs_are_listed_as_calls_with_their_run_time(fdbq: Shell, name: str, db
     assert fields["value"] == {"job": "shop.send", "args": ["ada\n"]}
     assert fields["run_time"] >= 0
     shown = fdbq.output("show", name, dead.id)
-    assert "job           shop.send('ada\\n')" in shown
+    assert re.search(r"^job +shop.send\('ada\\n'\)$", shown, re.M)
     assert re.search(r"^attempt 1, \S+ after [0-9ms]+, ", shown, re.M)
     assert "shop.send('ada\\n')" in fdbq.output("dead", "ls", name)
 

@@ -327,19 +327,6 @@ def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     assert max(held) <= 2
 
 
-def test_a_retried_item_runs_if_its_claim_uses_up_the_rate_of_its_group(
-    db: Any, space: Subspace
-) -> None:
-    queue = PriorityQueue(space["queue"])
-    queue.push(db, "retried", 1, group="ada")
-    queue.nack(db, queue.claim(db), delay=0)
-    queue.set_group(db, "ada", rate=(1, "1h"))
-    queue.push_many(db, range(30))
-    seen: list[Any] = []
-    Worker(db, queue, lambda item: seen.append(item.value)).run(drain=True)
-    assert seen == [*range(30), "retried"]
-
-
 def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push_many(db, range(20))
