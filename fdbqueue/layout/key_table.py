@@ -308,7 +308,7 @@ class Space(IntEnum):
             "had a rate",
             "pop or claim of its last one",
         ),
-        ("(37, 4, priority)", "highest pass of an item that was taken, the same", "pop, claim"),
+        ("(37, 4, priority)", "highest pass of an item taken, in 12 bytes", "pop, claim"),
         (
             "(37, 5, group or null)",
             "(weight, concurrency, paused, rate, is in order, size, is latest) of one or all; "
