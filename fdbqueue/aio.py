@@ -53,7 +53,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.steps import steps_of
+from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
@@ -129,7 +129,7 @@ def _method(
     method: Callable[Concatenate[_S, _P], _T],
 ) -> Callable[Concatenate[_Handle[Any], _P], _Awaited[_T]]:
     """Return a coroutine method that calls a method of the blocking queue."""
-    operation = steps_of(method)
+    operation = sans_io_of(method)
 
     @functools.wraps(method)
     async def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -634,5 +634,5 @@ async def until(
 ) -> Any:
     """Call a method that waits, but stop waiting once one of `ends` is done."""
     blocking: Any = queue.queue
-    steps: Any = steps_of(getattr(blocking.__class__, method))
-    return await drive(steps(queue.queue, *args, **kwargs), ends)
+    operation: Any = sans_io_of(getattr(blocking.__class__, method))
+    return await drive(operation(queue.queue, *args, **kwargs), ends)

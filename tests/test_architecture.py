@@ -85,7 +85,7 @@ ROOMS = {
 }
 ANYBODYS = {"errors", "types"}
 BESIDE = {
-    "coordination": {"coordination.batches", "coordination.combiner", "coordination.steps"},
+    "coordination": {"coordination.batches", "coordination.combiner", "coordination.sans_io"},
     "embedded": {
         "embedded.arguments",
         "embedded.clock",
@@ -112,7 +112,7 @@ EXCEPTIONS = {
     # The only place that opens embedded databases.
     "database.opening": {"embedded.database"},
     # aio runs the operations of the queues.
-    "aio": {"coordination.event_loop", "coordination.steps"},
+    "aio": {"coordination.event_loop", "coordination.sans_io"},
 }
 
 # The modules that code inside a transaction must not be able to name.

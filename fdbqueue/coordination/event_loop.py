@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, finalize, ref
 
 from fdbqueue import types
-from fdbqueue.coordination.steps import Call, Sleep, Steps, Submit
+from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit
 from fdbqueue.errors import FDBError, StorageError
 
 _P = ParamSpec("_P")
@@ -35,7 +35,7 @@ def start(job: Callable[[], object]) -> None:
         job()
 
 
-async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
+async def drive(operation: SansIO[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _T:
     """Perform an operation: its calls in threads of the pool, its sleeps without a thread.
 
     Once one of `ends` is done, the operation stops sleeping and does not look again.
@@ -44,23 +44,23 @@ async def drive(steps: Steps[_T], ends: Sequence[asyncio.Future[Any]] = ()) -> _
     try:
         while True:
             try:
-                step = steps.send(result)
+                yielded = operation.send(result)
             except StopIteration as end:
                 done: _T = end.value
                 return done
-            if isinstance(step, Submit):
-                handover: HandOver[Any] = HandOver(step.undo)
-                step.combiner.submit(step.db, step.request, start, handover.arrive)
+            if isinstance(yielded, Submit):
+                handover: HandOver[Any] = HandOver(yielded.undo)
+                yielded.combiner.submit(yielded.db, yielded.request, start, handover.arrive)
                 result = await handover.result()
-            elif isinstance(step, Call):
-                result = await call(step.run, step.undo)
+            elif isinstance(yielded, Call):
+                result = await call(yielded.run, yielded.undo)
             else:
-                result = await _sleep(step, ends)
+                result = await _sleep(yielded, ends)
     finally:
-        steps.close()  # an operation that waits leaves its line
+        operation.close()  # an operation that waits leaves its line
 
 
-async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
+async def _sleep(sleep: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
     loop = asyncio.get_running_loop()
     fired: asyncio.Future[Any] = loop.create_future()
 
@@ -74,22 +74,22 @@ async def _sleep(step: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
 
     def wake_later(alarm: types.Future) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(loop.call_later, step.moment, settle, alarm)
+            loop.call_soon_threadsafe(loop.call_later, sleep.moment, settle, alarm)
 
     try:
-        for watch in step.watches:
+        for watch in sleep.watches:
             watch.on_ready(wake)
-        for alarm in step.alarms:
+        for alarm in sleep.alarms:
             alarm.on_ready(wake_later)
         # Before Python 3.12, `wait_for` loses a cancellation after the watch has fired.
         await asyncio.wait(
-            [fired, *ends], timeout=step.seconds, return_when=asyncio.FIRST_COMPLETED
+            [fired, *ends], timeout=sleep.seconds, return_when=asyncio.FIRST_COMPLETED
         )
     finally:
-        step.cancel()
+        sleep.cancel()
     if fired.done():
-        step.ended_by = fired.result()
-        step.raise_error()
+        sleep.ended_by = fired.result()
+        sleep.raise_error()
     return not any(end.done() for end in ends)
 
 

@@ -15,7 +15,7 @@ from fdbqueue.coordination.claims import RENEWALS, Claims, LeaseStart, Taken
 from fdbqueue.coordination.combiner import Combiner
 from fdbqueue.coordination.contention import Contention
 from fdbqueue.coordination.reads import Finished, Reads
-from fdbqueue.coordination.steps import Call, Steps, Submit
+from fdbqueue.coordination.sans_io import Call, SansIO, Submit
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_worth_looking
 from fdbqueue.database.binding import is_database
@@ -95,7 +95,7 @@ class Store(Generic[_T]):
 
     The methods expect arguments that the queue object has validated. On a database, all threads and
     tasks that use one store share transactions. A method that shares transactions or waits returns
-    steps, which a thread or an event loop drives.
+    an operation (`sans_io`), which a thread or an event loop drives.
 
     Args:
         layout: The keys of the queue.
@@ -139,7 +139,7 @@ class Store(Generic[_T]):
         sweep = self._sweep = Sweep(items, leases, self.schedules)
         self.reads = Reads(items, codec, options, done)
         self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self.pusher = Pusher(items, sweep.find_at, options, self._bound, full_groups)
+        pushing = self.pusher = Pusher(items, sweep.find_at, self._bound, full_groups)
         self.contention = Contention(layout, items, codec, pushing, options)
         new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
         self._claims = new_claims()
@@ -172,7 +172,7 @@ class Store(Generic[_T]):
         items: list[NewItem],
         as_many_as_fit: bool = False,
         raises: bool = False,
-    ) -> Steps[list[Any]]:
+    ) -> SansIO[list[Any]]:
         """Append items to their levels; return what `push` returns for each item.
 
         An item whose unique key another item has is not stored: that one is returned. On a
@@ -225,7 +225,7 @@ class Store(Generic[_T]):
     def _put_back(self, tr: Transactor, popped: list[tuple[bytes, bytes, Header]]) -> None:
         self.change(tr, partial(self.items.put_back, popped=popped), _always)
 
-    def putting_back(self, tr: Transactor, items: list[_T]) -> Steps[None]:
+    def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
         """Put items back as `put_back` does; a cancelled operation waits for the end."""
         yield Call(partial(self.put_back, tr, items), lambda _: None)
 
@@ -249,7 +249,7 @@ class Store(Generic[_T]):
 
     # Pop
 
-    def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> Steps[list[_T]]:
+    def pop(self, tr: Transactor, n: int, at_max: bool, wait: float) -> SansIO[list[_T]]:
         """Take the first `n` items; wait if there are none.
 
         On a database, the pops of several threads share a transaction.
@@ -257,7 +257,7 @@ class Store(Generic[_T]):
         look = partial(self._pop_now, tr, n, at_max)
         return until_found(self._lines, tr, wait if n else 0, look, self._any_item)
 
-    def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> Steps[list[_T]]:
+    def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> SansIO[list[_T]]:
         """Take up to `n` first items without waiting."""
         if n == 0:
             return []
@@ -292,14 +292,14 @@ class Store(Generic[_T]):
     def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
         return self.codec.decode(item, read_payload(tr, self.layout, item))
 
-    def pop_of(self, tr: Transactor, first: First, wait: float) -> Steps[_T | None]:
+    def pop_of(self, tr: Transactor, first: First, wait: float) -> SansIO[_T | None]:
         """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
 
         def undo(item: _T | None) -> None:
             if item is not None and is_database(tr):
                 self.put_back(tr, [item])
 
-        def look() -> Steps[_T | None]:
+        def look() -> SansIO[_T | None]:
             item: _T | None = yield Call(partial(self._take_of, tr, first), undo)
             return item
 
@@ -321,10 +321,10 @@ class Store(Generic[_T]):
 
     # Wait
 
-    def wait(self, db: Database, seconds: float) -> Steps[bool]:
+    def wait(self, db: Database, seconds: float) -> SansIO[bool]:
         """Sleep until an item can be taken, without taking it; return whether there is one."""
 
-        def look() -> Steps[bool]:
+        def look() -> SansIO[bool]:
             is_idle: bool = yield Call(partial(self.is_idle, db))
             return not is_idle
 
@@ -371,7 +371,7 @@ class Store(Generic[_T]):
         wait: float,
         client: str | None,
         first: First | None = None,
-    ) -> Steps[Claim | None]:
+    ) -> SansIO[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         look = partial(self._claim_now, tr, request, first)
@@ -382,13 +382,13 @@ class Store(Generic[_T]):
         waiters = self._waiting_claims if first is None else None
         return Wanted(("claim", first), keys, self.sweeper.seconds_left, waiters)
 
-    def wait_to_claim(self, db: Database) -> Steps[bool]:
+    def wait_to_claim(self, db: Database) -> SansIO[bool]:
         """Sleep as `claim` does, until it is worth claiming items, without claiming them."""
         return until_worth_looking(self._lines, db, self._wanted_to_claim(None))
 
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None
-    ) -> Steps[Claim | None]:
+    ) -> SansIO[Claim | None]:
         """Claim items without waiting; on a database, make sure that most of the lease is left.
 
         The process may have been stopped, or a reply lost, for longer than a lease.
@@ -439,7 +439,7 @@ class Store(Generic[_T]):
         discarded: str | None = None,
         log: str = "",
         cancelled: bool = False,
-    ) -> Steps[None]:
+    ) -> SansIO[None]:
         """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
 
         `returned` is what the handler returned, as JSON.
@@ -471,7 +471,7 @@ class Store(Generic[_T]):
             returned = None
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
 
-    def result(self, tr: Transactor, item: _T | str, wait: float) -> Steps[Any]:
+    def result(self, tr: Transactor, item: _T | str, wait: float) -> SansIO[Any]:
         """Return what the handler of a done item returned; wait until it is done.
 
         Raises:
@@ -480,7 +480,7 @@ class Store(Generic[_T]):
         reference, now = self.codec.reference(item), milliseconds()
         locate = self.reads.views.locate
 
-        def look() -> Steps[Finished | None]:
+        def look() -> SansIO[Finished | None]:
             finished: Finished | None = yield Call(partial(self.reads.result, tr, item))
             return finished
 

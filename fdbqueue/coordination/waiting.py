@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from fdbqueue.coordination.steps import Call, Sleep, Steps
+from fdbqueue.coordination.sans_io import Call, SansIO, Sleep
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import run, watch_ahead
@@ -160,9 +160,9 @@ def until_found(
     lines: Lines,
     tr: Transactor,
     seconds: float,
-    look: Callable[[], Steps[_T]],
+    look: Callable[[], SansIO[_T]],
     wanted: Wanted,
-) -> Steps[_T]:
+) -> SansIO[_T]:
     """Call `look` until it finds something or the time is over, and return what it found.
 
     After a `look` that found nothing, sleep until another transaction wakes this client, until an
@@ -180,13 +180,13 @@ def until_found(
     return look() if seconds == 0 else _until_found(lines, tr, seconds, look, wanted)
 
 
-def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> Steps[bool]:
+def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bool]:
     """Sleep as `until_found` does, until it is worth looking for what is wanted."""
 
     def may_find(tr: Transaction) -> bool:
         return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
 
-    def look() -> Steps[bool]:
+    def look() -> SansIO[bool]:
         found: bool = yield Call(partial(run, db, may_find))
         return found
 
@@ -197,9 +197,9 @@ def _until_found(
     lines: Lines,
     tr: Transactor,
     seconds: float,
-    look: Callable[[], Steps[_T]],
+    look: Callable[[], SansIO[_T]],
     wanted: Wanted,
-) -> Steps[_T]:
+) -> SansIO[_T]:
     deadline = time.monotonic() + seconds
     found = yield from look()
     if found or not is_database(tr):
@@ -218,7 +218,7 @@ def _until_found(
     return found
 
 
-def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> Steps[bool]:
+def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
     """Sleep until it is worth looking or the time is over; return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
         is_first = turn.is_ready()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
-from fdbqueue.layout.values import UNDECODABLE
 
 ROOT = Subspace(("fdbqueue",))
 NAMES = ROOT[0]
@@ -112,41 +109,6 @@ def workers_range() -> tuple[bytes, bytes]:
 def worker_key(uuid: bytes) -> bytes:
     """Return the key of the row of a worker; its UUID sorts by the time of its start."""
     return ROOT[6].pack((uuid,))
-
-
-def encode_worker(*fields: str | int) -> bytes:
-    """Return the row of a worker.
-
-    The fields are its name, host, process id, queue, concurrency and number of jobs. Three times
-    follow, in milliseconds since 1970: when it started, when it wrote this row, and when the row
-    expires. The last field is the most jobs of this queue at a time.
-
-    >>> decode_worker(encode_worker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2))
-    ('a', 'b', 1, 'c', 20, 3, 4, 5, 6, 2)
-    """
-    return fdb_tuple.pack(fields)
-
-
-_WORKER = [str, str, int, str, int, int, int, int, int, int]
-
-
-def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int, int] | None:
-    """Return the fields of a worker's row; `None` for bytes that no worker has written.
-
-    Release 0.2 wrote no last field, and had only workers of one queue.
-
-    >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
-    ('a', 'b', 1, 'c', 2, 3, 4, 5, 6, 2)
-    >>> decode_worker(b"anything") is None
-    True
-    """
-    try:
-        fields: Any = fdb_tuple.unpack(value)
-    except UNDECODABLE:
-        return None
-    if len(fields) == len(_WORKER) - 1:
-        fields += (fields[4],)
-    return fields if [*map(type, fields)] == _WORKER else None
 
 
 def decode_name(key: bytes) -> str:

@@ -838,3 +838,38 @@ def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> b
     """Return the digest of a push; each entry is a payload and the text of a priority."""
     parts = (part for entry in entries for part in entry)
     return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
+
+
+def encode_worker(*fields: str | int) -> bytes:
+    """Return the row of a worker.
+
+    The fields are its name, host, process id, queue, concurrency and number of jobs. Three times
+    follow, in milliseconds since 1970: when it started, when it wrote this row, and when the row
+    expires. The last field is the most jobs of this queue at a time.
+
+    >>> decode_worker(encode_worker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2))
+    ('a', 'b', 1, 'c', 20, 3, 4, 5, 6, 2)
+    """
+    return fdb_tuple.pack(fields)
+
+
+_WORKER = [str, str, int, str, int, int, int, int, int, int]
+
+
+def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int, int] | None:
+    """Return the fields of a worker's row; `None` for bytes that no worker has written.
+
+    Release 0.2 wrote no last field, and had only workers of one queue.
+
+    >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
+    ('a', 'b', 1, 'c', 2, 3, 4, 5, 6, 2)
+    >>> decode_worker(b"anything") is None
+    True
+    """
+    try:
+        fields: Any = fdb_tuple.unpack(value)
+    except UNDECODABLE:
+        return None
+    if len(fields) == len(_WORKER) - 1:
+        fields += (fields[4],)
+    return fields if [*map(type, fields)] == _WORKER else None

@@ -41,6 +41,7 @@ from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
     KeySelector,
     KeyValue,
+    Options,
     Outcome,
     RangeResult,
     ReadTransaction,
@@ -179,10 +180,9 @@ class Items:
     indexes_every_item = False
     """True if every item has index entries. Otherwise only items with a header may have some."""
 
-    def __init__(self, layout: Layout, levels: Levels) -> None:
-        self.layout = layout
-        self.levels = levels
-        self.options = StoredOptions(layout)
+    def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
+        self.layout, self.levels = layout, levels
+        self.options = StoredOptions(layout, options)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
         self.groups = Groups(layout, levels)
@@ -363,7 +363,7 @@ class Items:
         >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
         >>> item = jobs.push(db, "send", delay=60)
         >>> layout = Layout(jobs.subspace)
-        >>> items = Items(layout, Priorities(layout, int))
+        >>> items = Items(layout, Priorities(layout, int), jobs.options(db))
         >>> items.at(db.create_transaction(), layout.position(item.key)).state
         'delayed'
         """

@@ -1,21 +1,66 @@
-"""The stored options of a queue within a transaction, and what this client knows of them."""
+"""The stored options of a queue within a transaction, and what this client has cached of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
+from fdbqueue.errors import OptionsMismatch
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import ONE, decode_options
+from fdbqueue.layout.values import ONE, decode_options, encode_options
+from fdbqueue.operations.names import register
 from fdbqueue.types import Options, ReadTransaction, Transaction
+
+_log = logging.getLogger("fdbqueue")
+
+_FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
+"""Options that a client may omit when it opens a queue, and may change later."""
 
 LIMITING = frozenset({"concurrency", "agent_concurrency", "paused", "rate"})
 """The options that limit claims and pops."""
 
 
+def reconcile_options(given: Options, stored: Options) -> Options:
+    """Return the stored options, which hold.
+
+    Log a warning if a limit that was given differs: the clients of a deployment that changes it
+    must go on. Raise `OptionsMismatch` if another option differs.
+    """
+    for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
+        wanted, actual = getattr(given, option), getattr(stored, option)
+        if wanted == actual or (option in _FLEXIBLE and wanted is None):
+            continue
+        mismatch = OptionsMismatch(option, wanted, actual)
+        if option not in _FLEXIBLE:
+            raise mismatch
+        _log.warning("%s. The stored value holds.", mismatch)
+    return stored
+
+
+def begin_options(tr: ReadTransaction, layout: Layout) -> Callable[[], Options | None]:
+    """Start to read the options of a queue; return a function that waits for them."""
+    read = tr.get(layout.options)
+
+    def finish() -> Options | None:
+        return None if read.value is None else decode_options(read.value)
+
+    return finish
+
+
 class StoredOptions:
     """The stored options of one queue.
 
+    The first push stores the options that the client was given. Every push and every claim reads
+    the stored ones, so all clients follow the same options.
+
+    Args:
+        layout: The keys of the queue.
+        given: The options that this client opened the queue with.
+
     Attributes:
+        agreed: The options that the last push read or stored; before it, the given ones.
         max_attempts: As the last claim has read it; `None` also before the first one.
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
@@ -23,8 +68,11 @@ class StoredOptions:
         limited_groups: Whether a claim or sweep of this client has read that groups have limits.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, given: Options) -> None:
         self._layout = layout
+        self._given = given
+        self.agreed = given
+        self._stored: bytes | None = None
         self.max_attempts: int | None = None
         self.keeps_done: bool | None = None
         self.may_have_done = False
@@ -37,12 +85,29 @@ class StoredOptions:
 
     def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
         """Start to read the options; return a function that waits for them."""
-        read = tr.get(self._layout.options)
+        return begin_options(tr, self._layout)
 
-        def finish() -> Options | None:
-            return None if read.value is None else decode_options(read.value)
+    def agree(self, tr: Transaction) -> Options:
+        """Return the stored options; store the given ones if the queue is new."""
+        self.agree_with(tr, tr.get(self._layout.options).value)
+        return self.agreed
 
-        return finish
+    def agree_with(self, tr: Transaction, stored: bytes | None) -> None:
+        """Adopt the stored options; store the given ones if there are none yet."""
+        if stored is None:
+            self.agreed, self._stored = self._given, None
+            tr[self._layout.options] = encode_options(self._given)
+            if self._layout.name is not None:
+                register(tr, self._layout.name, self._layout.subspace)
+        elif stored != self._stored:
+            self.agreed = reconcile_options(self._given, decode_options(stored))
+            self._stored = stored
+
+    def accept(self, changed: Iterable[str]) -> None:
+        """Accept any stored value of some options from now on, because this client changes them."""
+        given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
+        self._given = replace(self._given, **given)
+        self._stored = None
 
     def note(self, options: Options) -> None:
         """Note the options that a claim has read."""

@@ -10,12 +10,11 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import OptionsMismatch, QueueFull
+from fdbqueue.errors import QueueFull
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     decode_holder,
-    decode_options,
     encode_count,
     encode_holder,
     encode_options,
@@ -23,8 +22,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups, Room
-from fdbqueue.operations.names import register
-from fdbqueue.types import Options, Transaction
+from fdbqueue.types import Transaction
 
 _log = logging.getLogger("fdbqueue")
 
@@ -34,27 +32,6 @@ ITEM_BYTES = 250
 """The bytes of a transaction that an item takes, in addition to its payload."""
 
 _MAX_DROPPED = 100  # unique keys whose periods are over that a push with a period deletes
-
-_FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
-"""Options that a client may omit when it opens a queue, and may change later."""
-
-
-def reconcile_options(given: Options, stored: Options) -> Options:
-    """Return the stored options, which hold.
-
-    Log a warning if a limit that was given differs: the clients of a deployment that changes it
-    must go on. Raise `OptionsMismatch` if another option differs.
-    """
-    for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
-        wanted, actual = getattr(given, option), getattr(stored, option)
-        if wanted == actual or (option in _FLEXIBLE and wanted is None):
-            continue
-        mismatch = OptionsMismatch(option, wanted, actual)
-        if option not in _FLEXIBLE:
-            raise mismatch
-        _log.warning("%s. The stored value holds.", mismatch)
-    return stored
-
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], LocatedItem | None]
 """A function of a transaction, the time and a position: `Sweep.find_at`."""
@@ -140,39 +117,35 @@ class Pusher:
         self,
         items: Items,
         find_at: FindAt,
-        options: Options,
         bound: Bound,
         full_groups: FullGroups,
     ) -> None:
         self.layout = items.layout
         self._items = items
+        self._options = items.options
         self._find_at = find_at
-        self._given = options
-        self.options = options
-        """The options that the last push read or stored."""
-        self._stored = b""
         self._bound = bound
         self._full_groups = full_groups
 
     def may_refuse(self, items: list[NewItem]) -> bool:
         """Return whether a push of some items may meet a bound, as the last push has read it."""
-        options = self.options
+        options = self._options.agreed
         return options.max_size is not None or (
             options.limited_groups and any(item.level.group is not None for item in items)
         )
 
     def _rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
         """Conflict with every operation that makes room for items that were refused."""
-        if self.options.max_size is not None:
+        if self._options.agreed.max_size is not None:
             self._bound.rely_on_full(tr)
-        if self.options.limited_groups:
+        if self._options.agreed.limited_groups:
             self._full_groups.rely_on_full(tr, items)
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
         """Return the error of a push of items that were refused; `None` if no bound is left."""
-        bound = self.options.max_size
+        bound = self._options.agreed.max_size
         full: QueueFull | None = None
-        if self.options.limited_groups:
+        if self._options.agreed.limited_groups:
             full = self._full_groups.refusal(tr, items, must_be_full=bound is not None)
         return full or (None if bound is None else QueueFull(bound, len(items)))
 
@@ -183,22 +156,20 @@ class Pusher:
 
     def note_limited_groups(self, tr: Transaction) -> None:
         """Let clients look for limits of groups from now on; see `Options`."""
-        self.agree(tr)
-        if not self.options.limited_groups:
-            tr[self.layout.options] = encode_options(replace(self.options, limited_groups=True))
+        options = self._options.agree(tr)
+        if not options.limited_groups:
+            tr[self.layout.options] = encode_options(replace(options, limited_groups=True))
 
     def set_options(self, tr: Transaction, now: int, changes: dict[str, Any]) -> bool:
         """Store new values of options; return true, because this wrote something."""
-        # Accept any stored value from now on.
-        given: dict[str, Any] = dict.fromkeys(changes.keys() & {*_FLEXIBLE})
-        self._given = replace(self._given, **given)
-        self.agree(tr)
+        self._options.accept(changes)
+        options = self._options.agree(tr)
         if "rate" in changes:
             self._items.rate.change(tr, now, changes["rate"])
         if "paused" in changes:
-            self._items.tally(tr, now, paused=changes["paused"] - self.options.paused)
-        changed = replace(self.options, **changes)
-        has_kept = (self.options.keep_seconds, self.options.keep_number) != (None, None)
+            self._items.tally(tr, now, paused=changes["paused"] - options.paused)
+        changed = replace(options, **changes)
+        has_kept = (options.keep_seconds, options.keep_number) != (None, None)
         if has_kept and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
@@ -212,13 +183,14 @@ class Pusher:
         """
         # Start all reads before waiting for the first.
         begin, end = self.layout.waiters_and_options
+        options = self._options
         n = sum(map(len, map(_items_of, requests)))
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
-        known_bound = self.options.max_size
+        known_bound = options.agreed.max_size
         taken = None if known_bound is None else self._bound.begin_count(tr)
-        in_groups = self._begin_groups(tr, requests) if self.options.limited_groups else None
+        in_groups = self._begin_groups(tr, requests) if options.agreed.limited_groups else None
         tails: dict[bytes, Tail] = {}
         for item in chain.from_iterable(map(_items_of, requests)):
             level = item.level
@@ -227,13 +199,12 @@ class Pusher:
         waiters = [*newest]
         has_options = waiters and waiters[0].key == self.layout.options
         stored = waiters.pop(0).value if has_options else None
-        if stored != self._stored:
-            self._agree(tr, stored)
+        options.agree_with(tr, stored)
         fitting = [*map(_items_of, requests)]
-        bound = self.options.max_size
+        bound = options.agreed.max_size
         if bound is not None and (taken is None or bound != known_bound):
             taken = self._bound.begin_count(tr)
-        if self.options.limited_groups and in_groups is None:
+        if options.agreed.limited_groups and in_groups is None:
             in_groups = self._begin_groups(tr, requests)
         settings = {} if in_groups is None else in_groups()
         rooms = self._full_groups.rooms(tr, settings) if settings else {}
@@ -362,21 +333,6 @@ class Pusher:
         if ends is None and (found is None or found.state == "dead"):
             return None
         return Pushed(self.layout.items + position, found, is_new=False)
-
-    def agree(self, tr: Transaction) -> None:
-        """Adopt the stored options; store the given ones if the queue is new."""
-        self._agree(tr, tr.get(self.layout.options).value)
-
-    def _agree(self, tr: Transaction, stored: bytes | None) -> None:
-        """Adopt the stored options; store the given ones if there are none yet."""
-        if stored is None:
-            self.options = self._given
-            tr[self.layout.options] = encode_options(self._given)
-            if self.layout.name is not None:
-                register(tr, self.layout.name, self.layout.subspace)
-            return
-        self.options = reconcile_options(self._given, decode_options(stored))
-        self._stored = stored
 
     def _fitting(
         self,

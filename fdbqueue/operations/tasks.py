@@ -16,7 +16,7 @@ from fdbqueue.operations.groups.agents import Agents
 from fdbqueue.operations.items import Items, LocatedItem, Taken, read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.operations.views.overdue import corrections
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import Options, ReadTransaction, Transaction
 
 
 class TaskIndex:
@@ -54,8 +54,8 @@ class TaskItems(Items):
     indexes_every_item = True
     ids_are_positions = False
 
-    def __init__(self, layout: Layout, levels: Levels) -> None:
-        super().__init__(layout, levels)
+    def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
+        super().__init__(layout, levels, options)
         self._agents = Agents(layout, self.groups)
 
     def limits_of(

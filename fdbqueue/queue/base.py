@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.steps import Steps, Stop, drive, driven, steps_of
+from fdbqueue.coordination.sans_io import SansIO, Stop, drive, driven, sans_io_of
 from fdbqueue.database.binding import check_database, engine_name
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
@@ -37,7 +37,7 @@ from fdbqueue.operations.failures import traceback_text
 from fdbqueue.operations.groups.listing import GroupInfo, HeldBy, list_groups
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
-from fdbqueue.operations.push import reconcile_options
+from fdbqueue.operations.options import reconcile_options
 from fdbqueue.queue.arguments import (
     due_time,
     validate_bound,
@@ -111,7 +111,6 @@ __all__ = [
 _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
-
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
@@ -276,7 +275,7 @@ class BaseQueue(ABC, Generic[_T]):
         within: int = 256,
         wait: Duration = 0,
         client: str | None = None,
-    ) -> Steps[Claim[_T] | None]:
+    ) -> SansIO[Claim[_T] | None]:
         """Claim the first items for the time of a lease; return `None` if nothing can be claimed.
 
         No other client receives the items while the lease lasts. Call `ack` when the job is done,
@@ -336,7 +335,7 @@ class BaseQueue(ABC, Generic[_T]):
         result: Any = None,
         discarded: str | None = None,
         log: str = "",
-    ) -> Steps[None]:
+    ) -> SansIO[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
         In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, and
@@ -383,7 +382,7 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.ack(tr, claim, returned, error_text(discarded), validate_log(log))
 
     @driven
-    def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> Steps[Any]:
+    def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:
         """Return what the handler of a done item returned, or what `ack` was given; wait for it.
 
         A `Worker` with `store_results` stores it, if the queue keeps done items
@@ -770,7 +769,7 @@ class BaseQueue(ABC, Generic[_T]):
     # The first items
 
     @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> Steps[list[_T]]:
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
         Args:
@@ -1004,7 +1003,7 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.remove(tr, item, None if state is None else validate_state(state))
 
     @driven
-    def put_back(self, tr: Transactor, items: Iterable[_T]) -> Steps[None]:
+    def put_back(self, tr: Transactor, items: Iterable[_T]) -> SansIO[None]:
         """Return popped items to their places, even beyond the maximum size.
 
         Use it when the items could not be used after all. They keep their attempts and times to
@@ -1032,7 +1031,7 @@ class BaseQueue(ABC, Generic[_T]):
     # All items
 
     @driven
-    def wait(self, db: Database, seconds: Duration) -> Steps[bool]:
+    def wait(self, db: Database, seconds: Duration) -> SansIO[bool]:
         """Sleep until the queue has an item, without taking it; return whether it has one.
 
         Another client may take the item first; `pop(db, wait=...)` waits and takes. Use this method
@@ -1464,7 +1463,7 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
 
 def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:
     """Claim as `claim` does, but stop waiting for items once `stop` is set."""
-    claim: Any = steps_of(type(queue).claim)
+    claim: Any = sans_io_of(type(queue).claim)
     claimed: Claim | None = drive(claim(queue, db, **options), stop)
     return claimed
 

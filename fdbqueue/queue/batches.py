@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.coordination.steps import drive
+from fdbqueue.coordination.sans_io import drive
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.layout.batches import (

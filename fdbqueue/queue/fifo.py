@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.steps import Steps, driven
+from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
@@ -93,7 +93,7 @@ class Queue(BaseQueue[Item[V]]):
             **kept_options(keep),
         )
         items = ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, Items(layout, levels), items, options))
+        super().__init__(Store(layout, levels, Items(layout, levels, options), items, options))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class Queue(BaseQueue[Item[V]]):
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
         if_full: IfFull = "raise",
-    ) -> Steps[Item[V] | None]:
+    ) -> SansIO[Item[V] | None]:
         """Put a value at the end of the queue. `enqueue` is another name for this.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
@@ -297,7 +297,7 @@ class Queue(BaseQueue[Item[V]]):
         unique_for: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
-    ) -> Steps[list[Item[V]]]:
+    ) -> SansIO[list[Item[V]]]:
         """Put several values at the end of the queue in one transaction: all of them or none.
 
         Args:
@@ -334,7 +334,7 @@ class Queue(BaseQueue[Item[V]]):
     # Pop and peek
 
     @driven
-    def pop(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
+    def pop(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item, or `None`. `dequeue` is another name for this.
 
         In a transaction, it conflicts with every other pop. Given a database, processes that

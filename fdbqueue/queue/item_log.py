@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.coordination.steps import Call, Steps
+from fdbqueue.coordination.sans_io import Call, SansIO
 from fdbqueue.database.binding import is_database
 from fdbqueue.types import Database, Item, Transactor
 
@@ -23,7 +23,7 @@ if _counts_log.level == logging.NOTSET:
 
 def log_items(
     store: Store[Any], tr: Transactor, items: list[Item[Any]], *, popped: bool = False
-) -> Steps[None]:
+) -> SansIO[None]:
     """Log a line for each item that was pushed or popped.
 
     The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A

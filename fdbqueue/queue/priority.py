@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.steps import Steps, driven
+from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
 from fdbqueue.layout.keys import Layout
@@ -120,7 +120,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
             **kept_options(keep),
         )
         items = ItemCodec(layout, levels, codec_named(codec))
-        super().__init__(Store(layout, levels, Items(layout, levels), items, options))
+        super().__init__(Store(layout, levels, Items(layout, levels, options), items, options))
 
     @classmethod
     def _kept(cls, stored: Options) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
         if_full: IfFull = "raise",
-    ) -> Steps[Item[V] | None]:
+    ) -> SansIO[Item[V] | None]:
         """Put a value behind the last item of its priority.
 
         Pushes conflict with nothing: two pushes at the same time both succeed, in either order.
@@ -368,7 +368,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         unique_for: Duration | None = None,
         as_many_as_fit: bool = False,
         if_full: IfFull = "raise",
-    ) -> Steps[list[Item[V]]]:
+    ) -> SansIO[list[Item[V]]]:
         """Push several values in one transaction: all of them or none.
 
         Several times as fast as single pushes. A transaction holds 10,000,000 bytes, of which each
@@ -424,7 +424,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
     # Pop and peek
 
     @driven
-    def pop_min(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
+    def pop_min(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item of the lowest priority, or `None` if there is none.
 
         **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
@@ -466,7 +466,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
     pop = pop_min
 
     @driven
-    def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> Steps[Item[V] | None]:
+    def pop_max(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[Item[V] | None]:
         """Remove and return the oldest item of the highest priority, or `None` if there is none.
 
         Works as `pop_min` at the other end of the queue. Within a priority it is first in, first
@@ -495,7 +495,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
     @driven
     def pop_many(
         self, tr: Transactor, n: int, max: bool = False, *, wait: Duration = 0
-    ) -> Steps[list[Item[V]]]:
+    ) -> SansIO[list[Item[V]]]:
         """Remove and return up to `n` of the first items in order, in one transaction.
 
         Several times as fast as single pops, whose conflicts it shares. Cost: one read of `n` rows;

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from functools import partial
 
-from fdbqueue.coordination.steps import Call, Steps, Stop, drive
+from fdbqueue.coordination.sans_io import Call, SansIO, Stop, drive
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
@@ -51,7 +51,7 @@ def wait_for_queue(
             return existing_queue(db, name)
         return None
 
-    def look() -> Steps[PriorityQueue | Queue | TaskQueue | None]:
+    def look() -> SansIO[PriorityQueue | Queue | TaskQueue | None]:
         queue: PriorityQueue | Queue | TaskQueue | None = yield Call(find_now)
         return queue
 

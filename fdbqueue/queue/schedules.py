@@ -218,7 +218,7 @@ class Schedules(Generic[V]):
         replaces: bool = True,
     ) -> None:
         def body(tr: Transaction, now: int) -> bool:
-            self._store.pusher.agree(tr)
+            self._store.options.agree(tr)
             for name, definition in definitions.items():
                 known = None if replaces else self._in.get(tr, name)
                 if known is None or known.definition == definition:

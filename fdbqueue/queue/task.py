@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.steps import Steps, driven
+from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.clock import milliseconds, nanoseconds, uuids
 from fdbqueue.database.pages import read_pages
@@ -131,12 +131,12 @@ class TaskQueue(BaseQueue[Task[V]]):
     ) -> None:
         layout = Layout(subspace)
         levels = Priorities(layout, RANK, are_counted=False)
-        items = TaskItems(layout, levels)
         self._ageing = whole_seconds(ageing)
-        self._items, self._index = items, TaskIndex(items)
         options = Options(
             self.kind, "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
+        items = TaskItems(layout, levels, options)
+        self._items, self._index = items, TaskIndex(items)
         codec = TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, codec, options, items))
 
@@ -247,7 +247,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         unique_until: UniqueUntil | None = None,
         unique_for: Duration | None = None,
         if_full: IfFull = "drop",
-    ) -> Steps[str | None]:
+    ) -> SansIO[str | None]:
         """Put a task into its place in the queue; return its id, or `None` if the queue is full.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. A task that found no
@@ -314,7 +314,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         *,
         as_many_as_fit: bool = False,
         if_full: IfFull = "drop",
-    ) -> Steps[list[str]]:
+    ) -> SansIO[list[str]]:
         """Push several tasks in one transaction, all of them or none; return their ids.
 
         Args:
@@ -338,7 +338,7 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     def _push(
         self, tr: Transactor, given: list[Mapping[str, Any]], as_many_as_fit: bool, raises: bool
-    ) -> Steps[list[str]]:
+    ) -> SansIO[list[str]]:
         now = nanoseconds() / 10**9
         items = [self._new_item(now, uuid, **task) for uuid, task in zip(uuids(len(given)), given)]
         return (yield from self._store.push(tr, items, as_many_as_fit, raises))
@@ -374,7 +374,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     @driven
     def pop(
         self, tr: Transactor, *, agent: str | None = None, wait: Duration = 0
-    ) -> Steps[Task[V] | None]:
+    ) -> SansIO[Task[V] | None]:
         """Remove and return the first task, or the first one of an agent; `None` if there is none.
 
         Conflicts are those of `PriorityQueue.pop`. A pop for an agent conflicts with clients that
@@ -429,7 +429,7 @@ class TaskQueue(BaseQueue[Task[V]]):
         wait: Duration = 0,
         agent: str | None = None,
         client: str | None = None,
-    ) -> Steps[Claim[Task[V]] | None]:
+    ) -> SansIO[Claim[Task[V]] | None]:
         """Claim the first tasks, or the first tasks of an agent, for the time of a lease.
 
         Works as `PriorityQueue.claim`. A claim for an agent always takes the agent's first tasks,
@@ -704,7 +704,7 @@ class TaskQueue(BaseQueue[Task[V]]):
 @driven
 def push_task(
     queue: TaskQueue[Any], tr: Transactor, task: Mapping[str, Any]
-) -> Steps[tuple[str, bool] | None]:
+) -> SansIO[tuple[str, bool] | None]:
     """Push a task; return its id, and false if an earlier push has stored it.
 
     Args:

@@ -12,8 +12,8 @@ from typing import Any
 
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
-from fdbqueue.layout.names import decode_worker, encode_worker, worker_key, workers_range
-from fdbqueue.layout.values import time_as_json, utc_time
+from fdbqueue.layout.names import worker_key, workers_range
+from fdbqueue.layout.values import decode_worker, encode_worker, time_as_json, utc_time
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
 LOOK = 1.0

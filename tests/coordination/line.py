@@ -18,7 +18,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.coordination.contention import staged_pops
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction

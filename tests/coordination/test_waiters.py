@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
-from fdbqueue.coordination import steps, waiting
+from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.queue.base import store_of
@@ -57,7 +57,7 @@ class FirstOfThread(set[bytes]):
 @pytest.fixture(autouse=True)
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
     """Let clients sleep until they are woken."""
-    sleep_on, sleeps = steps.sleep_on, Sleeps()
+    sleep_on, sleeps = sans_io.sleep_on, Sleeps()
 
     def sleep(*arguments: Any) -> Any:
         sleeps.begun += 1
@@ -65,7 +65,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
 
     monkeypatch.setattr(waiting, "MAX_SLEEP", 10 * TIMEOUT)
     monkeypatch.setattr(waiting, "_have_waited", NeverFirst())
-    monkeypatch.setattr(steps, "sleep_on", sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", sleep)
     return sleeps
 
 
@@ -355,7 +355,7 @@ def test_a_client_leaves_when_it_stops_waiting(
             assert len(keys(db, space)) == 1
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(steps, "sleep_on", interrupt)
+        monkeypatch.setattr(sans_io, "sleep_on", interrupt)
         with pytest.raises(KeyboardInterrupt):
             queue.pop(db, wait=TIMEOUT)
     wait_until(lambda: keys(db, space) == [])

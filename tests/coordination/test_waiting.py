@@ -16,9 +16,9 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
-from fdbqueue.coordination import steps
+from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.contention.requests import Requests
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -54,7 +54,7 @@ def test_a_pop_looks_once_more_when_its_wait_is_over(
         recipe.push(db, b"1", 5)
         return sleep_on(*arguments)
 
-    monkeypatch.setattr(steps, "sleep_on", push_and_sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", push_and_sleep)
     assert queue.pop(db, wait=0.5).value == 1
 
 
@@ -121,7 +121,7 @@ def test_a_waiting_client_looks_every_25_seconds_with_one_transaction(
             queue.push(db, "x")
         return sleep_on(watches, 0, *others)  # as if the time were over
 
-    monkeypatch.setattr(steps, "sleep_on", sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", sleep)
     if take == "wait":
         assert queue.wait(counting, math.inf)
     else:
@@ -143,7 +143,7 @@ def test_a_pop_looks_often_while_a_dead_process_may_hold_items(
         queue.push(db, "x")
         return sleep_on(watches, seconds, *others)
 
-    monkeypatch.setattr(steps, "sleep_on", push_and_sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", push_and_sleep)
     assert queue.pop(db, wait=math.inf).value == "x"
     assert sleeps == [REQUEST_TIMEOUT]
 

@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
-from fdbqueue.layout.names import encode_worker, worker_key
+from fdbqueue.layout.names import worker_key
+from fdbqueue.layout.values import encode_worker
 from fdbqueue.worker.presence import Presence
 from tests.support.keys import layout_of
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from fdbqueue import PriorityQueue, Worker
-from fdbqueue.coordination import steps
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination import sans_io
+from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.jobs import App, Context, RetryIn
 from fdbqueue.testing import Clock, drain
 from fdbqueue.types import Transaction
@@ -281,7 +281,7 @@ def idle_cost(
         return sleep_on(watches, 0, *others)  # as if the time were over
 
     with monkeypatch.context() as patched:
-        patched.setattr(steps, "sleep_on", sleep)
+        patched.setattr(sans_io, "sleep_on", sleep)
         worker.run()
     return counting.transactions, counting.reads, counting.commits, counting.watches
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.coordination import event_loop, steps
+from fdbqueue.coordination import event_loop, sans_io
 
 
 class Asleep(threading.Event):
@@ -21,7 +21,7 @@ class Asleep(threading.Event):
         super().__init__()
         self.count = 0
         self._guard = threading.Lock()
-        self._replace(monkeypatch, steps, "sleep_on")
+        self._replace(monkeypatch, sans_io, "sleep_on")
         self._replace(monkeypatch, event_loop, "_sleep")
 
     def _replace(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:

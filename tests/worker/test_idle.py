@@ -13,8 +13,8 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport, aio
-from fdbqueue.coordination import steps
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination import sans_io
+from fdbqueue.coordination.sans_io import sleep_on
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import until
 
@@ -37,7 +37,7 @@ def test_an_idle_worker_makes_a_transaction_in_20_seconds(
             worker.stop()
         return sleep_on(watches, 0, *others)  # as if the time were over
 
-    monkeypatch.setattr(steps, "sleep_on", sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", sleep)
     assert worker.run() == WorkerReport()
     assert counting.transactions <= 0.05 * sum(sleeps)
     # It begins to be there, begins to wait, leaves, and ends.
@@ -88,13 +88,13 @@ def test_an_idle_asyncio_worker_ends(
 INTERRUPTED = """
 import os, random, signal, sys
 import fdbqueue
-from fdbqueue.coordination import steps, waiting
+from fdbqueue.coordination import sans_io, waiting
 
 url, seed, by, rounds = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 rng = random.Random(seed)
 waiting.MAX_SLEEP = 10_000  # only the signal ends the sleep
-steps._SIGNALS = 0.02  # a signal that meets the thread as it falls asleep is handled after this
-sleep_on = steps.sleep_on
+sans_io._SIGNALS = 0.02  # a signal that meets the thread as it falls asleep is handled after this
+sleep_on = sans_io.sleep_on
 
 def interrupt_soon(seconds):
     signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00001, seconds))
@@ -113,7 +113,7 @@ db = fdbqueue.open(url)
 queue = fdbqueue.PriorityQueue(fdbqueue.Subspace(("interrupted", os.getpid())))
 signal.signal(signal.SIGALRM, interrupt)
 if by != "stop":
-    steps.sleep_on = sleep
+    sans_io.sleep_on = sleep
 for _ in range(rounds):
     worker = fdbqueue.Worker(db, queue, print)
     if by == "stop":

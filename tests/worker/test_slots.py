@@ -13,8 +13,8 @@ import pytest
 
 from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
-from fdbqueue.coordination import steps
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination import sans_io
+from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.queue.base import Stop
 from fdbqueue.worker import slots
 from fdbqueue.worker.processes.group import run_together
@@ -222,7 +222,7 @@ def test_each_queue_of_an_idle_program_costs_a_transaction_in_20_seconds(
                 worker.stop()
         return sleep_on(watches, 0, *others)  # as if the time were over
 
-    monkeypatch.setattr(steps, "sleep_on", sleep)
+    monkeypatch.setattr(sans_io, "sleep_on", sleep)
     program.start(2)
     wait_until(lambda: program.report == WorkerReport())
     assert counting.transactions <= 0.05 * sum(sleeps)

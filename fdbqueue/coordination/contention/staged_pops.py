@@ -19,7 +19,7 @@ from fdbqueue.coordination.contention.leading import SharedBatch, is_guest
 from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK, Pairs
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
-from fdbqueue.coordination.steps import sleep_on
+from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once

@@ -18,7 +18,7 @@ from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
 from fdbqueue.layout.values import Moment, time_of, utc_time
 from fdbqueue.operations.items import Items, read_payload
-from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.options import begin_options
 from fdbqueue.operations.views.overdue import (
     NOTHING_OVERDUE,
     Overdue,
@@ -72,7 +72,7 @@ def begin_layout_check(
     """
     if counters.show_layout:
         return lambda: None
-    return StoredOptions(Layout(subspace)).begin_read(getattr(tr, "snapshot", tr))
+    return begin_options(getattr(tr, "snapshot", tr), Layout(subspace))
 
 
 def begin_stats(
@@ -132,7 +132,7 @@ def _begin_timers(
     """
     options = None
     if any(with_timers(counters)):
-        options = StoredOptions(layout).read(getattr(tr, "snapshot", tr))
+        options = begin_options(getattr(tr, "snapshot", tr), layout)()
     if options is None:
         return None, lambda: NOTHING_OVERDUE
     return options, begin_overdue(tr, layout, options, now, counters)
@@ -187,21 +187,20 @@ def _counts_by_priority(
 
     The options are needed only if something is overdue.
     """
-    kind = "" if options is None else options.kind
     unpack = layout.unpack_level_prefix
     levels = counters.levels
     counts = Counter({unpack(prefix): levels[prefix] for prefix in sorted(levels)})
-    if kind == "task":
+    if options is not None and options.kind == "task":
 
         def urgency(tr: ReadTransaction, item: StoredItem) -> int | None:
             with suppress(ValueError, struct.error):  # a damaged task must not hide the others
                 return decode_header(read_payload(tr, layout, item))[0]
             return None
 
-        tasks = Items(layout, Priorities(layout, RANK, are_counted=False))
+        tasks = Items(layout, Priorities(layout, RANK, are_counted=False), options)
         counts.update(corrections(tr, tasks, overdue, urgency))
         del counts[None]
-    elif kind == "priority":
+    elif options is not None and options.kind == "priority":
 
         def priority(position: bytes) -> Any:
             return layout.unpack_item_key(layout.items + position)[0]

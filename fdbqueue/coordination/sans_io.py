@@ -1,4 +1,8 @@
-"""Operations as steps, driven by a thread here and by an event loop in `event_loop`."""
+"""Operations without I/O of their own, which a thread or an event loop drives.
+
+The synchronous and the asyncio interface share them: each is written once, as a generator. A thread
+drives it here, an event loop in `event_loop`.
+"""
 
 from __future__ import annotations
 
@@ -192,15 +196,15 @@ def sleep_on(
         _cancel_all(alarms)
 
 
-Steps: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
-"""An operation: a generator that yields steps, receives their results, and returns a result.
+SansIO: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
+"""An operation: a generator that yields calls, receives their results, and returns a result.
 
-Only the steps take time. Between two steps, an operation neither blocks nor can be cancelled. So it
-needs no `try` to keep the result of a step.
+Only the calls take time. Between two calls, an operation neither blocks nor can be cancelled. So it
+needs no `try` to keep the result of a call.
 """
 
 
-def drive(steps: Steps[_T], stop: Stop = _NEVER) -> _T:
+def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
     """Perform an operation in the calling thread.
 
     Once `stop` is set, the operation stops sleeping and does not look again.
@@ -209,26 +213,26 @@ def drive(steps: Steps[_T], stop: Stop = _NEVER) -> _T:
     try:
         while True:
             try:
-                step = steps.send(result)
+                yielded = operation.send(result)
             except StopIteration as end:
                 done: _T = end.value
                 return done
-            if isinstance(step, Submit):
-                result = step.combiner(step.db, step.request)
-            elif isinstance(step, Call):
-                result = step.run()
+            if isinstance(yielded, Submit):
+                result = yielded.combiner(yielded.db, yielded.request)
+            elif isinstance(yielded, Call):
+                result = yielded.run()
             else:
-                result = step.run(stop)
+                result = yielded.run(stop)
     finally:
-        steps.close()  # an operation that waits leaves its line
+        operation.close()  # an operation that waits leaves its line
 
 
-def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
+def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
     """Return a function that performs an operation in the calling thread.
 
     Example:
         >>> @driven
-        ... def double(number: int) -> Steps[int]:
+        ... def double(number: int) -> SansIO[int]:
         ...     return 2 * (yield Call(lambda: number))
         >>> double(21)
         42
@@ -240,10 +244,10 @@ def driven(operation: Callable[_P, Steps[_T]]) -> Callable[_P, _T]:
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]
-    operation.__annotations__["return"] = returns.removeprefix("Steps[").removesuffix("]")
+    operation.__annotations__["return"] = returns.removeprefix("SansIO[").removesuffix("]")
     return call
 
 
-def steps_of(function: Callable[_P, _T]) -> Callable[_P, Steps[_T]] | None:
+def sans_io_of(function: Callable[_P, _T]) -> Callable[_P, SansIO[_T]] | None:
     """Return the operation of a driven function; `None` for another function."""
     return getattr(function, "__wrapped__", None)
