@@ -270,7 +270,8 @@ class _Claiming:
         may_skip = self.first is None
         admitted = self.claims.slots.admit(tr, now, n, options, first, may_skip)
         leases.begin_take(tr, now, admitted)
-        self.claims.items.rate.note(tr, now, options, len(admitted))
+        if options is not None and options.rate is not None:
+            self.claims.items.rate.note(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
         taken: list[Claim | None] = []

@@ -284,7 +284,7 @@ class Store(Generic[_T]):
             return []
         first = self.items.first(tr, self.items.rate.room_to_pop(tr, now, n), at_max)
         items = [self._decoded(tr, item) for item in first]
-        self.items.delete_first(tr, now, first)
+        self.items.delete(tr, now, first, "popped", are_first=True)
         for item in first:
             self.items.end(tr, now, item, POPPED)
         return items

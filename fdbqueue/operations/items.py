@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
@@ -13,6 +13,7 @@ from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
 from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
     MARKS,
     METADATA,
@@ -48,9 +49,6 @@ from fdbqueue.types import (
     State,
     Transaction,
 )
-
-if TYPE_CHECKING:
-    from fdbqueue.layout.priorities import Levels
 
 _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 
@@ -169,9 +167,9 @@ class Items:
     A new item becomes the last one of its level. A FIFO queue has one level; a priority queue has
     one level per priority.
 
-    An item owns the pieces of a large payload and its unique key. `delete_first` and `delete` keep
-    them, because a claimed or staged item still has them. `take` deletes them as well. `remove` is
-    the operation that users call, and `clear` deletes all items.
+    An item owns the pieces of a large payload and its unique key. `delete` keeps them, because a
+    claimed or staged item still has them. `take` deletes them as well. `remove` is the operation
+    that users call, and `clear` deletes all items.
     """
 
     ids_are_positions = True
@@ -571,14 +569,6 @@ class Items:
 
     # Removing
 
-    def delete_first(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
-        """Pop the first items of their levels, as read by `first`; keep what they own.
-
-        This clears one range per level, and the read of `first` conflicts on the range. Keys
-        cleared one by one would slow down the next reader, which has to skip each of them.
-        """
-        self.delete(tr, now, items, "popped", are_first=True)
-
     def delete(
         self,
         tr: Transaction,
@@ -594,7 +584,9 @@ class Items:
             now: The time in milliseconds since 1970.
             items: The items.
             taken: What to count them as; `None` if the caller counts them.
-            are_first: Whether they are the first of their levels, as for `delete_first`.
+            are_first: Whether they are the first of their levels, as read by `first`, whose read
+                conflicts with the range. Then this clears one range per level: keys cleared one by
+                one would slow down the next reader, which has to skip each of them.
         """
         taking = self.groups.begin_taking(tr, items, taken == "claimed")
         self.remove_from_indexes(tr, now, items)
@@ -608,7 +600,8 @@ class Items:
         self._count_taken(tr, now, items, taken)
         if taking is not None:
             self.groups.note_gone(tr, now, items, taking, taken == "claimed")
-        self.rate.note_popped(tr, now, len(items) if taken == "popped" else 0)
+        if taken == "popped":
+            self.rate.note_popped(tr, now, len(items))
         if taken is not None:
             self.history.note_taken(tr, now, items)
 
@@ -627,6 +620,8 @@ class Items:
 
     def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
         """Delete what a ready item owned that was deleted, and note how it ended."""
+        if not item.value.startswith(MARKS):
+            return
         position = self.layout.position(item.key)
         clear_owned(tr, self.layout, position, item.value)
         if end is not None:

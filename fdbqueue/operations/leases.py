@@ -15,6 +15,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
+    HEADER_MARK,
     ONE,
     ClaimedItem,
     Report,
@@ -76,7 +77,8 @@ def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
 
 
 def _is_cancelled(item: ClaimedItem) -> bool:
-    return header_of(item.value)[0].cancelled is not None
+    value = item.value
+    return value.startswith(HEADER_MARK) and header_of(value)[0].cancelled is not None
 
 
 def _lost(end: Callable[[], None]) -> LeaseLost | None:

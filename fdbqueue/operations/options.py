@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fdbqueue.errors import OptionsMismatch
@@ -61,6 +62,7 @@ class StoredOptions:
 
     Attributes:
         agreed: The options that the last push read or stored; before it, the given ones.
+        stored: Their stored form; `None` if the last push found none.
         max_attempts: As the last claim has read it; `None` also before the first one.
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
@@ -70,9 +72,11 @@ class StoredOptions:
 
     def __init__(self, layout: Layout, given: Options) -> None:
         self._layout = layout
+        self.begin_read = partial(begin_options, layout=layout)
+        """Start to read the options in a transaction; return a function that waits for them."""
         self._given = given
         self.agreed = given
-        self._stored: bytes | None = None
+        self.stored: bytes | None = None
         self.max_attempts: int | None = None
         self.keeps_done: bool | None = None
         self.may_have_done = False
@@ -83,10 +87,6 @@ class StoredOptions:
         """Return the options of the queue; `None` before its first push."""
         return self.begin_read(tr)()
 
-    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
-        """Start to read the options; return a function that waits for them."""
-        return begin_options(tr, self._layout)
-
     def agree(self, tr: Transaction) -> Options:
         """Return the stored options; store the given ones if the queue is new."""
         self.agree_with(tr, tr.get(self._layout.options).value)
@@ -95,19 +95,19 @@ class StoredOptions:
     def agree_with(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options; store the given ones if there are none yet."""
         if stored is None:
-            self.agreed, self._stored = self._given, None
+            self.agreed, self.stored = self._given, None
             tr[self._layout.options] = encode_options(self._given)
             if self._layout.name is not None:
                 register(tr, self._layout.name, self._layout.subspace)
-        elif stored != self._stored:
+        else:
             self.agreed = reconcile_options(self._given, decode_options(stored))
-            self._stored = stored
+            self.stored = stored
 
     def accept(self, changed: Iterable[str]) -> None:
         """Accept any stored value of some options from now on, because this client changes them."""
         given: dict[str, Any] = dict.fromkeys({*changed} & {*_FLEXIBLE})
         self._given = replace(self._given, **given)
-        self._stored = None
+        self.stored = None
 
     def note(self, options: Options) -> None:
         """Note the options that a claim has read."""

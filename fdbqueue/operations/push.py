@@ -199,7 +199,8 @@ class Pusher:
         waiters = [*newest]
         has_options = waiters and waiters[0].key == self.layout.options
         stored = waiters.pop(0).value if has_options else None
-        options.agree_with(tr, stored)
+        if stored is None or stored != options.stored:
+            options.agree_with(tr, stored)
         fitting = [*map(_items_of, requests)]
         bound = options.agreed.max_size
         if bound is not None and (taken is None or bound != known_bound):

@@ -19,7 +19,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import steps, waiting
+from fdbqueue.coordination import sans_io, waiting
 from tests.simulation.scheduler import SimulatedDatabase, SimulatedTransaction
 from tests.simulation.simulated import Simulated
 
@@ -107,7 +107,7 @@ class WaitingSimulation(Simulated):
     @contextmanager
     def patched(self) -> Iterator[None]:
         with super().patched(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steps, "sleep_on", self._sleep)
+            patch.setattr(sans_io, "sleep_on", self._sleep)
             replacement = SimpleNamespace(
                 Thread=self._thread, Lock=threading.Lock, RLock=threading.RLock
             )

@@ -262,8 +262,3 @@ class SharedBatch(Batch[Any]):
                 yield guest, Signal.OUTCOME.about(number, answer)
             else:
                 yield guest, Signal.REFUSED.about(number)
-
-
-def is_guest(batch: Batch[Any], index: int) -> bool:
-    """Return whether another process made a request of a batch."""
-    return isinstance(batch, SharedBatch) and index in batch.guests_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.contention.leading import SharedBatch, is_guest
+from fdbqueue.coordination.contention.leading import SharedBatch
 from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
 from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK, Pairs
 from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
@@ -163,6 +163,7 @@ class StagedPops(Generic[_T]):
         pops = _Pops(
             self,
             batch,
+            batch.guests_at if isinstance(batch, SharedBatch) else (),
             name=b"%b%d" % (self._id, self._last_number),
             now=milliseconds(),
             expected=self._size,
@@ -265,6 +266,7 @@ class _Pops(Generic[_T]):
     Attributes:
         queue: The pops of the queue.
         batch: The pops of the batch.
+        guests_at: The indexes of those that other processes of this host made, also later ones.
         name: The name of the batch, for its request, or as the leader.
         now: The time in milliseconds since 1970.
         expected: The number of pops that the batch will probably have.
@@ -275,6 +277,7 @@ class _Pops(Generic[_T]):
 
     queue: StagedPops[_T]
     batch: Batch[Pop]
+    guests_at: Container[int]
     name: bytes
     now: int
     expected: int
@@ -342,12 +345,9 @@ class _Pops(Generic[_T]):
         """
         n = len(self.batch)
         self.batch.join()
-        self._depend(tr)
-        return self.read_version is not None or len(self.batch) > n
-
-    def _depend(self, tr: Transaction) -> None:
         if isinstance(self.batch, SharedBatch):
             self.batch.depend(tr)
+        return self.read_version is not None or len(self.batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
@@ -384,7 +384,8 @@ class _Pops(Generic[_T]):
 
         If not, a sweep considered this process dead, because it was slow.
         """
-        self._depend(tr)
+        if isinstance(self.batch, SharedBatch):
+            self.batch.depend(tr)
         waits = tr[request]
         staged = self.queue.requests.take(tr, request)
         if staged is None:
@@ -456,7 +457,7 @@ class _Pops(Generic[_T]):
             begin = 0
             for n in counts:
                 found = first[begin : begin + n]
-                is_guests = is_guest(self.batch, len(drawn))
+                is_guests = len(drawn) in self.guests_at
                 added = 0
                 if len(pops) > 1 or is_guests:
                     added = sum(item.largest_payload for item in found)
@@ -466,7 +467,7 @@ class _Pops(Generic[_T]):
                     break
                 drawn.append(found)
                 begin += len(found)
-            items.delete_first(tr, self.now, first[:begin])
+            items.delete(tr, self.now, first[:begin], "popped", are_first=True)
             n_drawn += begin
             if is_full:
                 break
@@ -478,7 +479,7 @@ class _Pops(Generic[_T]):
         taken: list[list[Any]] = []
         for index, items in enumerate(drawn):
             # Other processes decode their items themselves.
-            if is_guest(self.batch, index):
+            if index in self.guests_at:
                 taken.append(items)
             else:
                 taken.append([decode(item, read_payload(tr, layout, item)) for item in items])

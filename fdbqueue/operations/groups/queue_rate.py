@@ -31,10 +31,8 @@ class QueueRate:
         self._options = options
         self._starts = Starts(layout)
 
-    @staticmethod
-    def begin_try(tr: Transaction) -> None:
-        """Begin a try of a transaction that has started nothing so far."""
-        forget_earlier_tries(tr)
+    begin_try = staticmethod(forget_earlier_tries)
+    """Begin a try of a transaction that has started nothing so far."""
 
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
@@ -59,7 +57,7 @@ class QueueRate:
 
     def note_popped(self, tr: Transaction, now: int, n: int) -> None:
         """Note that the transaction pops `n` items, for which there must be room."""
-        if n and self._options.may_have_rate:
+        if self._options.may_have_rate:
             self.note(tr, now, self._options.read(tr), n)
 
     def may_pop(self, tr: Transaction, now: int) -> bool:

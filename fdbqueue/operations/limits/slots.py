@@ -146,10 +146,13 @@ class Slots:
         """
         if options is not None:
             self._options.note(options)
-            n = 0 if options.paused else self.rate.room(tr, now, options, n)
-            if n == 0:
+            if options.paused:
                 return []
-        agents = self._agents if options is not None and options.limits_agents else None
+            if options.rate is not None:
+                n = self.rate.room(tr, now, options, n)
+                if n == 0:
+                    return []
+        agents = self._agents if self._agents and options and options.limits_agents else None
         if options is None or (options.concurrency is None and agents is None):
             return [*map(Candidate, first(tr, n))]
         limits: tuple[Limit, ...] = ()
