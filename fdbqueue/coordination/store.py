@@ -164,6 +164,11 @@ class Store(Generic[_T]):
             return run_once(tr, at_once, self.layout.receipts, wrote, committed)
         return at_once(tr)
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether claimed items take slots or use up starts, as far as this client has seen."""
+        return self.options.limit_claims or self.items.groups.limit_claims
+
     # Push
 
     def push(

@@ -337,6 +337,44 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
     assert not list(queue.items(db, state="dead"))
 
 
+def limit_the_queue(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, concurrency=50)
+
+
+def limit_the_group(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "g", concurrency=50)
+
+
+def limit_the_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, None, rate=(1_000, "1h"))
+
+
+@pytest.mark.parametrize("limit", [limit_the_queue, limit_the_group, limit_the_rate])
+def test_no_items_are_claimed_ahead_that_would_hold_a_slot_or_use_up_a_start(
+    db: Any, space: Subspace, limit: Any
+) -> None:
+    queue = PriorityQueue(space["queue"])
+    queue.push_many(db, range(60), groups=["g"] * 60)
+    limit(db, queue)
+    held: list[int] = []
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    assert worker.run(drain=True).done == 60
+    assert max(held) <= 2
+
+
+def test_a_retried_item_does_not_use_up_the_rate_of_its_group_before_it_runs(
+    db: Any, space: Subspace
+) -> None:
+    """It would, if it were claimed ahead of its turn, released, and held back for an hour."""
+    queue = PriorityQueue(space["queue"])
+    retried = queue.push(db, "retried", group="slow", priority=9)
+    queue.nack(db, queue.claim(db), delay=0)
+    queue.set_group(db, "slow", rate=(1, "1h"))
+    queue.push_many(db, range(60), priority=1)
+    assert Worker(db, queue, lambda _: None, concurrency=2).run(drain=True).done == 61
+    assert queue.get(db, retried.id) is None
+
+
 def test_a_returned_awaitable_is_awaited_and_other_results_are_reported(
     db: Any, queue: PriorityQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
