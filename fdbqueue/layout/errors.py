@@ -38,7 +38,9 @@ class BatchNotFound(FdbqueueError, LookupError):
 
 
 class TooManyFollowing(FdbqueueError):
-    """A push after a job that as many others follow as may do so. Nothing was pushed.
+    """A push after a job that as many others follow as may do so.
+
+    A transaction in which it is raised must not commit.
 
     Attributes:
         id: The id of the job.

@@ -347,7 +347,8 @@ def push_after(
 
     Raises:
         QueueFull: The queue has no room for them.
-        TooManyFollowing: Too many jobs and batches wait for one of the others.
+        TooManyFollowing: Too many jobs and batches wait for one of the others. The transaction must
+            not commit.
     """
     store, owner = store_of(new.queue), new.queue.subspace.key()
     items = new.items(b"")

@@ -420,13 +420,16 @@ def test_a_signal_wakes_all_that_wait_for_it(
     handles = [wait.push() for _ in range(3)]
     app.work(drain=True)
     monkeypatch.setattr(operations, "MAX_SIGNALLED", 2)
+    tr = app.db.create_transaction()
     with pytest.raises(TooManyWaiting, match="more than 2 jobs"):
-        app.signal(app.db, "open", key="shop", value=1)
+        app.signal(tr, "open", key="shop", value=1)
+    tr.commit().wait()  # it wrote nothing
+    late = wait.push()
     assert app.work(drain=True).done == 0
-    monkeypatch.setattr(operations, "MAX_SIGNALLED", 3)
-    assert app.signal(app.db, "open", key="shop", value=2) == 3
+    monkeypatch.setattr(operations, "MAX_SIGNALLED", 4)
+    assert app.signal(app.db, "open", key="shop", value=2) == 4
     app.work(drain=True)
-    assert [handle.result() for handle in handles] == [2, 2, 2]
+    assert [handle.result() for handle in (*handles, late)] == [2, 2, 2, 2]
 
 
 def test_an_uncaught_time_out_makes_a_dead_letter_that_can_wait_again(

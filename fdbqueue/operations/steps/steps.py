@@ -227,13 +227,13 @@ class DurableSteps:
         stored_key = layout.signal_key(name, key)
         waits = tr.get_range(*layout.signal_waits_range(name, key), limit=MAX_SIGNALLED + 1)
         before = tr[stored_key].value
+        rows = [*waits]
+        if len(rows) > MAX_SIGNALLED:
+            raise TooManyWaiting(name, MAX_SIGNALLED)
         if before is not None:
             tr.clear(layout.signal_end_key(decode_signal(before).ends, name, key))
         value = encode_signal(signal)
         tr[stored_key] = tr[layout.signal_end_key(signal.ends, name, key)] = value
-        rows = [*waits]
-        if len(rows) > MAX_SIGNALLED:
-            raise TooManyWaiting(name, MAX_SIGNALLED)
         n = 0
         for row in rows:
             tr.clear(row.key)
