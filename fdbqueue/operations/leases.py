@@ -166,17 +166,15 @@ class _Begun:
         reads: Those of the items of the claim.
         options: Waits for the options of the queue, unless it is known to keep no done items.
         ended: The items of the claim, once they are read.
-        freed: Their slots.
         lease_lost: The error, if the claim is over.
     """
 
-    __slots__ = ("ended", "freed", "lease_lost", "options", "reads")
+    __slots__ = ("ended", "lease_lost", "options", "reads")
 
     def __init__(self, reads: _Reads, options: Callable[[], Options | None] | None) -> None:
         self.reads = reads
         self.options = options
         self.ended: _Ended = []
-        self.freed: list[Freed] = []
         self.lease_lost: LeaseLost | None = None
 
 
@@ -315,7 +313,10 @@ class Leases:
     def _end(self, tr: Transaction, now: int, claim: Claim, reads: _Reads | None = None) -> _Ended:
         """End a claim and return its items; raise `LeaseLost` if the claim is over."""
         ended = self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
-        self._clear(tr, now, ended, self._begin_frees(tr, ended))
+        freed = self._begin_frees(tr, ended)
+        self._clear(tr, ended)
+        if freed:
+            self._slots.free(tr, now, freed)
         return ended
 
     def _begin_frees(self, tr: Transaction, ended: _Ended) -> list[Freed]:
@@ -325,20 +326,12 @@ class Leases:
             slots += item.slots
         return self._slots.begin_free(tr, slots) if slots else []
 
-    def _clear(
-        self,
-        tr: Transaction,
-        now: int,
-        ended: _Ended,
-        freed: list[Freed],
-    ) -> None:
-        """Delete claimed items and their leases, and free their slots."""
+    def _clear(self, tr: Transaction, ended: _Ended) -> None:
+        """Delete claimed items and their leases."""
         layout = self._layout
         for position, item in ended:
             self._items.unpark(tr, layout.claims, position)
             tr.clear(layout.timer_key(layout.leases, item.lease_end, position))
-        if freed:
-            self._slots.free(tr, now, freed)
 
     def claimed(self, tr: ReadTransaction, claim: Claim) -> tuple[bytes, ClaimedItem]:
         """Return the position and the item of a claim of one; raise `LeaseLost` if it is over."""
@@ -474,18 +467,22 @@ class Leases:
         for request, each in zip(requests, begun):
             try:
                 each.ended = self._claimed(request.claim, each.reads)
-                each.freed = self._begin_frees(tr, each.ended)
             except LeaseLost as error:
                 each.lease_lost = error
-        ended: set[bytes] = set()
+        keys, ended = set[bytes](), list[tuple[bytes, ClaimedItem]]()
         for request, each in zip(requests, begun):
-            keys = request.claim.keys
-            if ended and not ended.isdisjoint(keys):  # read before the other one was acknowledged
+            if not keys.isdisjoint(request.claim.keys):  # another request ends them, too
                 each.lease_lost = LeaseLost(request.claim.items[0].id)
             if each.lease_lost is None:
-                self._clear(tr, now, each.ended, each.freed)
+                keys.update(request.claim.keys)
+                ended += each.ended
+        freed = self._begin_frees(tr, ended)
+        self._clear(tr, ended)
+        for request, each in zip(requests, begun):
+            if each.lease_lost is None:
                 self._finish(tr, now, request, each.ended, each.options)(request.returned)
-                ended.update(keys)
+        if freed:
+            self._slots.free(tr, now, freed)
         return [*map(_lost_of, begun)]
 
     def extend(

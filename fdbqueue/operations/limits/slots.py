@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction, Value
@@ -39,15 +39,17 @@ class Candidate(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """A slot that a claim frees.
+    """Slots of one kind that a claim frees.
 
     Attributes:
-        slot: Its name, as the claim has stored it.
-        group: The group that it belongs to; `None` for the queue or an agent.
+        slot: Their name, as the claim has stored it.
+        n: Their number.
+        group: The group that they belong to; `None` for the queue or an agent.
         held: A value that is present if the group is held.
     """
 
     slot: bytes
+    n: int
     group: str | None
     held: Value | None
 
@@ -231,25 +233,25 @@ class Slots:
 
     def begin_free(self, tr: Transaction, slots: Sequence[bytes]) -> list[Freed]:
         """Start to read whether slots belong to groups that are held; call it before any write."""
-        groups = map(self._layout.group_of_slot, slots)
+        numbers = Counter(slots)
+        groups = map(self._layout.group_of_slot, numbers)
         return [
-            Freed(slot, group, None if group is None else self._groups.begin_free(tr, group))
-            for slot, group in zip(slots, groups)
+            Freed(slot, n, group, None if group is None else self._groups.begin_free(tr, group))
+            for (slot, n), group in zip(numbers.items(), groups)
         ]
 
     def free(self, tr: Transaction, now: int, slots: Sequence[Freed]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
-        n = 0
-        for slot, group, held in slots:
+        n_usable = 0
+        for slot, n, group, held in slots:
             counter = self._layout.slot_counter(slot)
-            tr.add(counter, MINUS_ONE)
+            tr.add(counter, encode_count(-n))
             tr.compare_and_clear(counter, ZERO)
-            n += group is None or (
-                held is not None and self._groups.note_freed(tr, now, group, held)
-            )
-        if n:
+            if group is None or held is None or self._groups.note_freed(tr, now, group, held):
+                n_usable += n
+        if n_usable:
             tr.add(self._layout.wake_counter, ONE)
-            self._waiting.wake(tr, n)
+            self._waiting.wake(tr, n_usable)
 
     def free_now(self, tr: Transaction, now: int, slots: Sequence[bytes]) -> None:
         """Free slots in a transaction that has written already."""
