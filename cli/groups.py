@@ -64,7 +64,7 @@ def group() -> None:
 @queue_argument
 @command_options()
 def ls(db: Database, queue: str, as_json: bool) -> None:
-    """List the groups of QUEUE that have ready or claimed items or settings, by name.
+    """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
 
     The items without a group are the first one, `(none)`. `at most` is the limit that `--size` sets
     to its ready, delayed and claimed items.

@@ -1232,7 +1232,7 @@ class BaseQueue(ABC, Generic[_T]):
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
     ) -> list[GroupInfo]:
-        """Return the groups that have ready or claimed items or settings, ordered by name.
+        """Return the groups that have ready, delayed or claimed items or settings, ordered by name.
 
         If there are items without a group, they come first in a queue that has groups, with an
         empty name. They are counted unless more than 10,000 groups have items. In a transaction,

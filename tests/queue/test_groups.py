@@ -56,6 +56,26 @@ def test_items_without_a_group_are_one_more_group(db: Any, jobs: Any) -> None:
     assert "ada" in [jobs.pop(db).value for _ in range(2)]  # who was away does not catch up
 
 
+def test_a_group_whose_items_are_all_delayed_is_listed(db: Any, jobs: Any) -> None:
+    for group in ("ada", "bob", "bob\x00", "cleo"):
+        for priority in (1, 2) if jobs.kind == "priority" else (None,):
+            given = {} if priority is None else {"priority": priority}
+            jobs.push(
+                db, group, group=group, delay=60 if group.startswith("bob") else None, **given
+            )
+    names = ["ada", "bob", "bob\x00", "cleo"]
+    listed = jobs.groups(db)
+    assert [each.name for each in listed] == names
+    n = 2 if jobs.kind == "priority" else 1
+    assert [(each.ready, each.delayed) for each in listed] == [(n, 0), (0, n), (0, n), (n, 0)]
+    for limit in (1, 2, 3):
+        paged: list[str] = []
+        while page := jobs.groups(db, after=paged[-1] if paged else None, limit=limit):
+            assert len(page) == min(limit, len(names) - len(paged))
+            paged += [each.name for each in page]
+        assert paged == names
+
+
 def test_items_without_a_group_are_counted_and_have_a_weight(db: Any, jobs: Any) -> None:
     def shown() -> list[tuple[Any, ...]]:
         return [(each.name, each.ready, each.claimed, each.weight) for each in jobs.groups(db)]

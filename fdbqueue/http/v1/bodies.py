@@ -740,7 +740,7 @@ class GroupChanges(AllGroupsChanges):
 
 
 class Group(BaseModel):
-    """A group that has ready or claimed items or settings."""
+    """A group that has ready, delayed or claimed items or settings."""
 
     name: str = Field(description="Empty for the items without a group.")
     ready: int | None

@@ -36,7 +36,7 @@ async def _queue(served: ServedQueues, name: str) -> Any:
 async def groups(
     served: ServedQueues, name: ReadOf, after: _After = None, limit: Page = 100
 ) -> Response:
-    """Return the groups that have ready or claimed items or settings, in order of their names."""
+    """Return the groups that have ready, delayed or claimed items or settings, by name."""
     queue = await _queue(served, name)
     with invalid_values():
         found = await aio.run(queue.groups, served.db, after=after, limit=limit)

@@ -82,7 +82,7 @@ def list_groups(
     limit: int,
     options: Options | None = None,
 ) -> list[GroupInfo]:
-    """Return up to `limit` groups that have ready or claimed items or settings, by their names.
+    """Return up to `limit` groups that have ready, delayed or claimed items or settings, by name.
 
     In a queue that has any, the items without a group are the first of them.
 
@@ -112,7 +112,8 @@ def list_groups(
         {layout.unpack_entry_key(space, row.key): row.value for row in rows}
         for space, rows in zip(spaces, begun)
     )
-    names = list(islice(sorted({*ready, *claimed, *own}), limit))
+    delaying = _names_with_delays(tr, layout, after, limit) if options is None else set[str]()
+    names = list(islice(sorted({*ready, *claimed, *own} | delaying), limit))
     default = decode_group_settings(for_all.value)
     if options is not None:
         default = default._replace(concurrency=options.agent_concurrency)
@@ -148,6 +149,22 @@ def list_groups(
             )
         )
     return found
+
+
+def _names_with_delays(
+    tr: ReadTransaction, layout: Layout, after: str | None, limit: int
+) -> set[str]:
+    """Return the names of the first groups that have delayed items."""
+    space = layout.group_delays
+    begin = space + b"\x02"
+    if after is not None:
+        begin = layout.group_delays_range(after)[1]
+    names: set[str] = set()
+    for row in tr.get_range(begin, space + b"\x03"):  # a row for each priority
+        names.add(layout.unpack_group_key(space, row.key)[0])
+        if len(names) > limit:
+            break
+    return names
 
 
 def _others(
