@@ -165,9 +165,10 @@ class Store(Generic[_T]):
         return at_once(tr)
 
     @property
-    def has_limits(self) -> bool:
-        """Whether claimed items take slots or use up starts, as far as this client has seen."""
-        return self.options.limit_claims or self.items.groups.limit_claims
+    def may_have_rates(self) -> bool:
+        """Whether a claimed item may use up a start, as far as this client has seen."""
+        of_agents = self.given_options.kind == "task" and self.options.limited_groups
+        return self.options.may_have_rate or self.items.groups.have_rates or of_agents
 
     # Push
 

@@ -64,10 +64,9 @@ class StoredOptions:
         agreed: The options that the last push read or stored; before it, the given ones.
         stored: Their stored form; `None` if the last push found none.
         max_attempts: As the last claim has read it; `None` also before the first one.
-        limit_claims: Likewise, whether the queue or its agents have a rate or a concurrency.
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
-        may_have_rate: Whether the queue has a rate, as the last sweep of this client has read.
+        may_have_rate: Whether the queue has a rate, as a claim or sweep of this client has read.
         limited_groups: Whether a claim or sweep of this client has read that groups have limits.
     """
 
@@ -79,7 +78,6 @@ class StoredOptions:
         self.agreed = given
         self.stored: bytes | None = None
         self.max_attempts: int | None = None
-        self.limit_claims = False
         self.keeps_done: bool | None = None
         self.may_have_done = False
         self.may_have_rate = False
@@ -115,8 +113,7 @@ class StoredOptions:
         """Note the options that a claim has read."""
         self.limited_groups |= options.limited_groups
         self.max_attempts = options.max_attempts
-        limits = (options.concurrency, options.rate)
-        self.limit_claims = options.limits_agents or limits != (None, None)
+        self.may_have_rate = options.rate is not None
         self.keeps_done = options.keeps_done
         self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
 

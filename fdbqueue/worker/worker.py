@@ -340,18 +340,18 @@ class Worker:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
         If one of the others killed the worker, each of these would lose another attempt. A worker
-        whose jobs take slots or use up starts claims ahead only until it has seen that: what waits
-        here would hold a slot for nothing, and what goes back would have used up a start.
+        whose jobs use up starts claims ahead only until it has seen that, and keeps them: what goes
+        back would have used up a start, and may not be claimed again for a long time.
         """
         lease_end = time.monotonic() + self._lease
         jobs = [HeldJob(each, HeldLease(each, lease_end)) for each in claim]
         free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
-        has_limits = self._store.has_limits
+        has_rates = self._store.may_have_rates
         are_new = claim.attempts == (1,) * len(claim)
         ahead = jobs[free:]
-        back = [job for job in ahead if are_last or (job.claim.attempt > 1 and not has_limits)]
-        self._may_claim_ahead = are_new and not are_last and not has_limits
+        back = [job for job in ahead if are_last or (job.claim.attempt > 1 and not has_rates)]
+        self._may_claim_ahead = are_new and not are_last and not has_rates
         with self._guard:
             self._held.update(dict.fromkeys(jobs))
         return [job for job in jobs if job not in back], back

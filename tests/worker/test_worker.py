@@ -338,19 +338,15 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
 
 
 def limit_the_queue(db: Any, queue: PriorityQueue) -> None:
-    queue.configure(db, concurrency=50)
+    queue.configure(db, rate=(1_000, "1h"))
 
 
 def limit_the_group(db: Any, queue: PriorityQueue) -> None:
-    queue.set_group(db, "g", concurrency=50)
+    queue.set_group(db, "g", rate=(1_000, "1h"))
 
 
-def limit_the_rate(db: Any, queue: PriorityQueue) -> None:
-    queue.set_group(db, None, rate=(1_000, "1h"))
-
-
-@pytest.mark.parametrize("limit", [limit_the_queue, limit_the_group, limit_the_rate])
-def test_no_items_are_claimed_ahead_that_would_hold_a_slot_or_use_up_a_start(
+@pytest.mark.parametrize("limit", [limit_the_queue, limit_the_group])
+def test_no_items_are_claimed_ahead_that_would_use_up_a_start(
     db: Any, space: Subspace, limit: Any
 ) -> None:
     queue = PriorityQueue(space["queue"])

@@ -71,8 +71,8 @@ class Groups:
         self._levels = levels
         self._starts = Starts(layout)
         self.settling = Settling(layout, self)
-        self.limit_claims = False
-        """Whether this client has taken items of a group with a concurrency or a rate."""
+        self.have_rates = False
+        """Whether this client has taken items of a group with a rate."""
 
     # Finding
 
@@ -236,7 +236,6 @@ class Groups:
         tr.add_read_conflict_key(self._settings_key(None))
         for turn, n in turns.items():
             turn.following, group = turn.row(n), turn.level.group
-            self.limit_claims |= (turn.settings.concurrency, turn.settings.rate) != (None, None)
             end = turn.level.end if turn.following is None else turn.following.key + b"\x00"
             tr.add_read_conflict_range(turn.level.begin, end)
             tr.add_read_conflict_key(turn.key)
@@ -244,6 +243,7 @@ class Groups:
             if group and depends:
                 tr.add_read_conflict_key(self._slot(group))
             if group and turn.settings.rate is not None:
+                self.have_rates = True
                 tr.add_read_conflict_key(self._starts.counter(group))
         return turns
 
