@@ -92,7 +92,7 @@ class Sleep:
         _cancel_all(self.alarms)
 
     def run(self, stop: Stop) -> bool:
-        """Perform this step in the calling thread, until `stop` is set."""
+        """Sleep in the calling thread, until `stop` is set."""
         self.ended_by = sleep_on(self.watches, self.seconds, stop, self.alarms, self.moment)
         self.raise_error()
         return not stop.is_set
@@ -197,10 +197,10 @@ def sleep_on(
 
 
 SansIO: TypeAlias = Generator[Call[Any] | Submit[Any, Any] | Sleep, Any, _T]
-"""An operation: a generator that yields calls, receives their results, and returns a result.
+"""An operation: a generator that yields what takes time, and returns a result.
 
-Only the calls take time. Between two calls, an operation neither blocks nor can be cancelled. So it
-needs no `try` to keep the result of a call.
+It yields calls, requests and sleeps, and receives their results. In between, it neither blocks nor
+can be cancelled. So it needs no `try` to keep a result.
 """
 
 

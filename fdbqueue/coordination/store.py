@@ -164,12 +164,6 @@ class Store(Generic[_T]):
             return run_once(tr, at_once, self.layout.receipts, wrote, committed)
         return at_once(tr)
 
-    @property
-    def may_have_rates(self) -> bool:
-        """Whether a claimed item may use up a start, as far as this client has seen."""
-        of_agents = self.given_options.kind == "task" and self.options.limited_groups
-        return self.options.may_have_rate or self.items.groups.have_rates or of_agents
-
     # Push
 
     def push(

@@ -210,7 +210,7 @@ def _until_found(
                 break
             found = yield from look()
         if wanted.waiters is not None and line.waiter is not None and len(line.turns) == 1:
-            if found:  # a step could be cancelled, and lose what was found
+            if found:  # a call could be cancelled, and lose what was found
                 _leave_later(tr, wanted.waiters, line, has_found=True)
             else:
                 yield Call(partial(_leave, tr, wanted.waiters, line.waiter))

@@ -38,7 +38,7 @@ class BatchNotFound(FdbqueueError, LookupError):
 
 
 class TooManyFollowing(FdbqueueError):
-    """A push after a job that as many others follow as may do so.
+    """A push after a job that already has as many followers as are allowed.
 
     A transaction in which it is raised must not commit.
 

@@ -183,7 +183,7 @@ class Items:
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
-        self.groups = Groups(layout, levels)
+        self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
 
     # Totals and counters

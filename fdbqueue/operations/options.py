@@ -61,12 +61,14 @@ class StoredOptions:
         given: The options that this client opened the queue with.
 
     Attributes:
-        agreed: The options that the last push read or stored; before it, the given ones.
-        stored: Their stored form; `None` if the last push found none.
+        agreed: The options that the client has last agreed with; at first, the given ones.
+        stored: Their stored form; `None` if it is not known.
         max_attempts: As the last claim has read it; `None` also before the first one.
+        has_rate: Likewise, whether the queue has a rate.
+        has_rate_of_group: Whether this client has taken items of a group with a rate.
         keeps_done: Likewise, whether done items are kept; `None` if that is not known.
         may_have_done: Whether some may be stored that are no longer to be kept.
-        may_have_rate: Whether the queue has a rate, as a claim or sweep of this client has read.
+        may_have_rate: Whether the queue has a rate, as the last sweep of this client has read.
         limited_groups: Whether a claim or sweep of this client has read that groups have limits.
     """
 
@@ -78,6 +80,7 @@ class StoredOptions:
         self.agreed = given
         self.stored: bytes | None = None
         self.max_attempts: int | None = None
+        self.has_rate = self.has_rate_of_group = False
         self.keeps_done: bool | None = None
         self.may_have_done = False
         self.may_have_rate = False
@@ -113,9 +116,13 @@ class StoredOptions:
         """Note the options that a claim has read."""
         self.limited_groups |= options.limited_groups
         self.max_attempts = options.max_attempts
-        self.may_have_rate = options.rate is not None
+        self.has_rate = options.rate is not None
         self.keeps_done = options.keeps_done
         self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
+
+    def note_rate_of_group(self) -> None:
+        """Note that the items of some group use up starts when they are taken."""
+        self.has_rate_of_group = True
 
     def forget(self) -> None:
         """Forget what is known, because this client changes the options."""

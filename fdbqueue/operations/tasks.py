@@ -56,7 +56,7 @@ class TaskItems(Items):
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
         super().__init__(layout, levels, options)
-        self._agents = Agents(layout, self.groups)
+        self._agents = Agents(layout, self.groups, self.options)
 
     def limits_of(
         self, reads: ReadTransaction, agents: Iterable[str]

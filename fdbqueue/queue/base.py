@@ -1236,7 +1236,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         If there are items without a group, they come first in a queue that has groups, with an
         empty name. They are counted unless more than 10,000 groups have items. In a transaction,
-        the call conflicts with every change of these groups. Cost: reads of up to five small rows
+        the call conflicts with every change of these groups. Cost: reads of up to six small rows
         for each group, and for the items without a group, of two rows for each group of the queue.
 
         Args:

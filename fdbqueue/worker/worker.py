@@ -112,7 +112,8 @@ class Worker:
     running ones find `Context.cancelled` set. Those that raise an error from then on, or still run
     after `grace`, return without counting an attempt. A second signal ends the process immediately.
     A worker's death costs every job it held one attempt, started or not. So jobs that were returned
-    before, or have a single attempt, are not claimed ahead.
+    before, or have a single attempt, are not claimed ahead. A worker that has met a rate claims no
+    job ahead, because a job that goes back would waste a start.
 
     Args:
         db: A database.
@@ -328,7 +329,8 @@ class Worker:
     def _room(self) -> int:
         """Return how many jobs to claim now; none while more than half that many are held ahead."""
         held = len(self._held) - self._concurrency
-        if not self._may_claim_ahead:
+        options = self._store.options
+        if not self._may_claim_ahead or options.has_rate or options.has_rate_of_group:
             return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
         # At first no more than were timed: one quick job says little about the next hundred.
@@ -339,22 +341,26 @@ class Worker:
     def _divided(self, claim: Claim) -> tuple[list[HeldJob], list[HeldJob]]:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
-        If one of the others killed the worker, each of these would lose another attempt. A worker
-        whose jobs use up starts claims ahead only until it has seen that, and keeps them: what goes
-        back would have used up a start, and may not be claimed again for a long time.
+        If one of the others killed the worker, each of these would lose another attempt. But those
+        that have used up a start stay: they might not be claimed again for a long time.
         """
         lease_end = time.monotonic() + self._lease
         jobs = [HeldJob(each, HeldLease(each, lease_end)) for each in claim]
         free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
-        has_rates = self._store.may_have_rates
-        are_new = claim.attempts == (1,) * len(claim)
-        ahead = jobs[free:]
-        back = [job for job in ahead if are_last or (job.claim.attempt > 1 and not has_rates)]
-        self._may_claim_ahead = are_new and not are_last and not has_rates
+        back = [job for job in jobs[free:] if are_last or self._goes_back(job)]
+        self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
         with self._guard:
             self._held.update(dict.fromkeys(jobs))
         return [job for job in jobs if job not in back], back
+
+    def _goes_back(self, job: HeldJob) -> bool:
+        """Return whether a job was tried before, and its claim has used up no start of a rate."""
+        store, options, claim = self._store, self._store.options, job.claim
+        if claim.attempt == 1 or options.has_rate or not options.has_rate_of_group:
+            return claim.attempt > 1 and not options.has_rate
+        has_agents = store.given_options.kind == "task"
+        return not has_agents and store.levels.level_of(claim.keys[0]).group is None
 
     def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""

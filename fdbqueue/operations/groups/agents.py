@@ -9,6 +9,7 @@ from fdbqueue.layout.values import decode_count
 from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.groups.listing import read_settings
 from fdbqueue.operations.groups.starts import Starts
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.types import ReadTransaction, Transaction
 
 
@@ -19,8 +20,9 @@ class Agents:
     One that has as many tasks claimed as it may is not: claims see that by its slots (`Slots`).
     """
 
-    def __init__(self, layout: Layout, groups: Groups) -> None:
+    def __init__(self, layout: Layout, groups: Groups, options: StoredOptions) -> None:
         self._layout = layout
+        self._options = options
         self._groups = groups
         self._starts = Starts(layout)
 
@@ -56,6 +58,7 @@ class Agents:
         layout, settings = self._layout, read_settings(tr, self._layout, agent)
         if settings.rate is None:
             return
+        self._options.note_rate_of_group()
         room, due = self._starts.room(tr, now, agent, settings.rate, n)
         self._starts.add(tr, now, {agent: n})
         if room <= n:

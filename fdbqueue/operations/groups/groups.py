@@ -33,6 +33,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
+from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
@@ -66,13 +67,12 @@ class Groups:
     change. So it conflicts with a push of the first one and with a pop or claim of the last one.
     """
 
-    def __init__(self, layout: Layout, levels: Levels) -> None:
+    def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
         self._layout = layout
         self._levels = levels
         self._starts = Starts(layout)
         self.settling = Settling(layout, self)
-        self.have_rates = False
-        """Whether this client has taken items of a group with a rate."""
+        self._options = options
 
     # Finding
 
@@ -243,7 +243,7 @@ class Groups:
             if group and depends:
                 tr.add_read_conflict_key(self._slot(group))
             if group and turn.settings.rate is not None:
-                self.have_rates = True
+                self._options.note_rate_of_group()
                 tr.add_read_conflict_key(self._starts.counter(group))
         return turns
 

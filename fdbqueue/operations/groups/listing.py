@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from fdbqueue.layout.items import Counters, GroupSettings, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import Moment, decode_count, utc_time
-from fdbqueue.types import Options, ReadTransaction
+from fdbqueue.types import Options, RangeResult, ReadTransaction
 
 BeginCounters: TypeAlias = Callable[[ReadTransaction], Callable[[], Counters]]
 """Starts to read the counters of a queue; the result waits for them."""
@@ -107,13 +107,15 @@ def list_groups(
         )
         for space in spaces
     ]
+    delaying: Callable[[], Iterable[str]] = tuple
+    if options is None:
+        delaying = _begin_delays(tr, layout, after, limit)
     for_all = tr[layout.group_key(layout.group_settings, None)]
     ready, claimed, own = (
         {layout.unpack_entry_key(space, row.key): row.value for row in rows}
         for space, rows in zip(spaces, begun)
     )
-    delaying = _names_with_delays(tr, layout, after, limit) if options is None else set[str]()
-    names = list(islice(sorted({*ready, *claimed, *own} | delaying), limit))
+    names = list(islice(sorted({*ready, *claimed, *own, *delaying()}), limit))
     default = decode_group_settings(for_all.value)
     if options is not None:
         default = default._replace(concurrency=options.agent_concurrency)
@@ -151,19 +153,33 @@ def list_groups(
     return found
 
 
-def _names_with_delays(
+def _begin_delays(
     tr: ReadTransaction, layout: Layout, after: str | None, limit: int
-) -> set[str]:
-    """Return the names of the first groups that have delayed items."""
+) -> Callable[[], Iterator[str]]:
+    """Start to read the names of the groups that have delayed items; return a function that waits.
+
+    It yields the first `limit` names, or more.
+    """
     space = layout.group_delays
-    begin = space + b"\x02"
-    if after is not None:
-        begin = layout.group_delays_range(after)[1]
-    names: set[str] = set()
-    for row in tr.get_range(begin, space + b"\x03"):  # a row for each priority
-        names.add(layout.unpack_group_key(space, row.key)[0])
-        if len(names) > limit:
-            break
+
+    def read(begin: bytes) -> RangeResult:
+        return tr.get_range(begin, space + b"\x03", limit=limit)
+
+    begun = read(space + b"\x02" if after is None else layout.group_delays_range(after)[1])
+
+    def names() -> Iterator[str]:
+        rows, name, n = [*begun], None, 0
+        while True:
+            for row in rows:
+                before, name = name, layout.unpack_group_key(space, row.key)[0]
+                if name != before:
+                    n += 1
+                    yield name
+            if name is None or n >= limit or len(rows) < limit:
+                return
+            # A group has a row for each priority: pass over those of the last one.
+            rows = [*read(layout.group_delays_range(name)[1])]
+
     return names
 
 

@@ -39,10 +39,10 @@ class Candidate(NamedTuple):
 
 
 class Freed(NamedTuple):
-    """Slots of one kind that a claim frees.
+    """Slots with the same name that a transaction frees.
 
     Attributes:
-        slot: Their name, as the claim has stored it.
+        slot: Their name, as the claims have stored it.
         n: Their number.
         group: The group that they belong to; `None` for the queue or an agent.
         held: A value that is present if the group is held.
