@@ -526,14 +526,16 @@ def _the_latest_replaces_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("wait beside the latest")
 def _the_latest_leaves_delayed_items(patch: pytest.MonkeyPatch) -> None:
-    def level_range(level_range: Any) -> Any:
-        def of_ready(self: Any, prefix: bytes, *args: Any) -> Any:
-            is_delayed = prefix == self.delayed
-            return (b"\x00", b"\x00") if is_delayed else level_range(prefix, *args)
+    def replace(replace: Any) -> Any:
+        def of_ready(self: Any, tr: Any, now: int, group: str, kept: set[bytes], n: int) -> None:
+            layout = self._layout
+            rows = tr.snapshot.get_range(*layout.range_of(layout.delayed))
+            delayed = {layout.items + row.key[len(layout.delayed) :] for row in rows}
+            replace(self, tr, now, group, kept | delayed, n)
 
         return of_ready
 
-    _change(patch, Layout, "group_level_range", level_range)
+    _change(patch, FullGroups, "replace", replace)
 
 
 @_found_by("wait beside the latest")
