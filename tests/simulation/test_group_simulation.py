@@ -28,7 +28,7 @@ SEEDS = int(os.environ.get("FDBQ_GROUP_SEEDS", "10"))
 _ENOUGH = 100
 """How many seeds meet everything that has to happen; with as many, planted bugs are looked for."""
 
-_TRIED = 300
+_TRIED = 2_000
 """How many seeds may be needed to find a planted bug."""
 
 _MET = {
