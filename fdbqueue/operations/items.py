@@ -179,7 +179,8 @@ class Items:
     """True if every item has index entries. Otherwise only items with a header may have some."""
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
-        self.layout, self.levels = layout, levels
+        self.layout = layout
+        self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
@@ -620,12 +621,11 @@ class Items:
 
     def end(self, tr: Transaction, now: int, item: StoredItem, end: End | None) -> None:
         """Delete what a ready item owned that was deleted, and note how it ended."""
-        if not item.value.startswith(MARKS):
-            return
-        position = self.layout.position(item.key)
-        clear_owned(tr, self.layout, position, item.value)
-        if end is not None:
-            note_end(tr, self.layout, now, position, item.value, end)
+        if item.value.startswith(MARKS):
+            position = self.layout.position(item.key)
+            clear_owned(tr, self.layout, position, item.value)
+            if end is not None:
+                note_end(tr, self.layout, now, position, item.value, end)
 
     def clear(self, tr: Transaction, now: int) -> None:
         """Delete all items, their claims, dead letters and counters, and the import progress."""

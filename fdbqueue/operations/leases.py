@@ -469,7 +469,8 @@ class Leases:
                 each.ended = self._claimed(request.claim, each.reads)
             except LeaseLost as error:
                 each.lease_lost = error
-        keys, ended = set[bytes](), list[tuple[bytes, ClaimedItem]]()
+        keys: set[bytes] = set()
+        ended: _Ended = []
         for request, each in zip(requests, begun):
             if not keys.isdisjoint(request.claim.keys):  # another request ends them, too
                 each.lease_lost = LeaseLost(request.claim.items[0].id)

@@ -357,10 +357,12 @@ class Worker:
     def _goes_back(self, job: HeldJob) -> bool:
         """Return whether a job was tried before, and its claim has used up no start of a rate."""
         store, options, claim = self._store, self._store.options, job.claim
-        if claim.attempt == 1 or options.has_rate or not options.has_rate_of_group:
-            return claim.attempt > 1 and not options.has_rate
-        has_agents = store.given_options.kind == "task"
-        return not has_agents and store.levels.level_of(claim.keys[0]).group is None
+        if claim.attempt == 1 or options.has_rate:
+            return False
+        if not options.has_rate_of_group:
+            return True
+        is_task = store.given_options.kind == "task"  # of any agent
+        return not is_task and store.levels.level_of(claim.keys[0]).group is None
 
     def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""
