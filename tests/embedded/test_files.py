@@ -21,10 +21,11 @@ import pytest
 import fdbqueue
 from fdbqueue.database import clock as clock_of_queues
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk import files
+from fdbqueue.embedded.disk import files, generations
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import DATABASE_FILE
 from fdbqueue.embedded.disk.sync import SharedSync
+from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,
@@ -464,9 +465,64 @@ def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path
     log.begin_anew(100, 1000)
     sync = SharedSync(tmp_path / "log", log, log.generation)
     log.publish(100, 200)
+    sync.cover_all()
     sync.note_commit(100)
     sync.close()
     sync.wait(100)
+
+
+def shorten(storage: Storage) -> None:
+    files.shorten_write_ahead_log(
+        storage._connections.files.write_ahead_log, storage._connections.take(), storage.log
+    )
+
+
+def test_a_sync_that_ends_while_the_log_is_shortened_notes_nothing_of_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure the note would claim that commits are missing."""
+    with Database(path) as db:
+        db[b"1"] = b"v"
+        assert db.storage.log.synced.frames
+        disk = SlowSync(monkeypatch)
+        thread = set_in_thread(db, b"2")
+        assert disk.begun.wait(60)
+        withdraw = CommitLog.withdraw_synced
+
+        def withdraw_first(log: CommitLog) -> None:
+            withdraw(log)
+            disk.may_end.set()
+            thread.join()
+
+        monkeypatch.setattr(CommitLog, "withdraw_synced", withdraw_first)
+        monkeypatch.setattr(files, "_LONG_LOG", 0)
+        shorten(db.storage)
+        assert not db.storage.log.synced.frames
+
+
+def test_a_log_that_cannot_be_shortened_keeps_the_note_of_its_commits(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync, the note tells how much of the log has to be intact."""
+    with Database(path) as db, Database(path) as other:
+        for _ in range(3):
+            db[b"k"] = b"v"
+        reads = other.create_transaction()
+        assert reads[b"k"] == b"v"
+        noted = db.storage.log.committed
+        monkeypatch.setattr(files, "_LONG_LOG", 0)
+        shorten(db.storage)
+        assert db.storage.log.committed == noted
+
+
+def test_a_note_of_older_files_does_not_speak_of_newer_ones(path: Path, tmp_path: Path) -> None:
+    with Database(path) as db:
+        db[b"k"] = b"v"
+        assert db.storage.log.synced.frames
+        generations.copy(path, db.storage._connections.take())
+        shutil.copytree(path, tmp_path / "after a power failure")
+    with Database(tmp_path / "after a power failure") as db:
+        assert db[b"k"] == b"v"
 
 
 def test_a_database_in_memory_is_private_and_leaves_no_files(tmp_path: Path) -> None:

@@ -544,6 +544,7 @@ class Reported(logging.Handler):
         self._ledger, self._queue = ledger, queue
         self._running: dict[str, tuple[AbstractContextManager[Operation], Operation]] = {}
         self._runs: Counter[str] = Counter()  # a job runs twice at once after its lease has ended
+        self._unknown: dict[str, BaseException] = {}  # of a run that may have ended the job
 
     def begin(self, item: Any) -> None:
         """Note that the handler was given a job, and that its acknowledgement may follow."""
@@ -556,17 +557,22 @@ class Reported(logging.Handler):
             self._running[item.id] = context, context.__enter__()
 
     def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
         match record.args:
             case (_, str(id), ("done" | "lost" | "failed") as outcome, *_) if id in self._running:
                 self._runs[id] -= 1
+                if error is not None and getattr(error, "code", None) == 1021:
+                    self._unknown[id] = error
                 if outcome != "done" and self._runs[id]:
                     return  # the other run may end the job
                 context, operation = self._running.pop(id)
+                unknown = self._unknown.pop(id, None)
             case _:
                 return
         if outcome == "done":
             operation.done()
-        error = record.exc_info[1] if record.exc_info else None
+        else:
+            error = unknown or error
         context.__exit__(type(error) if error else None, error, None)
 
 

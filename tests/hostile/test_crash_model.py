@@ -82,6 +82,13 @@ def test_no_later_sync_covers_what_a_failed_one_gave_up() -> None:
     assert contents([*failed, call("W", "a", data=NEW), *sync("a")]) == {NEW + OLD}
 
 
+def test_what_is_written_again_after_a_failed_sync_has_its_size() -> None:
+    longer = call("W", "a", at=2 * PAGE, data=NEW)
+    failed = [*WRITTEN, longer, *sync("a", error=errno.EIO), *sync("a")]
+    assert OLD * 2 in contents(failed)
+    assert contents([*failed, longer, *sync("a")]) == {OLD * 2 + NEW}
+
+
 def test_a_file_is_shorter_or_not() -> None:
     shorter = [*WRITTEN, call("T", "a", at=10)]
     assert contents(shorter) == contents(shorter, JOURNAL) == {OLD * 2, OLD[:10]}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -15,6 +18,7 @@ from fdbqueue.embedded import Database
 from tests.hostile.disk.crash_model import WORST, Directory, State
 from tests.hostile.disk.crash_states import (
     Known,
+    Pick,
     Process,
     choose,
     examine,
@@ -28,6 +32,7 @@ from tests.hostile.disk.shim import Disk, need_shim, read_record
 from tests.hostile.ledger import DISK_FAILED, HALF_CLOSED, Operation, account
 
 LOG = "fdbqueue.sqlite-wal"
+SYNC = "import os, sys; os.fsync(os.open(sys.argv[1], os.O_RDONLY))"
 STATES = int(os.environ.get("FDBQ_CRASH_STATES", "300"))
 
 
@@ -103,6 +108,66 @@ def test_commits_that_were_acknowledged_without_a_sync_are_found(
     killed(disk)
     report = examine_some(disk.record, choose(disk.record, 30, rng))
     assert report.count("lost") > 0, report
+
+
+def fail_a_sync(disk: Disk, *commands: str) -> None:
+    """Let a process commit, and die when a sync of the log has failed, before it notes that."""
+    process = Process(disk, 0)
+    try:
+        process.do(*commands)
+        with disk.hanging_syncs("-wal", times=1) as fault:
+            process.begin("push 1")
+            fault.wait_until_met()
+            process.kill()
+    finally:
+        process.kill()
+    disk.fail_syncs("-wal", times=1)
+    command = [sys.executable, "-c", SYNC, str(disk.root / LOG)]
+    failed = subprocess.run(command, env=disk.environment, capture_output=True)
+    assert b"Errno 5" in failed.stderr
+
+
+def check_since_the_failure(disk: Disk, rng: random.Random) -> None:
+    """Examine the worst state after each call since a sync has failed, and some others."""
+    errors = [each.kind == "E" and each.at != 0 for each in read_record(disk.record)]
+    picks = []
+    for cut in range(errors.index(True), len(errors) + 1):
+        others = [f"posix/random:{number}" for number in rng.sample(range(100), 6)]
+        picks += [Pick(cut, name, "push") for name in sorted([WORST, *others])]
+    report = examine_all(disk.record, picks)
+    assert not report.problems, report.problems
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+def test_a_failed_sync_that_nobody_has_noted_takes_nothing_back(
+    disk: Disk, opened: Literal["before", "after"], rng: random.Random
+) -> None:
+    """Whoever had opened the log learns of the failure; whoever opens it later cannot."""
+    witness, other = Process(disk, 1), Process(disk, 2)
+    try:
+        witness.do("open 1000", "push 1")
+        if opened == "before":
+            other.do("open 1000", "push 1")
+        fail_a_sync(disk, "open 1000", "push 2")
+        if opened == "after":
+            other.do("open 1000", "read")
+        other.do("push 1", "read")
+    finally:
+        other.kill()
+        witness.kill()
+    check_since_the_failure(disk, rng)
+
+
+def test_the_first_checkpoint_after_a_failed_sync_that_nobody_has_noted_tears_nothing(
+    disk: Disk, rng: random.Random
+) -> None:
+    fail_a_sync(disk, "open 1000", "push 14", "close", "open 1000")  # values of several pages
+    process = Process(disk, 1)
+    try:
+        process.do("open 1000", "push 1")
+    finally:
+        process.kill()
+    check_since_the_failure(disk, rng)
 
 
 def test_the_worst_state_after_a_power_cut_has_what_was_told(disk: Disk, tmp_path: Path) -> None:

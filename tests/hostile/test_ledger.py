@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from fdbqueue.errors import (
     LeaseLost,
     SyncFailed,
 )
+from tests.hostile.clients import Reported
 from tests.hostile.ledger import (
     DISK_FAILED,
     DISK_UNCERTAIN,
@@ -288,3 +291,18 @@ def test_the_last_line_of_a_killed_process_may_be_torn(tmp_path: Path) -> None:
     first, second = read_ledger(file, killed_at=9.0)
     assert (first.outcome, second.outcome, second.why) == ("done", "unknown", "killed")
     assert second.ended == 9.0
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_of_two_runs_of_a_job_may_have_ended_it(tmp_path: Path, is_first: bool) -> None:
+    reported = Reported(Ledger(tmp_path / "client.ledger"), "jobs")
+    item = SimpleNamespace(id="0a", value={"id": "a"})
+    failed, unknown = ValueError(), CommitUnknownResult("db", "EIO")
+    for _ in range(2):
+        reported.begin(item)
+    for error in (unknown, failed) if is_first else (failed, unknown):
+        ended = {"args": ("jobs", item.id, "failed", 1), "exc_info": (type(error), error, None)}
+        reported.emit(logging.makeLogRecord(ended))
+    operations = read_ledger(tmp_path / "client.ledger")
+    ack = [(each.outcome, each.why) for each in operations if each.kind == "ack"]
+    assert ack == [("unknown", DISK_UNCERTAIN)]

@@ -27,8 +27,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
-from fdbqueue.embedded.disk.generations import database_file
-from fdbqueue.embedded.disk.write_ahead_log import Extent, header
+from fdbqueue.embedded.disk.generations import current, database_file
+from fdbqueue.embedded.disk.write_ahead_log import Extent, header, write_again
 from fdbqueue.embedded.permissions import check_opened
 from fdbqueue.errors import CorruptDatabase
 
@@ -112,11 +112,12 @@ def check_integrity(
 
 
 def check_after_crash(directory: Path, commits: CommitLog) -> None:
-    """Look for damage before SQLite recovers the files and removes the traces. Change nothing.
+    """Look for damage before SQLite recovers the files and removes the traces.
 
     The first process to open the database calls this before it connects. The check does nothing if
     the last process closed the database properly, which removes the write-ahead log. It spends up
-    to two seconds on pages, enough for about two gigabytes.
+    to two seconds on pages, enough for about two gigabytes. It changes no contents, but writes the
+    log again as it is: a process may have died when a sync had failed.
 
     Raises:
         CorruptDatabase: Pages are damaged, or frames of the log that were on disk are missing.
@@ -124,7 +125,9 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
     database = database_file(directory)
     log = database.with_name(f"{database.name}-wal")
     synced = commits.synced
-    if synced.frames and synced.salt != commits.committed.salt:
+    if synced.frames and (
+        synced.salt != commits.committed.salt or commits.generation != current(directory)
+    ):
         synced = Extent(0, 0)  # the note is about a log that had ended before
     if not database.stat().st_size:  # SQLite would remove the log of an empty file
         if synced.frames:
@@ -148,6 +151,8 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             _ADVICE,
         )
     commits.withdraw_synced()
+    with log.open("r+b") as file:
+        write_again(file.fileno(), Extent(0, 0))
 
 
 def _recovered(database: Path) -> int:

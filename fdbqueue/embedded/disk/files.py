@@ -220,12 +220,17 @@ def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, log: Com
 
     Open snapshots prevent it. If it fails, the next commit can retry.
     """
+    if not is_long(path):
+        return
+    committed = log.committed
     try:
-        if is_long(path):
-            log.withdraw_synced()
-            log.committed = Extent(0, 0)
-            connection.execute("PRAGMA busy_timeout = 50")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        # In this order: a process that syncs meanwhile must not note again what is withdrawn.
+        log.committed = Extent(0, 0)
+        log.withdraw_synced()
+        connection.execute("PRAGMA busy_timeout = 50")
+        ((is_blocked, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_blocked:
+            log.committed = committed
     except (sqlite3.Error, OSError) as error:
         logger.warning("%s cannot be shortened: %s", path, error)
     finally:

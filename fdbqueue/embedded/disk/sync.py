@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
-from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commit
+from fdbqueue.embedded.disk.write_ahead_log import Extent, is_intact, next_commit, write_again
 from fdbqueue.embedded.permissions import open_directory, open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
 
@@ -35,7 +35,10 @@ class SharedSync:
 
     After a failed sync the kernel may mark lost pages as clean, so a later success proves nothing
     about them. The failure is noted in the log of commits, and no process commits to these files
-    any more.
+    any more. Until it is noted, the syncs of the other processes have to fail as well. Linux lets
+    one sync fail through each descriptor that was open at the time (fsync(2), since 4.13), but not
+    through one that was opened later. So a process that has opened the log writes again what may
+    not be on disk, before it confirms anything to others.
     """
 
     def __init__(self, path: Path, log: CommitLog, generation: int) -> None:
@@ -44,6 +47,8 @@ class SharedSync:
         self._generation = generation
         self._file = open_file(path, os.O_RDONLY)
         self._descriptor = self._file.fileno()
+        self.covers_all = False
+        """True once a sync covers everything in the log, also what is older than the descriptor."""
         self._lock = threading.Lock()
         self._committed = 0  # the tail after the newest commit of this process
         self._durable = 0
@@ -54,6 +59,17 @@ class SharedSync:
         """Note the tail after a commit. The caller holds the writers' lock."""
         self._log.committed = next_commit(self._descriptor, self._log.committed)
         self._committed = tail
+
+    def cover_all(self) -> None:
+        """Write again what may not be on disk, once. The caller holds the writers' lock.
+
+        Raises:
+            OSError: The system refuses it.
+        """
+        if not self.covers_all and self._log.generation == self._generation:
+            with open_file(self._path, os.O_RDWR) as file:
+                write_again(file.fileno(), self._log.synced)
+            self.covers_all = True
 
     @property
     def next(self) -> int:
@@ -137,13 +153,14 @@ class SharedSync:
     def _sync(self, tail: int, end: Extent) -> None:
         """Sync what all processes have committed up to a tail, and to an end of SQLite's log."""
         self._begun += 1
+        covers_all = self.covers_all
         try:
             _data_sync(self._descriptor)
         except OSError as error:
             self._log.note_failure(self._generation)
             raise SyncFailed(str(self._path)) from error
         progress = self._progress(tail)
-        if progress is not None:
+        if progress is not None and covers_all:
             # If SQLite has restarted its log meanwhile, nothing is known of the new one.
             self._log.confirm(end if progress[1].salt == end.salt else Extent(0, 0), tail)
             self._durable = tail
@@ -167,22 +184,23 @@ class SharedSync:
             self.wait()
         except StorageError as error:
             failure = error
-        try:
-            self._log.withdraw_synced()
-        except (StorageError, OSError) as error:
-            logger.warning("%s: what was noted of the log may be outdated: %s", self._path, error)
-        self._close(failure)
+        with self._lock:  # no sync that still runs may note again how much is on disk
+            try:
+                self._log.withdraw_synced()
+            except (StorageError, OSError) as error:
+                logger.warning("%s: a note about the log may be outdated: %s", self._path, error)
+            self._close(failure)
 
     def retire(self) -> None:
         """Close without a sync: the commits are on disk, in a newer generation of files."""
-        self._durable = self._committed
-        self._close()
+        with self._lock:
+            self._durable = self._committed
+            self._close()
 
     def _close(self, failure: StorageError | None = None) -> None:
-        with self._lock:
-            self._failure = failure
-            self._descriptor = -1
-            self._file.close()
+        self._failure = failure
+        self._descriptor = -1
+        self._file.close()
 
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.

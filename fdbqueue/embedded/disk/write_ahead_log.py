@@ -1,4 +1,4 @@
-"""The length of SQLite's write-ahead log, from its frames (https://sqlite.org/fileformat2.html)."""
+"""The frames of SQLite's write-ahead log (https://sqlite.org/fileformat2.html)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _MAGIC = (0x377F0682, 0x377F0683)
 _MAGIC_AND_SALT = struct.Struct(">I12xI")
 _SIZE_AND_SALT = struct.Struct(">4xII")  # of a frame; the size is 0 except in a commit's last frame
 _CHECKSUMS = struct.Struct(">II")
+_CHUNK = 1 << 20  # bytes
 _CHECKSUMS_AT = 16  # in a frame; they cover the eight bytes before the salts, and the page
 
 
@@ -42,6 +43,25 @@ def next_commit(descriptor: int, end: Extent) -> Extent:
         frame += 1
         if size:
             return Extent(salt, frame)
+
+
+def write_again(descriptor: int, synced: Extent) -> None:
+    """Write everything after `synced` again as it is, so that a sync that begins later covers it.
+
+    The caller holds the writers' lock.
+    """
+    is_log, salt = header(descriptor)
+    begin = end = synced if is_log and salt == synced.salt else Extent(0, 0)
+    while (after := next_commit(descriptor, end)) != end:
+        end = after
+    at = _end(begin)
+    while data := os.pread(descriptor, min(_CHUNK, _end(end) - at), at):
+        at += os.pwrite(descriptor, data, at)
+
+
+def _end(of: Extent) -> int:
+    """Return the offset in the file at which an extent ends."""
+    return _HEADER_SIZE + of.frames * _FRAME_SIZE if of.frames else 0
 
 
 def is_intact(descriptor: int, end: Extent) -> bool:

@@ -142,8 +142,10 @@ class Storage:
             self.newest: tuple[int, int, int] = self.log.state()[:3]
             if is_first and self.is_durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
-                self._connections.sync.note_commit(self.log.published[0])
-                self._connections.sync.wait(number=1)
+                sync = self._connections.sync
+                sync.cover_all()
+                sync.note_commit(self.log.published[0])
+                sync.wait(number=1)
             undo.pop_all()
 
     def _close_connections(self) -> None:
@@ -546,6 +548,9 @@ class Storage:
         self, sync: SharedSync, tail: int = 0, number: int = 0, deadline: float | None = None
     ) -> None:
         """Wait as `sync.wait` does. After a failed sync, write everything to new files."""
+        if not sync.covers_all:  # this process has only read; it does not wait for writers
+            with storage_errors(self.path):
+                self.lock.run_if_free(sync.cover_all)
         try:
             sync.wait(tail, number, deadline)
         except SyncFailed:
@@ -575,12 +580,14 @@ class Storage:
             if raised:
                 connection.execute("UPDATE clock SET ceiling = ?", (raised,))
             tail = self.log.append(offset, version, writes + stamped)
+            sync = self._connections.sync
+            if self.is_durable:
+                sync.cover_all()
             connection.execute("COMMIT")
             is_committed = True
             self.log.publish(tail, version)
             self.newest = tail, version, connection.generation
             self._writer.version = version
-            sync = self._connections.sync
             if self.is_durable:
                 sync.note_commit(tail)
             if version >= self._next_checkpoint:

@@ -68,6 +68,8 @@ class _File:
                 versions.pop()
             versions.append((number, new))
             self.uncertain.add(page)
+        if self.sizes[0][1] < end and self.sizes[-1][0] <= self.given_up:
+            self.sizes.append((number, self.sizes[-1][1]))  # the next sync covers it again
         self.reserve(number, end)
 
     def reserve(self, number: int, size: int) -> None:

@@ -10,6 +10,9 @@
  * lock, because it takes long: it has one entry when it begins and one when it ends. A sync covers
  * what came before its beginning, and promises that from its end on.
  *
+ * A sync that fails also fails once through each other descriptor of the file that was open then, as
+ * on Linux (fsync(2)). A descriptor that is opened later learns nothing of it.
+ *
  * What is written through a mapping (SQLite's -shm) is not recorded, and neither are links,
  * copy_file_range, sendfile and pwritev. The test compares the outcome with the real files.
  */
@@ -33,7 +36,7 @@
 #include <unistd.h>
 
 /* The same layout is in shim.py. */
-enum { FAULTS = 64, SYNCS = 1, WRITES = 2, LIES = -1 };
+enum { FAULTS = 64, SYNCS = 1, WRITES = 2, LIES = -1, FAILURES = 4096 };
 struct fault {
     char name_ends_with[64];
     atomic_int calls;     /* SYNCS or WRITES */
@@ -44,6 +47,12 @@ struct fault {
     atomic_int waiting;   /* the number of calls that wait at the moment */
     atomic_int met;       /* the number of calls that it has met */
     int unused[9];
+};
+
+/* The failed syncs of the files whose inodes have the same remainder. */
+struct failures {
+    atomic_int count;
+    atomic_int error; /* the errno of the last one */
 };
 
 struct __attribute__((packed)) entry {
@@ -61,6 +70,8 @@ struct __attribute__((packed)) entry {
 static const char *root;
 static int record = -1;
 static struct fault *faults;
+static struct failures *failures; /* behind the faults */
+static int reported[1 << 16];     /* by descriptor: the failed syncs that it has reported */
 static pthread_mutex_t inside = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock(int kind) {
@@ -95,10 +106,11 @@ __attribute__((constructor)) static void begin(void) {
     if (path) record = open_or_abort(path, O_WRONLY | O_APPEND | O_CREAT);
     if ((path = getenv("DISK_SHIM_FAULTS"))) {
         int file = open_or_abort(path, O_RDWR);
-        size_t size = FAULTS * sizeof(struct fault);
+        size_t size = FAULTS * sizeof(struct fault) + FAILURES * sizeof(struct failures);
         faults = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         close(file);
         if (faults == MAP_FAILED) abort();
+        failures = (struct failures *)(faults + FAULTS);
     }
     pthread_atfork(before_fork, after_fork, after_fork);
 }
@@ -194,6 +206,30 @@ static int must_fail(int calls, const char *name) {
 
 /* Syncs */
 
+static int is_known(int file) {
+    return failures && file < (int)(sizeof reported / sizeof *reported);
+}
+
+/* Let a new descriptor report what fails from now on. */
+static void opened(int file) {
+    if (is_known(file)) reported[file] = failures[inode_of(file) % FAILURES].count;
+}
+
+/* Return the errno of a sync that has ended, with its own errno or 0: that of a sync that failed
+ * before, or meanwhile, if this descriptor has not reported it. The caller is inside. */
+static int report(int file, int error) {
+    if (!is_known(file)) return error;
+    struct failures *of = &failures[inode_of(file) % FAILURES];
+    if (error > 0) {
+        of->error = error;
+        of->count++;
+    } else if (!error && reported[file] != of->count) {
+        error = of->error;
+    }
+    reported[file] = of->count;
+    return error;
+}
+
 static int sync_file(int file, int (*real)(int)) {
     char buffer[PATH_MAX];
     const char *name = name_of(file, buffer);
@@ -203,13 +239,14 @@ static int sync_file(int file, int (*real)(int)) {
     note('B', inode, 0, name, NULL, 0);
     leave();
     int error = meet(SYNCS, name);
-    int result = error ? -(error > 0) : real(file);
-    int saved = error > 0 ? error : errno;
+    if (!error && real(file)) error = errno;
     enter();
-    note('E', inode, error ? error : result ? saved : 0, name, NULL, 0);
+    error = report(file, error);
+    note('E', inode, error, name, NULL, 0);
     leave();
-    errno = saved;
-    return result;
+    if (error <= 0) return 0; /* also if it lies */
+    errno = error;
+    return -1;
 }
 
 int fsync(int file) {
@@ -305,13 +342,13 @@ int posix_fallocate64(int file, off64_t at, off64_t size) {
 
 static int open_file(int directory, const char *path, int flags, int mode) {
     char buffer[PATH_MAX];
-    const char *name = NULL;
-    if ((flags & (O_CREAT | O_TRUNC)) && (flags & O_TMPFILE) != O_TMPFILE)
-        name = name_at(directory, path, buffer);
+    const char *name =
+        (flags & O_TMPFILE) == O_TMPFILE ? NULL : name_at(directory, path, buffer);
     if (!name) return (int)syscall(SYS_openat, directory, path, flags, mode);
     enter();
     int is_there = inode_at(directory, path) != 0;
     int file = (int)syscall(SYS_openat, directory, path, flags, mode);
+    if (file >= 0) opened(file);
     if (file >= 0 && !is_there) note('C', inode_of(file), 0, name, NULL, 0);
     if (file >= 0 && is_there && flags & O_TRUNC) note('T', inode_of(file), 0, name, NULL, 0);
     leave();

@@ -42,8 +42,9 @@ _SOURCE = Path(__file__).with_name("shim.c")
 _COMPILER = os.environ.get("CC", "cc")
 _ENTRY = struct.Struct("<ciiQqII")
 
-# struct fault of shim.c, in integers of four bytes.
+# struct fault of shim.c, in integers of four bytes, and the size of struct failures.
 _FAULTS, _SIZE, _NAME_SIZE = 64, 32, 64
+_FAILURES = 4096 * 8
 _CALLS, _REMAINING, _ERROR, _DELAY, _HANGS, _WAITING, _MET = range(16, 23)
 _SYNCS, _WRITES, _LIES, _ALL = 1, 2, -1, -1
 
@@ -88,7 +89,7 @@ class Disk:
         self.root = root.resolve()
         self.record = beside.resolve() / "disk.record"
         faults = beside.resolve() / "disk.faults"
-        faults.write_bytes(bytes(4 * _SIZE * _FAULTS))
+        faults.write_bytes(bytes(4 * _SIZE * _FAULTS + _FAILURES))
         self.record.write_bytes(b"")
         with faults.open("rb+") as file:
             self._bytes = memoryview(mmap.mmap(file.fileno(), 0))
@@ -108,7 +109,10 @@ class Disk:
     # Faults
 
     def fail_syncs(self, name_ends_with: str, error: int = errno.EIO, times: int = _ALL) -> Fault:
-        """Let the next syncs of files with such a name fail. Nothing is written by them."""
+        """Let the next syncs of files with such a name fail. Nothing is written by them.
+
+        Each other open descriptor of such a file then fails once, too, as on Linux.
+        """
         return self._fault(name_ends_with, _SYNCS, times, error=error)
 
     def fail_writes(
