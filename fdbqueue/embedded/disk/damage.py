@@ -17,6 +17,7 @@ may be removed.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 import threading
@@ -29,7 +30,7 @@ from urllib.parse import quote
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.generations import current, database_file
 from fdbqueue.embedded.disk.write_ahead_log import Extent, header, write_again
-from fdbqueue.embedded.permissions import check_opened
+from fdbqueue.embedded.permissions import check_opened, open_file
 from fdbqueue.errors import CorruptDatabase
 
 _RECOVERED = struct.Struct("=16xI")  # the number of frames, in SQLite's index of the log
@@ -151,7 +152,7 @@ def check_after_crash(directory: Path, commits: CommitLog) -> None:
             _ADVICE,
         )
     commits.withdraw_synced()
-    with log.open("r+b") as file:
+    with open_file(log, os.O_RDWR) as file:
         write_again(file.fileno(), Extent(0, 0))
 
 
