@@ -61,7 +61,7 @@ class SharedSync:
         self._committed = tail
 
     def cover_all(self) -> None:
-        """Write again what may not be on disk, once. The caller holds the writers' lock.
+        """Write again what may not be on disk, once. The caller has begun a write in SQLite.
 
         Raises:
             OSError: The system refuses it.

@@ -48,7 +48,7 @@ def next_commit(descriptor: int, end: Extent) -> Extent:
 def write_again(descriptor: int, synced: Extent) -> None:
     """Write everything after `synced` again as it is, so that a sync that begins later covers it.
 
-    The caller holds the writers' lock.
+    The caller holds SQLite's lock for writers, or no other process has the log open.
     """
     is_log, salt = header(descriptor)
     begin = end = synced if is_log and salt == synced.salt else Extent(0, 0)

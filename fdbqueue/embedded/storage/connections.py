@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.disk import generations
@@ -95,6 +96,15 @@ class Connections:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         self._idle.append(connection)
+
+    @contextmanager
+    def lent(self) -> Generator[Connection]:
+        """Yield a connection that is given back in the end."""
+        connection = self.take()
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
 
     def failure(self, error: sqlite3.Error | OSError) -> Exception:
         """Return the error to raise for an error of SQLite or of the system."""

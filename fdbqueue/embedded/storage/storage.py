@@ -142,10 +142,8 @@ class Storage:
             self.newest: tuple[int, int, int] = self.log.state()[:3]
             if is_first and self.is_durable:
                 # No version is returned to a client until its ceiling is certainly on disk.
-                sync = self._connections.sync
-                sync.cover_all()
-                sync.note_commit(self.log.published[0])
-                sync.wait(number=1)
+                self._connections.sync.note_commit(self.log.published[0])
+                self._connections.sync.wait(number=1)
             undo.pop_all()
 
     def _close_connections(self) -> None:
@@ -461,12 +459,9 @@ class Storage:
         self.log.recover()
         generations.finish(self.path, self.log)
         self._connections.files.check()
-        connection = self._connections.take()
-        try:
+        with self._connections.lent() as connection:
             files, sync = self._connections.files, self._connections.sync
             self._rotation.run(self.log, files.write_ahead_log, sync, connection)
-        finally:
-            self._connections.give_back(connection)
 
     def _expire_old(self) -> None:
         """End the snapshots that are too old.
@@ -550,13 +545,19 @@ class Storage:
         """Wait as `sync.wait` does. After a failed sync, write everything to new files."""
         if not sync.covers_all:  # this process has only read; it does not wait for writers
             with storage_errors(self.path):
-                self.lock.run_if_free(sync.cover_all)
+                self.lock.run_if_free(self._cover_all)
         try:
             sync.wait(tail, number, deadline)
         except SyncFailed:
             if self.is_closed:
                 raise
             self._follow(deadline)
+
+    def _cover_all(self) -> None:
+        """Let a sync cover all commits. Runs as a section, but the lock's file may be replaced."""
+        with self._connections.lent() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            self._connections.sync.cover_all()
 
     def _commit(
         self,
