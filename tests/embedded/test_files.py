@@ -473,7 +473,10 @@ def test_closing_the_log_syncs_commits_that_still_wait_for_a_sync(tmp_path: Path
 
 def shorten(storage: Storage) -> None:
     files.shorten_write_ahead_log(
-        storage._connections.files.write_ahead_log, storage._connections.take(), storage.log
+        storage._connections.files.write_ahead_log,
+        storage._connections.take(),
+        storage.log,
+        storage._connections.sync.sync_all,
     )
 
 

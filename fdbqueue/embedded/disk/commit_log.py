@@ -244,9 +244,14 @@ class CommitLog:
 
         After a power failure an old note would otherwise claim that commits are missing.
         """
-        if self.synced.frames:
+        synced = self.synced
+        if synced.frames:
             self.synced = Extent(0, 0)
-            os.fsync(self._descriptor)
+            try:
+                os.fsync(self._descriptor)
+            except OSError:
+                self.synced = synced  # so that the next call tries it again
+                raise
 
     def append(self, tail: int, version: int, writes: list[bytes]) -> int:
         """Write the entry of a commit that is about to happen; return the tail after it.

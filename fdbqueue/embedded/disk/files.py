@@ -23,7 +23,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,6 +52,7 @@ from fdbqueue.errors import (
     NotADatabase,
     ReadOnlyDatabase,
     StorageError,
+    SyncFailed,
 )
 
 _OUR_FILES = "fdbqueue."
@@ -62,6 +63,8 @@ FORMAT_VERSION = 2
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
 _LONG_LOG = 64 << 20  # bytes
+CHECKPOINT = 2000
+"""The frames of the write-ahead log from which on each commit makes a checkpoint."""
 _SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 
 _MEMORY_PREFIX = "fdbqueue-memory-"
@@ -120,12 +123,18 @@ class Connection(sqlite3.Connection):
     """The generation of the opened files or an older one, never a newer one."""
 
 
-def connect(path: Path, generation: int) -> Connection:
-    """Open the newest files; `generation` is the newest one that was known before this call."""
+def connect(path: Path, generation: int, makes_checkpoints: bool = True) -> Connection:
+    """Open the newest files.
+
+    Args:
+        path: The directory.
+        generation: The newest generation that was known before this call.
+        makes_checkpoints: Whether SQLite makes checkpoints by itself.
+    """
     while True:
         file = database_file(path)
         try:
-            connection = _connect(file)
+            connection = _connect(file, makes_checkpoints)
         except sqlite3.OperationalError:
             if file == database_file(path):
                 raise
@@ -134,7 +143,7 @@ def connect(path: Path, generation: int) -> Connection:
             return connection
 
 
-def _connect(file: Path) -> Connection:
+def _connect(file: Path, makes_checkpoints: bool) -> Connection:
     connection = sqlite3.connect(
         f"{file.as_uri()}?mode=rw",  # does not create a file that was just removed
         timeout=_BUSY_TIMEOUT,
@@ -148,7 +157,8 @@ def _connect(file: Path) -> Connection:
         check_opened(connection, file)
         # The engine makes a commit durable by its own fdatasync, which waiting commits share.
         connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute("PRAGMA wal_autocheckpoint=2000")
+        frames = CHECKPOINT if makes_checkpoints else 0
+        connection.execute(f"PRAGMA wal_autocheckpoint={frames}")
         connection.execute("PRAGMA cache_size=-4000")
     except BaseException:
         connection.close()  # it refers to itself, so it would wait for the garbage collector
@@ -215,25 +225,39 @@ def is_long(write_ahead_log: Path) -> bool:
     return write_ahead_log.stat().st_size > _LONG_LOG
 
 
-def shorten_write_ahead_log(path: Path, connection: sqlite3.Connection, log: CommitLog) -> None:
-    """Restart SQLite's write-ahead log if it is long. The caller holds the writers' lock.
+def shorten_write_ahead_log(
+    path: Path, connection: sqlite3.Connection, log: CommitLog, sync: Callable[[], object]
+) -> None:
+    """Make a checkpoint if SQLite's write-ahead log is long. The caller holds the writers' lock.
 
-    Open snapshots prevent it. If it fails, the next commit can retry.
+    SQLite then restarts its log, unless open snapshots prevent it. If the log is much too long, it
+    becomes shorter at once. If any of this fails, the next commit can retry.
+
+    `sync()` writes the log to the disk first. SQLite does that, too, but by a descriptor that may
+    not report an earlier failure. A checkpoint of frames that such a failure has lost would damage
+    the database.
     """
-    if not is_long(path):
-        return
+    mode = "TRUNCATE" if is_long(path) else "PASSIVE"
     committed = log.committed
+    if mode == "PASSIVE" and committed.frames < CHECKPOINT:
+        return
     try:
-        # In this order: a process that syncs meanwhile must not note again what is withdrawn.
-        log.committed = Extent(0, 0)
-        log.withdraw_synced()
-        connection.execute("PRAGMA busy_timeout = 50")
-        ((is_blocked, _, _),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("BEGIN IMMEDIATE")
+        sync()
+        connection.execute("ROLLBACK")
+        if mode == "TRUNCATE":
+            # In this order: a process that syncs meanwhile must not note again what is withdrawn.
+            log.committed = Extent(0, 0)
+            log.withdraw_synced()
+            connection.execute("PRAGMA busy_timeout = 50")
+        ((is_blocked, _, _),) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         if is_blocked:
             log.committed = committed
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, SyncFailed) as error:
         logger.warning("%s cannot be shortened: %s", path, error)
     finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_TIMEOUT:.0f}")
 
 

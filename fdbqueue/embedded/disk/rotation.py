@@ -61,7 +61,7 @@ class Rotation:
             return
         if not self.is_due(write_ahead_log):
             return
-        shorten_write_ahead_log(write_ahead_log, connection, log)
+        shorten_write_ahead_log(write_ahead_log, connection, log, sync.sync_all)
         began = time.monotonic()
         size = write_ahead_log.stat().st_size
         if not is_long(write_ahead_log) or size < _COPIES * generations.live_bytes(connection):

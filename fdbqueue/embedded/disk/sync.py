@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.disk.commit_log import CommitLog
@@ -47,9 +47,13 @@ class SharedSync:
         self._generation = generation
         self._file = open_file(path, os.O_RDONLY)
         self._descriptor = self._file.fileno()
+        # Each descriptor reports a failure once, so `sync_all` needs its own.
+        self._file_of_checkpoints = open_file(path, os.O_RDONLY)
         self.covers_all = False
         """True once a sync covers everything in the log, also what is older than the descriptor."""
         self._lock = threading.Lock()
+        self.frames = 0
+        """The frames of the log after the newest commit of this process, if commits are durable."""
         self._committed = 0  # the tail after the newest commit of this process
         self._durable = 0
         self._begun = self._ended = 0  # numbers of syncs
@@ -57,7 +61,8 @@ class SharedSync:
 
     def note_commit(self, tail: int) -> None:
         """Note the tail after a commit. The caller holds the writers' lock."""
-        self._log.committed = next_commit(self._descriptor, self._log.committed)
+        self._log.committed = end = next_commit(self._descriptor, self._log.committed)
+        self.frames = end.frames
         self._committed = tail
 
     def cover_all(self) -> None:
@@ -70,6 +75,22 @@ class SharedSync:
             with open_file(self._path, os.O_RDWR) as file:
                 write_again(file.fileno(), self._log.synced)
             self.covers_all = True
+
+    def sync_all(self) -> None:
+        """Sync the log before a checkpoint. The caller has begun a write in SQLite.
+
+        Raises:
+            SyncFailed: A sync failed since the log was opened. This is noted.
+        """
+        self.cover_all()
+        self._sync_data(self._file_of_checkpoints.fileno())
+
+    def _sync_data(self, descriptor: int) -> None:
+        try:
+            _data_sync(descriptor)
+        except OSError as error:
+            self._log.note_failure(self._generation)
+            raise SyncFailed(str(self._path)) from error
 
     @property
     def next(self) -> int:
@@ -154,11 +175,7 @@ class SharedSync:
         """Sync what all processes have committed up to a tail, and to an end of SQLite's log."""
         self._begun += 1
         covers_all = self.covers_all
-        try:
-            _data_sync(self._descriptor)
-        except OSError as error:
-            self._log.note_failure(self._generation)
-            raise SyncFailed(str(self._path)) from error
+        self._sync_data(self._descriptor)
         progress = self._progress(tail)
         if progress is not None and covers_all:
             # If SQLite has restarted its log meanwhile, nothing is known of the new one.
@@ -186,9 +203,12 @@ class SharedSync:
             failure = error
         with self._lock:  # no sync that still runs may note again how much is on disk
             try:
+                with suppress(OSError):  # it may be that of an earlier sync, and is reported once
+                    self._log.withdraw_synced()
                 self._log.withdraw_synced()
             except (StorageError, OSError) as error:
                 logger.warning("%s: a note about the log may be outdated: %s", self._path, error)
+                self._log.synced = Extent(0, 0)
             self._close(failure)
 
     def retire(self) -> None:
@@ -201,6 +221,7 @@ class SharedSync:
         self._failure = failure
         self._descriptor = -1
         self._file.close()
+        self._file_of_checkpoints.close()
 
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.

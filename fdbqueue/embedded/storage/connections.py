@@ -23,8 +23,9 @@ class Connections:
     moment stays valid for the reads of its transaction, and is closed when it is given back.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_durable: bool) -> None:
         self._path = path
+        self._is_durable = is_durable
         self._idle: list[Connection] = []
         self.generation = _CLOSED
         self.is_closed = False
@@ -47,7 +48,7 @@ class Connections:
 
     def _open(self, log: CommitLog) -> None:
         generation = log.generation  # read first: the opened files may be newer, never older
-        anchor = connect(self._path, generation)
+        anchor = self._connect(generation)
         try:
             anchor.execute("SELECT shift FROM clock").fetchone()
             sync_path(self._path)
@@ -84,9 +85,12 @@ class Connections:
         except IndexError:
             pass
         try:
-            return connect(self._path, generation)
+            return self._connect(generation)
         except sqlite3.Error as error:
             raise explained(self._path, error) from error
+
+    def _connect(self, generation: int) -> Connection:
+        return connect(self._path, generation, makes_checkpoints=not self._is_durable)
 
     def give_back(self, connection: Connection) -> None:
         """Return a connection to the pool, or close it if it is outdated."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fdbqueue.embedded.clock import microseconds, set_clock
-from fdbqueue.embedded.disk import generations
+from fdbqueue.embedded.disk import files, generations
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
 from fdbqueue.embedded.disk.damage import check_after_crash
 from fdbqueue.embedded.disk.files import (
@@ -104,7 +104,7 @@ class Storage:
 
     def _open(self, create: bool) -> None:
         path = self.path
-        self._connections = Connections(path)
+        self._connections = Connections(path, self.is_durable)
         self._rotation = Rotation(path)
         self._active: dict[Snapshot, None] = {}
         # Held while connections are taken or given back. Reentrant, because the garbage collector
@@ -460,8 +460,8 @@ class Storage:
         generations.finish(self.path, self.log)
         self._connections.files.check()
         with self._connections.lent() as connection:
-            files, sync = self._connections.files, self._connections.sync
-            self._rotation.run(self.log, files.write_ahead_log, sync, connection)
+            log, sync = self._connections.files.write_ahead_log, self._connections.sync
+            self._rotation.run(self.log, log, sync, connection)
 
     def _expire_old(self) -> None:
         """End the snapshots that are too old.
@@ -591,7 +591,7 @@ class Storage:
             self._writer.version = version
             if self.is_durable:
                 sync.note_commit(tail)
-            if version >= self._next_checkpoint:
+            if version >= self._next_checkpoint or sync.frames >= files.CHECKPOINT:
                 self._keep_short(connection, version)
         except Exception as error:
             self._undo()
@@ -686,4 +686,4 @@ class Storage:
         if not self._is_watched:
             self.begin_to_look()
         log = self._connections.files.write_ahead_log
-        shorten_write_ahead_log(log, connection, self.log)
+        shorten_write_ahead_log(log, connection, self.log, self._connections.sync.sync_all)

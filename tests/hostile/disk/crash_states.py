@@ -127,6 +127,20 @@ def _round(disk: Disk, first: Process, second: Process, rng: random.Random) -> N
     second.end()
     first.do("close")
     second.do("push 1", "close")
+    # The disk fails a few times
+    first.do(f"open {pages[0]}")
+    second.do(f"open {pages[1]}")
+    for _ in range(2):
+        if rng.random() < 0.7:
+            fault = disk.fail_syncs(rng.choice(["", "-wal", ".new"]), times=rng.randrange(1, 4))
+        else:
+            fault = disk.fail_writes(rng.choice(["-wal", ".sqlite"]), times=rng.randrange(1, 4))
+        first.begin(f"push {rng.randrange(2, 5)}")
+        second.do(f"push {rng.randrange(1, 4)}", "read")
+        first.end()
+        fault.end()
+    first.do("close")
+    second.do("push 1", "close")
     # A long log, which is shortened
     first.do("open 1000", f"push {rng.randrange(8, 14)}")
     # A longer one, which a reader keeps; the files are replaced

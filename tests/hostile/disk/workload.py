@@ -21,6 +21,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fdbqueue.embedded.disk import files, rotation
 from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
 from fdbqueue.embedded.storage import storage
 from fdbqueue.embedded.transaction.transaction import Transaction
+from fdbqueue.errors import CommitUnknownResult, FDBError, StorageError
 from tests.hostile.disk.shim import mark
 
 CLIENTS = 2
@@ -38,6 +40,7 @@ _SLOTS = 4  # values that each commit of a client overwrites
 _ITEMS = 3  # items of a client: each commit pushes one and removes the oldest
 _SUM = b"sum"
 _LONG = 128 << 10  # bytes from which the write-ahead log is long
+_PAUSE = 0.01  # seconds between two attempts while the disk fails
 _ENOUGH = 100  # commits of each client, until a log that nothing shortens is certainly replaced
 
 
@@ -103,32 +106,29 @@ class _Process:
     def __init__(self, path: Path, first_client: int) -> None:
         self._path = path
         self._clients = range(first_client, first_client + CLIENTS)
-        self._pages = 0
         _replace(files, "_LONG_LOG", _LONG)
         _replace(rotation, "_STUCK", 0.0)
         _replace(storage, "_LOOK", 0.05)
-        connect = files._connect
-
-        def with_checkpoints(file: Path) -> files.Connection:
-            connection = connect(file)
-            connection.execute(f"PRAGMA wal_autocheckpoint={self._pages}")
-            return connection
-
-        _replace(files, "_connect", with_checkpoints)
 
     def open(self, pages: str) -> None:
-        self._pages = int(pages)
+        _replace(files, "CHECKPOINT", int(pages))
         _say(moment="open" if (self._path / COMMITS_FILE).exists() else "create")
         self._db = Database(self._path)
         numbers = self._read()
         self._numbers = {client: numbers.get(client, 0) for client in self._clients}
 
     def _read(self) -> dict[int, int]:
-        tr = self._db.create_transaction()
-        numbers = numbers_of(tr.get_range(b"", b"\xff"))
-        tr.commit().wait()
-        _say(seen=numbers)
-        return numbers
+        while True:
+            tr = self._db.create_transaction()
+            try:
+                numbers = numbers_of(tr.get_range(b"", b"\xff"))
+                tr.commit().wait()
+            except FDBError as error:
+                if error.code != 1007:  # there are newer files
+                    raise
+            else:
+                _say(seen=numbers)
+                return numbers
 
     def read(self) -> None:
         self._read()
@@ -151,16 +151,28 @@ class _Process:
         try:
             for _ in range(count):
                 number = self._numbers[client] + 1
-                tr = self._db.create_transaction()
-                _write(tr, client, number)
-                # The engine looks at the length of its log once in a while.
-                _replace(self._db.storage, "_next_checkpoint", 0)
-                _say(tried=[client, number])
-                tr.commit().wait()
+                while not self._commits(client, number):
+                    threading.Event().wait(_PAUSE)
                 _say(acknowledged=[client, number])
                 self._numbers[client] = number
         except Exception as error:
             self._failure = error
+
+    def _commits(self, client: int, number: int) -> bool:
+        """Return whether a commit has taken effect; if the disk fails, look whether it has."""
+        tr = self._db.create_transaction()
+        _write(tr, client, number)
+        # The engine looks at the length of its log once in a while.
+        _replace(self._db.storage, "_next_checkpoint", 0)
+        _say(tried=[client, number])
+        try:
+            tr.commit().wait()
+        except (StorageError, CommitUnknownResult):
+            while True:
+                threading.Event().wait(_PAUSE)
+                with suppress(StorageError):
+                    return self._read().get(client, 0) >= number
+        return True
 
     def lengthen(self) -> None:
         before = {*self._path.glob("*.sqlite")}
