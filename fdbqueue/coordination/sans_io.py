@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.errors import error_classes
 from fdbqueue.types import Database, Future
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # Seconds after which a sleeping main thread runs the handlers of signals. A signal interrupts its
 # sleep at once, except one that arrives in the microseconds in which the thread falls asleep.
 _SIGNALS = 1.0
+
+# Errors of a watch after which it is worth looking and watching again: a server lags behind, or is
+# being replaced.
+_PASSING = frozenset({1007, 1009, 1037, 1039})
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -98,9 +103,13 @@ class Sleep:
         return not stop.is_set
 
     def raise_error(self) -> None:
-        """Raise the error of the watch that ended the sleep, if it failed."""
+        """Raise the error of the watch that ended the sleep, if it failed for good."""
         if self.ended_by is not None:
-            self.ended_by.wait()
+            try:
+                self.ended_by.wait()
+            except error_classes() as error:
+                if error.code not in _PASSING:
+                    raise
 
 
 class _Sleeper(Protocol):

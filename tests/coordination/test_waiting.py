@@ -19,6 +19,8 @@ from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.contention.requests import Requests
 from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.embedded.transaction.futures import Future
+from fdbqueue.errors import FDBError
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
@@ -229,6 +231,23 @@ def test_waiting_pops_survive_injected_faults(db: Any, queue: PriorityQueue, rng
     for waiter in waiters:
         waiter.join()
     assert sorted(results) == list(range(30))
+
+
+@pytest.mark.parametrize("code", [1009, 1032])
+def test_a_watch_that_fails_because_a_server_lags_behind_ends_only_its_sleep(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fail(*_: Any) -> Future[None]:
+        monkeypatch.undo()
+        queue.push(db, "a")
+        return Future(None, FDBError(code))
+
+    monkeypatch.setattr(sans_io, "sleep_on", fail)
+    if code == 1009:
+        assert queue.pop(db, wait=60).value == "a"
+    else:
+        with pytest.raises(FDBError, match="1032"):
+            queue.pop(db, wait=60)
 
 
 def test_a_pop_cannot_wait_beyond_the_limit_of_watches(
