@@ -47,8 +47,8 @@ def end(token: str, how: str = "done") -> Entry:
     return entry("end", item="i", token=token, how=how)
 
 
-def signal(n: int, now: int = 0, keep: int = 10) -> Entry:
-    return entry("signal", key="k", value="v", n=n, begun=now, ended=now, keep=keep)
+def signal(n: int, now: int = 0, keep: int = 10, key: str = "k") -> Entry:
+    return entry("signal", key=key, value="v", n=n, begun=now, ended=now, keep=keep)
 
 
 def state(next: int | None, pushed: int, last: int | None = None) -> dict[str, Any]:
@@ -114,6 +114,10 @@ PAUSED = ADD, change("pause", state(30, 2, 20), state(None, 2, 20), 25)
         ([signal(0), claim("x"), wait("x", "done", '"v"', now=5), end("x")], ""),
         ([signal(0), claim("x"), wait("x", "done", '"u"', now=5)], "the last one is"),
         ([signal(0), claim("x"), wait("x", "waiting", now=5)], "has not taken"),
+        (  # another signal, sent while the wait was under way, has deleted it
+            [signal(0), signal(0, 20, key="other"), *WAIT, signal(1), claim("y"), end("y")],
+            "",
+        ),
         ([claim("x")], "has not ended"),
         (
             [

@@ -114,6 +114,8 @@ class Ledger:
         self._spread = spread
         self._jobs: dict[str, Job] = {}
         self._signals: dict[str, Sent] = {}
+        self._last_sent = 0
+        """When a signal was sent last, which deletes others whose time is over."""
         self._ticks = Ticks()
         self._number = 0
         self._entry: Entry | None = None
@@ -278,7 +280,8 @@ class Ledger:
                 self._say(f"{name!r} has a signal, but the last one is {sent}")
             self.events["signal before the wait"] += 1
             return
-        if sent is not None and sent.at_least > now + self._spread:
+        # Its transaction may have begun long before that of a signal that was sent earlier.
+        if sent is not None and sent.at_least > max(now, self._last_sent) + self._spread:
             self._say(f"{name!r} has not taken {sent}")
         due = step.due
         is_due = known is not None and due is not None and due <= now
@@ -304,6 +307,7 @@ class Ledger:
             step.at = self._number
             self.events["signal after the wait"] += 1
         self._signals[key] = Sent(value, begun + keep, ended + keep)
+        self._last_sent = max(self._last_sent, ended)
 
     # Schedules
 
