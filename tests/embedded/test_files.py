@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -501,6 +502,29 @@ def test_a_sync_that_ends_while_the_log_is_shortened_notes_nothing_of_it(
         monkeypatch.setattr(files, "_LONG_LOG", 0)
         shorten(db.storage)
         assert not db.storage.log.synced.frames
+
+
+def test_after_a_failed_sync_no_checkpoint_is_made_and_the_files_are_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of frames that the failure has lost would damage the database."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk failed")
+
+    with Database(path) as db:
+        db[b"k"] = b"v"
+        monkeypatch.setattr(files, "CHECKPOINT", 1)
+        before = generations.database_file(path).read_bytes()
+        with monkeypatch.context() as failing:
+            failing.setattr("fdbqueue.embedded.disk.sync._data_sync", fail)
+            shorten(db.storage)
+        assert generations.database_file(path).read_bytes() == before
+        assert db.storage.log.has_failed
+        db[b"k"] = b"new"
+        assert generations.current(path) == 1
+        shorten(db.storage)
+        assert b"new" in generations.database_file(path).read_bytes()
 
 
 def test_a_log_that_cannot_be_shortened_keeps_the_note_of_its_commits(
