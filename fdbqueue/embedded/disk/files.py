@@ -237,28 +237,30 @@ def shorten_write_ahead_log(
     not report an earlier failure. A checkpoint of frames that such a failure has lost would damage
     the database.
     """
-    mode = "TRUNCATE" if is_long(path) else "PASSIVE"
     committed = log.committed
-    if mode == "PASSIVE" and committed.frames < CHECKPOINT:
-        return
     try:
+        is_too_long = is_long(path)
+        if not is_too_long and committed.frames < CHECKPOINT:
+            return
         connection.execute("BEGIN IMMEDIATE")
         sync()
         connection.execute("ROLLBACK")
-        if mode == "TRUNCATE":
+        if is_too_long:
             # In this order: a process that syncs meanwhile must not note again what is withdrawn.
             log.committed = Extent(0, 0)
             log.withdraw_synced()
             connection.execute("PRAGMA busy_timeout = 50")
-        ((is_blocked, _, _),) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        if is_blocked:
-            log.committed = committed
+        mode = "TRUNCATE" if is_too_long else "PASSIVE"
+        connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
     except (sqlite3.Error, OSError, SyncFailed) as error:
         logger.warning("%s cannot be shortened: %s", path, error)
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         connection.execute(f"PRAGMA busy_timeout = {1000 * _BUSY_TIMEOUT:.0f}")
+    with suppress(OSError):
+        if is_long(path):  # it was not shortened, so the note of its commits still holds
+            log.committed = committed
 
 
 class OpenFiles:
