@@ -103,7 +103,7 @@ def test_a_claimed_job_that_returns_still_holds_up_the_next(jobs: Jobs, name: st
     first = jobs.note.push("first")
     claim = queue.claim(jobs.app.db)
     follower = jobs.note.using(after=[first]).push("next")
-    queue.nack(jobs.app.db, claim)
+    queue.nack(jobs.app.db, claim, delay="1h")
     assert follower.state() == "delayed"
     assert jobs.work() == []
     queue.retry(jobs.app.db, first.id)
