@@ -111,7 +111,10 @@ def _claim_by_snapshot() -> None:
     """Two clients claim the same item."""
     from fdbqueue.operations.leases import Leases
 
-    _change(Leases, "conflict_on", lambda _: staticmethod(lambda tr, candidates: None))
+    def begin_take(begin_take: Callable[..., None]) -> Callable[..., None]:
+        return lambda self, tr, *rest: begin_take(self, _Snapshot(tr), *rest)
+
+    _change(Leases, "begin_take", begin_take)
 
 
 @_found_by("databases", "is before the items of")
@@ -287,14 +290,10 @@ def _unique_by_snapshot() -> None:
     """Two pushes with the same unique key both store an item."""
     from fdbqueue.operations.push import Pusher
 
-    def find(find: Callable[..., Any]) -> Callable[..., Any]:
-        def by_snapshot(self: Any, tr: Any, now: int, key: bytes) -> Any:
-            is_free = tr.snapshot[key].value is None
-            return None if is_free else find(self, tr, now, key)
+    def push_unique(push_unique: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, tr, *rest: push_unique(self, _Snapshot(tr), *rest)
 
-        return by_snapshot
-
-    _change(Pusher, "_find_unique", find)
+    _change(Pusher, "push_unique", push_unique)
 
 
 # Counters, receipts, other queues
