@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.cluster.building import Missing, Tools, find_tools
-from tests.simulation.cluster.mutations import MUTATIONS
+from tests.simulation.cluster.mutations import MUTATIONS, planted
 from tests.simulation.cluster.runs import run
 from tests.simulation.cluster.scenario import choose
 from tests.simulation.cluster.workloads import WORKLOADS
@@ -52,6 +52,12 @@ def test_a_seed_finds_a_planted_bug(tools: Tools, tmp_path: Path) -> None:
 def test_each_planted_bug_is_found_by_a_workload() -> None:
     assert {mutation.workload for mutation in MUTATIONS.values()} <= {*WORKLOADS}
     assert all(mutation.finds for mutation in MUTATIONS.values())
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_each_planted_bug_changes_code_that_exists(name: str) -> None:
+    with planted(name):
+        pass
 
 
 def test_the_same_seed_gives_the_same_run(tools: Tools, tmp_path: Path) -> None:
