@@ -202,8 +202,9 @@ def _extension_in_vain() -> None:
 
     def extend(extend: Callable[..., None]) -> Callable[..., None]:
         def check_only(
-            self: Any, tr: Any, now: int, claim: Any, reads: Any = None, *, lease: float
+            self: Any, tr: Any, now: int, extension: Any, reads: Any = None, *, lease: float
         ) -> None:
+            claim, _ = extension
             self._claimed(claim, self._begin(tr, claim) if reads is None else reads)
 
         return check_only
@@ -218,7 +219,10 @@ def _uncounted_attempt() -> None:
 
     def return_failed(return_failed: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         def without_count(self: Any, tr: Any, now: int, failed: Any, *args: Any) -> list[bytes]:
-            uncounted = [each._replace(attempts=each.attempts - 1) for each in failed]
+            uncounted = [
+                each._replace(item=each.item._replace(delivery_count=each.item.delivery_count - 1))
+                for each in failed
+            ]
             return return_failed(self, tr, now, uncounted, *args)
 
         return without_count
