@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import json
 import logging
 import math
 import os
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -439,6 +441,15 @@ def age_text(time: datetime | None) -> str | None:
         return None
     age = datetime.now(timezone.utc) - time
     return str(timedelta(seconds=max(0, round(age.total_seconds()))))
+
+
+def user_name() -> str:
+    """Return the user and the host, as failed attempts note who has retried a dead letter."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user id has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def printable(text: str) -> str:

@@ -23,6 +23,7 @@ from .common import (
     json_line,
     printable,
     queue_argument,
+    user_name,
     value_of,
 )
 
@@ -55,7 +56,8 @@ def retry_command(
 ) -> None:
     """Make dead and delayed items of QUEUE ready at once.
 
-    A dead letter gets all its attempts again. A delayed item keeps the number of its attempts.
+    A dead letter gets all its attempts again. Its failed attempts stay, and `fdbq show` says who
+    retried it. A delayed item keeps the number of its attempts.
 
     Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
     taken the unique key of a dead letter.
@@ -71,9 +73,11 @@ def retry_command(
     if step is not None and (state is not None or len(ids) != 1):
         raise click.UsageError("--step takes one ID, and no --state")
     target = existing_queue(db, queue)
-    change: Callable[..., bool] = target.retry
+    change: Callable[..., bool] = partial(target.retry, by=user_name())
     if step is not None:
-        change = partial(item_queue(db, queue, must_exist=True).steps.retry_from, step=step)
+        change = partial(
+            item_queue(db, queue, must_exist=True).steps.retry_from, step=step, by=user_name()
+        )
     _change(db, target, ids, state, change, "retry", "retried", as_json, "--state", error)
 
 
@@ -212,7 +216,7 @@ def retry(db: Database, queue: str, ids: tuple[str, ...], everything: bool, as_j
     """
     target = existing_queue(db, queue)
     state: State | None = "dead" if everything else None
-    change = partial(target.retry, state="dead")
+    change = partial(target.retry, state="dead", by=user_name())
     _change(db, target, ids, state, change, "retry", "retried", as_json)
 
 
@@ -276,7 +280,7 @@ def _change(
     if state is None:
         results = {item_id: try_change(item_id) for item_id in ids}
     else:
-        results = queue.change_all(db, change_all, state=state, error=error)
+        results = queue.change_all(db, change_all, state=state, error=error, by=user_name())
 
     def explain(item_id: str) -> str:
         found = queue.state(db, item_id)

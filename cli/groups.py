@@ -28,6 +28,7 @@ from .common import (
     queue_argument,
     rate_or_none,
     usage_errors,
+    user_name,
 )
 
 _PAGE = 1000
@@ -323,5 +324,5 @@ def retry(db: Database, queue: str, name: str, as_json: bool) -> None:
       fdbq group retry jobs ada
     """
     with usage_errors():
-        results = _queue(db, queue).retry_group(db, name)
+        results = _queue(db, queue).retry_group(db, name, by=user_name())
     echo_results(results, "retried", as_json, lambda _: "the queue is full, or its key is taken")

@@ -430,6 +430,8 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
         _show_log(attempt["log"])
         if attempt["traceback"]:
             click.echo(_indented(_OWN_FRAMES.sub("  ...\n", attempt["traceback"])))
+        if attempt["retried_at"]:
+            click.echo(escaped(f"retried {attempt['retried_at']} by {attempt['retried_by']}"))
 
 
 def _show_log(log: str) -> None:

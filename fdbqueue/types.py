@@ -271,6 +271,9 @@ class FailedAttempt:
         error: What went wrong; `None` if the client did not say.
         traceback: The end of the traceback of the exception; `None` without one.
         log: The lines that the handler logged, as text.
+        retried_at: When the dead letter that this attempt left was retried, by the clock of the
+            client that did so; `None` if it was not.
+        retried_by: The name of that client: its host and process id, or what it has said.
     """
 
     number: int
@@ -280,6 +283,8 @@ class FailedAttempt:
     error: str | None
     traceback: str | None
     log: str
+    retried_at: datetime | None = None
+    retried_by: str | None = None
 
     @property
     def run_time(self) -> timedelta | None:

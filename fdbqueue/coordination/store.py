@@ -22,7 +22,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
-from fdbqueue.errors import LeaseLost, WrongState
+from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -32,7 +32,7 @@ from fdbqueue.layout.values import NEVER, NO_REPORT, Header
 from fdbqueue.operations.batches import POPPED
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.done import DoneItems
-from fdbqueue.operations.failures import Failures, retry_delay
+from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
 from fdbqueue.operations.items import (
     BATCH_BYTES,
     Items,
@@ -501,17 +501,23 @@ class Store(Generic[_T]):
         tr: Transactor,
         claim: Claim,
         delay: float | None,
-        error: str | None,
-        traceback: str | None,
+        error: str | BaseException | None,
         dead: bool,
         log: str,
+        reason: str = "",
     ) -> None:
-        """Return failed items after a delay; `None` stands for a delay that grows with failures."""
+        """Return failed items after a delay; `None` stands for a delay that grows with failures.
+
+        `reason` is kept in front of the error, unless the error says it.
+        """
+        text, traceback = error_text(error), traceback_text(error)
+        if reason not in (text or ""):
+            text = error_text(f"{reason}: {text}")
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
             dues = [_due(now, seconds) for seconds in delays]
-            self._leases.nack(tr, now, claim, dues, error, traceback, dead, log)
+            self._leases.nack(tr, now, claim, dues, text, traceback, dead, log)
 
         self.change(tr, body, _always)
 
@@ -569,26 +575,29 @@ class Store(Generic[_T]):
 
     # Single items
 
-    def retry(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
+    def retry(
+        self, tr: Transactor, item: _T | str, state: State | None = None, by: str | None = None
+    ) -> bool:
         """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        return self._change_if(tr, item, state, self._retry)
+        return self._change_if(tr, item, state, partial(self._retry, by=by or client_name()))
 
-    def _retry(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+    def _retry(self, tr: Transaction, now: int, found: LocatedItem, by: str) -> bool:
         if found.state == "delayed":
             return found.due != NEVER and self._changes.run_now(tr, now, found)
         if found.state == "dead":
             reserve = partial(self.pusher.reserve, group=found.item.level.group)
-            return self._failures.retry(tr, now, found, reserve)
+            return self._failures.retry(tr, now, found, by, reserve)
         return False
 
-    def retry_from(self, tr: Transactor, item: _T | str, step: str) -> bool:
+    def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str | None) -> bool:
         """Make a dead letter ready, and forget a step and all later ones; else return false."""
         self.sweeper.sweep(tr)  # expired items make room
+        by = by or client_name()
 
         def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
             dead, keys = self.steps.without(tr, found, step) or (None, [])
-            if dead is None or not self._retry(tr, now, dead):
+            if dead is None or not self._retry(tr, now, dead, by):
                 return False
             for key in keys:
                 tr.clear(key)

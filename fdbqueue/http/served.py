@@ -167,6 +167,11 @@ async def call_waiting(
             end.cancel()
 
 
+def client_of(request: Request) -> str:
+    """Return the name of the client that has sent a request, from its address."""
+    return "HTTP client" if request.client is None else f"HTTP client {request.client.host}"
+
+
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fdbqueue.errors import error_text
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
@@ -88,14 +87,14 @@ class Retry:
         """Return the outcome of the attempt with this number that failed with an error."""
         if isinstance(error, Outcome):
             is_over = isinstance(error, RetryIn) and self.is_last(attempt)
-            return Dead(str(error)) if is_over else error
+            return Dead(error.reason) if is_over else error
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         raised = cause or error
         is_hopeless = not isinstance(raised, self.on) or isinstance(
             raised, (*self.never_on, ChildFailed, WaitTimedOut)
         )
         if is_hopeless or self.is_last(attempt):
-            return Dead(error_text(error) or "")
+            return Dead()
         return RetryIn(self.delay(attempt))
 
     def is_last(self, attempt: int) -> bool:

@@ -89,6 +89,7 @@ class Header(NamedTuple):
         batch: The batches in which it counts when it ends, as `Membership`; empty for none.
         awaits: Whether it waits, or has waited, for a batch to end, whose id is its first position.
         cost: What it adds to the pass of its group, as a multiple of what most items add.
+        earlier_attempts: The number of attempts that failed before it was retried by hand.
     """
 
     attempts: int = 0
@@ -107,6 +108,12 @@ class Header(NamedTuple):
     batch: bytes = b""
     awaits: bool = False
     cost: float = 1
+    earlier_attempts: int = 0
+
+    @property
+    def failed_attempts(self) -> int:
+        """The number of its failed attempts, also of those before it was retried by hand."""
+        return self.earlier_attempts + self.attempts
 
     @property
     def unique_key(self) -> str | None:
@@ -162,7 +169,7 @@ def with_header(header: Header, value: bytes) -> bytes:
         size = _WITH_SCHEDULE
     if header.steps or header.batch or header.awaits:
         size = _WITH_STEPS
-    if header.cost != 1:
+    if header.cost != 1 or header.earlier_attempts:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 
@@ -463,6 +470,8 @@ class StoredAttempt(NamedTuple):
         started_at: When the item was claimed, in milliseconds since 1970; `None` if an earlier
             release has stored the attempt.
         log: The lines that the client has logged.
+        retried_at: When the dead letter that it left was retried, in milliseconds since 1970.
+        retried_by: The name of the client that did so.
     """
 
     ended_at: int
@@ -471,6 +480,8 @@ class StoredAttempt(NamedTuple):
     traceback: str | None
     started_at: int | None = None
     log: str = ""
+    retried_at: int | None = None
+    retried_by: str | None = None
 
 
 def encode_attempt(attempt: StoredAttempt) -> bytes:

@@ -92,7 +92,7 @@ class Changes:
         layout, state, item = self._layout, found.state, found.item
         position = layout.position(item.key)
         attempts: list[KeyValue] = []
-        if item.header.attempts or state == "dead":
+        if item.header.failed_attempts or state == "dead":
             attempts += tr.get_range(*layout.attempts_range(position))
         # The item keeps its random part and its header.
         random = layout.unpack_item_key(item.key)[-1]

@@ -97,6 +97,8 @@ def begin_attempts(
                     stored.error,
                     stored.traceback,
                     stored.log,
+                    None if stored.retried_at is None else utc_time(stored.retried_at),
+                    stored.retried_by,
                 )
             )
         return attempts
@@ -168,11 +170,12 @@ class Failures:
         for position, item, due, client, log in failed:
             attempts, value = item.delivery_count, item.value
             attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, log)
-            tr[layout.attempt_key(position, attempts)] = encode_attempt(attempt)
-            if attempts > kept:
-                begin, _ = layout.attempts_range(position)
-                tr.clear_range(begin, layout.attempt_key(position, attempts - kept + 1))
             header, payload = header_of(value)
+            number = header.earlier_attempts + attempts
+            tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
+            if number > kept:
+                begin, _ = layout.attempts_range(position)
+                tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
             fate = fate_of_failure(attempts, header.expires, options, now)
             if dead or fate == Fate.DIED:
                 free_unique(tr, layout, value)
@@ -193,9 +196,17 @@ class Failures:
         return expired
 
     def retry(
-        self, tr: Transaction, now: int, dead: LocatedItem, reserve: Callable[[Transaction], None]
+        self,
+        tr: Transaction,
+        now: int,
+        dead: LocatedItem,
+        by: str,
+        reserve: Callable[[Transaction], None],
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
+
+        Its failed attempts stay, and the last one says when and by whom it was retried. The next
+        attempts have higher numbers, and count from one again.
 
         `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
         """
@@ -203,15 +214,21 @@ class Failures:
         position = layout.position(dead.item.key)
         header = dead.item.header.counted()
         unique = header.held_while_waiting
+        number = header.earlier_attempts + dead.attempts
+        attempt_key = layout.attempt_key(position, number)
+        read = tr[attempt_key]
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False
         reserve(tr)
         if unique is not None:
             tr[layout.unique_key(unique)] = position
         self._items.unpark(tr, layout.dead, position)
-        tr.clear_range(*layout.attempts_range(position))  # their numbers start again
+        if read.value is not None:
+            last = decode_attempt(read.value)
+            tr[attempt_key] = encode_attempt(last._replace(retried_at=now, retried_by=by))
         # The item may have expired since, or was cancelled, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None, unique=unique, since=now, cancelled=None)
+        header = header._replace(earlier_attempts=number)
         returned = ReturnedItem(position, with_header(header, dead.item.content))
         self._items.requeue(tr, now, [returned], dead=-1, retried=1)
         return True

@@ -692,7 +692,7 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
     header, content = header_of(value)
     if content.startswith(PIECES):
         tr.clear_range(*layout.range_of(layout.pieces_prefix(content)))
-    if header.attempts:
+    if header.failed_attempts:
         tr.clear_range(*layout.attempts_range(position))
     if header.origin is not None:
         tr.clear(layout.moved + header.origin)

@@ -270,6 +270,11 @@ def validate_client_name(name: object) -> str:
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
 
 
+def validate_by(by: object) -> str | None:
+    """Return the name of a client that retries items; `None` stands for that of this process."""
+    return None if by is None else validate_client_name(by)
+
+
 def validate_json(value: Any) -> None:
     """Raise `TypeError` or `ValueError` unless JSON represents a value as it is.
 

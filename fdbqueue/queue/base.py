@@ -33,7 +33,6 @@ from fdbqueue.layout.values import (
     encode_claim_text,
 )
 from fdbqueue.operations.changes import MOVABLE
-from fdbqueue.operations.failures import traceback_text
 from fdbqueue.operations.groups.listing import GroupInfo, HeldBy, list_groups
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
@@ -41,6 +40,7 @@ from fdbqueue.operations.options import reconcile_options
 from fdbqueue.queue.arguments import (
     due_time,
     validate_bound,
+    validate_by,
     validate_claim,
     validate_client_name,
     validate_delay,
@@ -452,10 +452,9 @@ class BaseQueue(ABC, Generic[_T]):
             2
         """
         claim = validate_claim(claim)
-        text, traceback = error_text(error), traceback_text(error)
         dead = validate_flag("dead", dead)
         log = validate_log(log)
-        self._store.nack(tr, claim, validate_delay(delay), text, traceback, dead, log)
+        self._store.nack(tr, claim, validate_delay(delay), error, dead, log)
 
     def extend(
         self,
@@ -556,6 +555,7 @@ class BaseQueue(ABC, Generic[_T]):
         group: str | None = None,
         limit: int = 0,
         to: Priority | None = None,
+        by: str | None = None,
     ) -> dict[str, bool]:
         """Make the same change of all items in a state; return by id whether each was changed.
 
@@ -591,6 +591,7 @@ class BaseQueue(ABC, Generic[_T]):
                 items and for tasks that are not ready.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
+            by: Who retries dead letters, as `retry` takes it.
 
         Raises:
             ValueError: The change is not one of items in this state, or of this queue, or such
@@ -612,7 +613,10 @@ class BaseQueue(ABC, Generic[_T]):
                 _each(partial(store.remove, state=state)),
                 ("ready", "delayed", "dead", "done"),
             ),
-            "retry": (_each(partial(store.retry, state=state)), ("delayed", "dead")),
+            "retry": (
+                _each(partial(store.retry, state=state, by=validate_by(by))),
+                ("delayed", "dead"),
+            ),
             "release": (_each(store.take_back), ("claimed",)),
             "cancel": (_each(store.cancel), ("ready", "delayed", "claimed")),
         }
@@ -909,19 +913,29 @@ class BaseQueue(ABC, Generic[_T]):
         """
         return self._store.codec.pushed_at(item)
 
-    def retry(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
+    def retry(
+        self,
+        tr: Transactor,
+        item: _T | str,
+        *,
+        state: State | None = None,
+        by: str | None = None,
+    ) -> bool:
         """Make a dead letter or a delayed item ready at once; return false if it is neither.
 
         A delayed item keeps the number of its attempts. A dead letter returns to its place in the
-        queue with all its attempts, and no longer expires. In a queue with a maximum size it needs
-        a free place, as a push does. If another item has taken its unique key meanwhile, it stays
-        a dead letter, and the call returns false. Conflicts with clients that take, move or remove
-        the item. Cost: four reads.
+        queue with all its attempts again, and no longer expires. Its failed attempts are kept, and
+        the last one notes the retry. In a queue with a maximum size it needs a free place, as a
+        push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
+        the call returns false. Conflicts with clients that take, move or remove the item. Cost:
+        five reads.
 
         Args:
             tr: A transaction or a database.
             item: An `Item` (in a task queue, a `Task`), or its id.
             state: `"dead"` or `"delayed"` to retry the item only if it is in this state.
+            by: Who retries a dead letter, for `FailedAttempt.retried_by`: printable text of up to
+                255 bytes; `None` for the host and process id.
 
         Raises:
             QueueFull: The queue has no free place. The item stays a dead letter.
@@ -940,7 +954,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.retry(db, item.id), jobs.claim(db).attempt
             (True, 1)
         """
-        return self._store.retry(tr, item, None if state is None else validate_state(state))
+        state = None if state is None else validate_state(state)
+        return self._store.retry(tr, item, state, validate_by(by))
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """Cancel a job: remove its item, or tell its worker; return false if it has ended.
@@ -1325,7 +1340,7 @@ class BaseQueue(ABC, Generic[_T]):
         states: tuple[State, ...] = ("delayed", "ready", "claimed")
         return self._change_group(db, group, self._store.cancel, states)
 
-    def retry_group(self, db: Database, group: str) -> dict[str, bool]:
+    def retry_group(self, db: Database, group: str, *, by: str | None = None) -> dict[str, bool]:
         """Make the dead letters of a group ready; return by id whether each was retried.
 
         A dead letter is not retried if the queue is full or if another item has its unique key, as
@@ -1334,6 +1349,7 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             db: A database.
             group: The name of the group; an empty string for the items without one.
+            by: Who retries them, as `retry` takes it.
 
         Raises:
             ValueError: The group is `None`, or not a name.
@@ -1347,7 +1363,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.retry_group(db, "ada") == {item.id: True}, jobs.state(db, item)
             (True, 'ready')
         """
-        return self._change_group(db, group, partial(self._store.retry, state="dead"), ("dead",))
+        retry = partial(self._store.retry, state="dead", by=validate_by(by))
+        return self._change_group(db, group, retry, ("dead",))
 
     def _change_group(
         self,

@@ -22,7 +22,7 @@ from fdbqueue.layout.steps import (
     is_over,
 )
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time
-from fdbqueue.queue.arguments import validate_key, validate_seconds
+from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
     Claim,
     Database,
@@ -195,7 +195,9 @@ class JobSteps(Generic[V]):
 
         return self._store.change(tr, body, _always)
 
-    def retry_from(self, tr: Transactor, item: Item[V] | str, step: str) -> bool:
+    def retry_from(
+        self, tr: Transactor, item: Item[V] | str, step: str, *, by: str | None = None
+    ) -> bool:
         """Make a dead letter ready again, to go on with a step; return false if it is none.
 
         This step and all that were stored later are forgotten, with their results. Conflicts and
@@ -205,8 +207,9 @@ class JobSteps(Generic[V]):
             tr: A transaction or a database.
             item: The item of the job, or its id.
             step: The name of the step.
+            by: Who retries it, as `retry` takes it.
         """
-        return self._store.retry_from(tr, item, step)
+        return self._store.retry_from(tr, item, step, validate_by(by))
 
 
 class ClaimedSteps:

@@ -157,18 +157,18 @@ def give_back(
 ) -> None:
     """Give back a job whose attempt failed, in the way that its outcome says."""
     claim, log = job.claim, job.report.log
+    reason = "" if outcome is None or outcome is error else outcome.reason
     if isinstance(outcome, Snooze):
         queue.release(db, claim, delay=outcome.after)
     elif isinstance(outcome, BatchCancelled):
         end_cancelled(queue, db, claim, log)
     elif isinstance(outcome, Discard):
-        queue.ack(db, claim, discarded=str(outcome), log=log)
-    elif isinstance(outcome, Dead):
-        queue.nack(db, claim, error=error, dead=True, log=log)
-    elif isinstance(outcome, RetryIn):
-        queue.nack(db, claim, error=error, delay=outcome.after, log=log)
+        text = str(outcome) if outcome is error else f"{outcome}: {error_text(error)}"
+        queue.ack(db, claim, discarded=text, log=log)
     else:
-        queue.nack(db, claim, error=error, log=log)
+        delay = outcome.after if isinstance(outcome, RetryIn) else None
+        is_dead = isinstance(outcome, Dead)
+        store_of(queue).nack(db, claim, delay, error, is_dead, log, reason)
 
 
 def release_all(

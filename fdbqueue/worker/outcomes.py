@@ -23,8 +23,14 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    Its cause, if it is raised `from` another exception, is the error that the attempt keeps.
+    The attempt keeps the reason together with the error that led to it: the one that a policy has
+    decided on, or the cause, if the outcome is raised `from` another exception.
+
+    Attributes:
+        reason: The reason that was given; empty without one.
     """
+
+    reason = ""
 
 
 class Snooze(Outcome):
@@ -61,6 +67,7 @@ class RetryIn(Outcome):
 
     def __init__(self, after: Duration, reason: str = "") -> None:
         self.after = validate_seconds("after", after, below=_MAX_SECONDS)
+        self.reason = reason
         super().__init__(reason or f"again in {self.after:g} seconds")
 
 
@@ -73,8 +80,9 @@ class Discard(Outcome):
         fdbqueue.worker.outcomes.Discard: the customer has left
     """
 
-    def __init__(self, reason: str = "discarded") -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "discarded")
 
 
 class Dead(Outcome):
@@ -86,8 +94,9 @@ class Dead(Outcome):
         fdbqueue.worker.outcomes.Dead: there is no such customer
     """
 
-    def __init__(self, reason: str = "dead") -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "dead")
 
 
 class BatchCancelled(Discard):

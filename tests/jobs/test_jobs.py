@@ -20,6 +20,7 @@ from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
 from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
 from fdbqueue.testing import FaultyDatabase
+from fdbqueue.worker.outcomes import Outcome
 
 AT_ONCE = Retry(first=0, jitter=0)
 
@@ -263,6 +264,45 @@ def test_a_job_may_end_for_good(app: App, name: str, outcome: Exception, state: 
     handle = job.push()
     run(app, name)
     assert handle.state() == state
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (Dead("card declined"), "card declined: KeyError: 'no funds'"),
+        (Dead("no funds"), "KeyError: 'no funds'"),
+        (Dead(), "KeyError: 'no funds'"),
+        (RetryIn(3600, "busy"), "busy: KeyError: 'no funds'"),
+        (Discard("gone"), "gone: KeyError: 'no funds'"),
+    ],
+)
+def test_the_reason_of_a_policy_is_kept_with_the_error(
+    app: App, name: str, decision: Outcome, text: str
+) -> None:
+    @app.job(queue=name, retry=lambda error, context: decision)
+    def charge() -> None:
+        raise KeyError("no funds")
+
+    handle = charge.push()
+    run(app, name)
+    info = handle.info()
+    assert info.error == text
+    if not isinstance(decision, Discard):
+        assert 'raise KeyError("no funds")' in str(info.failed_attempts[-1].traceback)
+
+
+@pytest.mark.parametrize("kind", [Dead, Discard])
+def test_the_reason_of_an_outcome_is_kept_with_its_cause(app: App, name: str, kind: Any) -> None:
+    @app.job(queue=name)
+    def charge() -> None:
+        try:
+            raise KeyError("no funds")
+        except KeyError as error:
+            raise kind("card declined") from error
+
+    handle = charge.push()
+    run(app, name)
+    assert handle.info().error == "card declined: KeyError: 'no funds'"
 
 
 def test_a_job_whose_workers_die_does_not_run_for_ever(db: Any, app: App, name: str) -> None:

@@ -175,14 +175,59 @@ def test_attempts_are_deleted_with_their_item(
     assert fdbqueue.admin.check(db, queue).ok
 
 
-def test_a_retried_dead_letter_starts_without_attempts(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, max_attempts=1)
+def test_a_retried_dead_letter_keeps_its_failed_attempts_and_who_retried_it(
+    db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=2, keep=10)
     item = queue.push(db, "job")
-    queue.nack(db, queue.claim(db), error="busy")
+    for error in ("no such host", "busy"):
+        queue.nack(db, queue.claim(db), delay=0, error=error)
+    assert queue.retry(db, item, by="ada@office")
+    info = info_of(db, queue, item)
+    assert (info.state, info.attempts, info.error) == ("ready", 0, "busy")
+    for attempt in (1, 2):
+        claim = queue.claim(db)
+        assert claim.attempt == attempt
+        queue.nack(db, claim, delay=0, error="still busy")
+    assert info_of(db, queue, item).state == "dead"
     assert queue.retry(db, item)
-    assert (info_of(db, queue, item).failed_attempts, attempts_left(db, queue)) == ((), 0)
+    failed = info_of(db, queue, item).failed_attempts
+    assert [attempt.number for attempt in failed] == [1, 2, 3, 4]
+    assert [attempt.error for attempt in failed] == ["no such host", "busy", *["still busy"] * 2]
+    assert [attempt.retried_by for attempt in failed] == [
+        *(None, "ada@office", None, clock.client_name())
+    ]
+    assert failed[0].retried_at is None
+    assert failed[1].ended_at <= failed[1].retried_at <= failed[2].ended_at
+    moved = queue.reprioritize(db, item, 7)
     queue.ack(db, queue.claim(db))
+    assert len(info_of(db, queue, moved).failed_attempts) == 4
+    assert fdbqueue.admin.check(db, queue).ok
+    assert queue.remove(db, moved)
     assert attempts_left(db, queue) == 0
+
+
+@pytest.mark.parametrize("way", ["change_all", "retry_group"])
+def test_a_retry_of_many_notes_its_client(db: Any, name: str, way: str) -> None:
+    queue = PriorityQueue.named(db, name, max_attempts=1)
+    item = queue.push(db, "job", group="ada")
+    queue.nack(db, queue.claim(db), error="busy")
+    if way == "change_all":
+        assert queue.change_all(db, "retry", state="dead", by="ada@office") == {item.id: True}
+    else:
+        assert queue.retry_group(db, "ada", by="ada@office") == {item.id: True}
+    (attempt,) = info_of(db, queue, item).failed_attempts
+    assert (attempt.number, attempt.error, attempt.retried_by) == (1, "busy", "ada@office")
+
+
+@pytest.mark.parametrize("by", ["", "two\nlines", "x" * 256, 7])
+def test_who_retries_has_a_printable_name(db: Any, queue: PriorityQueue, by: Any) -> None:
+    queue.configure(db, max_attempts=1)
+    item = queue.push(db, "job")
+    queue.nack(db, queue.claim(db))
+    with pytest.raises(ValueError, match="printable"):
+        queue.retry(db, item, by=by)
+    assert info_of(db, queue, item).state == "dead"
 
 
 def test_a_moved_item_keeps_its_attempts(db: Any, name: str) -> None:

@@ -200,6 +200,7 @@ function attempts(info, isOpen) {
       attempt.client && [h("span.muted", {}, " by "), h("span.client", {}, attempt.client)]];
     const error = h("p.error-text", {}, attempt.error ?? "no error was given");
     return h("li", {}, h("p.attempt-head", {}, title), error,
+      attempt.retried_at && h("p.muted", {}, "Retried ", ago(attempt.retried_at), " by ", h("span.client", {}, attempt.retried_by)),
       attempt.log && logText(attempt.log),
       attempt.traceback && h("details", { open: isOpen.get(key) ?? attempt === last, data: { attempt: key } },
         h("summary", {}, "Traceback"), h("div.traceback", { tabindex: 0, "aria-label": `Traceback of attempt ${key}`, role: "region" }, frames(attempt.traceback))));
@@ -249,6 +250,7 @@ function timeline(info) {
     ...info.failed_attempts.map((attempt) => ({
       at: attempt.ended_at, text: `Attempt ${attempt.number} failed`, state: "dead", detail: attempt.error,
     })),
+    ...info.failed_attempts.map((attempt) => ({ at: attempt.retried_at, text: `Retried by ${attempt.retried_by}`, state: "ready" })),
     { at: info.claimed_at, text: `Claimed by ${info.claimed_by || "an unknown client"}`, state: "claimed" },
     { at: info.died_at, text: "Became a dead letter", state: "dead" },
     { at: info.finished_at, text: ENDS[info.outcome] || "Done", state: "done", detail: info.error || took(info) },

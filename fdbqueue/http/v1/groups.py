@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import decoded
-from fdbqueue.http.served import ServedQueues
+from fdbqueue.http.served import ServedQueues, client_of
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
 from fdbqueue.http.v1.values import change_report, invalid_values
@@ -94,13 +94,17 @@ async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Re
 
 
 @router.post(f"{_PATH}/{{group}}/retry", response_model=bodies.Changed)
-async def retry_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
+async def retry_group(
+    request: Request, served: ServedQueues, name: AdminOf, group: _Group
+) -> Response:
     """Return the dead letters of a group to their places, with all their attempts again."""
-    return await _change(served, name, group, "retry_group")
+    return await _change(served, name, group, "retry_group", by=client_of(request))
 
 
-async def _change(served: ServedQueues, name: str, group: str, change: str) -> Response:
+async def _change(
+    served: ServedQueues, name: str, group: str, change: str, **options: Any
+) -> Response:
     queue = await _queue(served, name)
     with invalid_values():
-        results = await aio.run(getattr(queue, change), served.db, decoded(group))
+        results = await aio.run(getattr(queue, change), served.db, decoded(group), **options)
     return json_response(change_report(results))

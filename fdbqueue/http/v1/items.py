@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import SAME_QUEUE, links, next_page
-from fdbqueue.http.served import Handle, ServedQueues, call_waiting
+from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import SAME_ITEM, of_item, of_queue
 from fdbqueue.http.v1.parameters import (
@@ -189,19 +189,25 @@ async def _changed(
 
 @router.post("/queues/{name}/items/{item_id}/retry", status_code=204, responses=_CHANGED_ITEM)
 async def retry(
-    served: ServedQueues, name: WriteOf, item_id: str, body: bodies.RetryFrom | None = None
+    request: Request,
+    served: ServedQueues,
+    name: WriteOf,
+    item_id: str,
+    body: bodies.RetryFrom | None = None,
 ) -> Response:
     """Return a dead letter to its place in the queue, with all its attempts again.
 
+    Its failed attempts stay, and the last one notes the retry, with the address of the client.
+
     With `step`, its job forgets this step and all that were stored later, and goes on there.
     """
-    handle = await served.queue(name)
+    handle, by = await served.queue(name), client_of(request)
     if body is None or body.step is None:
-        changed = await handle.retry(served.db, item_id, state="dead")
+        changed = await handle.retry(served.db, item_id, state="dead", by=by)
         why = "it is not a dead letter, or another item has its unique key"
     else:
         steps = steps_of(handle.queue)
-        changed = await aio.run(steps.retry_from, served.db, item_id, body.step)
+        changed = await aio.run(steps.retry_from, served.db, item_id, body.step, by=by)
         why = "it is not a dead letter, has no such step, or another item has its unique key"
     return await _changed(served, handle, item_id, changed, why)
 
@@ -260,7 +266,9 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
     response_model=bodies.Changed,
     responses=links(200, of_queue("items", "stats")),
 )
-async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll) -> Response:
+async def change_all(
+    request: Request, served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
+) -> Response:
     """Make the same change to all items in a state, or to those that match, 100 in a transaction.
 
     The changes are `remove`, `retry` (dead letters), `run_now` (delayed items), `release` (claimed
@@ -276,5 +284,5 @@ async def change_all(served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
             raise ValueError(f"{body.change!r} is not a change of {body.state} items")
         if body.change == "run_now":
             given["change"] = "retry"
-        results = await handle.change_all(served.db, **given)
+        results = await handle.change_all(served.db, **given, by=client_of(request))
     return json_response(change_report(results))
