@@ -80,7 +80,7 @@ ALL = [
     jobs.ChildNotPushed("cover", "FBf"),
     jobs.TooManyFollowing("FBf", 100),
     jobs.TooManyWaiting("open", 1_000),
-    jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
+    jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`", "[0]"),
     jobs.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
     jobs.UnsupportedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
 ]

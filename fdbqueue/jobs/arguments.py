@@ -6,7 +6,8 @@ import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
+from contextlib import suppress
 from functools import cached_property
 from pathlib import PurePath
 from types import SimpleNamespace, UnionType
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fdbqueue.jobs.equality import Change, canonical, find_change
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.queue.arguments import validate_json
 
@@ -26,7 +28,16 @@ _UNKNOWN = inspect.Signature(
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
 )
+_ITERABLES = (Iterable, Reversible)
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
+
+
+_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    # Not by `str(value)`, which a subclass may change.
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
 
 
 def _to_json(value: Any) -> Any:
@@ -34,21 +45,44 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if hasattr(value, "model_dump"):  # a model of pydantic
-        return value.model_dump(mode="json")
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+        return value.model_dump(mode="json", round_trip=True)
+    for base, converted in _BASES:
+        if isinstance(value, base):
+            return converted(value)
+    kind: Any = value.__class__
+    if issubclass(kind, Iterator):
+        raise TypeError(f"{kind.__name__} can be read only once; make a list of it")
+    if issubclass(kind, Sequence):
+        return [*value]
+    raise TypeError(f"{kind.__name__} has no JSON form")
 
 
-def _from_json(kind: type[Any], stored: Any) -> Any:
+def _from_json(kind: Any, stored: Any) -> Any:
     """Return the value of a type that msgspec does not know."""
-    if issubclass(kind, PurePath) and isinstance(stored, str):
+    origin = typing.get_origin(kind) or kind
+    if origin in _ITERABLES:
+        listed: Any = list.__class_getitem__(typing.get_args(kind) or Any)
+        return msgspec.convert(stored, listed, str_keys=True, dec_hook=_from_json)
+    if issubclass(origin, PurePath) and isinstance(stored, str):
         return kind(stored)
     validate = getattr(kind, "model_validate", None)  # of a model of pydantic
     if validate is not None:
         return validate(stored)
-    raise ValueError(f"{kind.__name__} cannot be read from JSON")
+    raise ValueError(f"{origin.__name__} cannot be read from JSON")
+
+
+def _abstract_in(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
+    """Yield the abstract types in an annotation, such as `Sequence`, also those of fields."""
+    origin = typing.get_origin(kind) or kind
+    if inspect.isabstract(origin):
+        yield origin
+    inner = list(typing.get_args(kind))
+    if isinstance(origin, type) and origin not in seen:
+        seen.add(origin)
+        with suppress(Exception):  # the code of an annotation may raise anything
+            inner += typing.get_type_hints(origin).values()
+    for each in inner:
+        yield from _abstract_in(each, seen)
 
 
 class _Converter:
@@ -70,9 +104,10 @@ class _Converter:
         msgspec.json.Decoder(self._kind)
         self._is_json = _is_json(self._kind)
         self._unchanged = kind if kind in (str, int, bool, type(None)) else None
-        members = typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
-        origins = [typing.get_origin(member) or member for member in members]
-        self._abstract = tuple(each for each in origins if inspect.isabstract(each))
+
+    @cached_property
+    def _abstract(self) -> tuple[type[Any], ...]:
+        return tuple(dict.fromkeys(_abstract_in(self._kind, set())))
 
     def encode(self, name: str, value: Any) -> Any:
         """Return the JSON form of a value of the parameter with this name.
@@ -83,31 +118,37 @@ class _Converter:
         if type(value) is self._unchanged:
             return value
         try:
-            encoded = value if self._is_any else self._encoded(value)
+            if self._is_any:
+                validate_json(value)
+            encoded = self._encoded(value)
+            change = None if self._is_any else self._change(value, encoded)
+            if self._is_json and (change is None or change.path):
+                validate_json(value)  # which says what JSON lacks
         except RecursionError:  # perhaps it contains itself
             raise InvalidArguments(self._job, name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
             raise InvalidArguments(self._job, name, f"{error}, not {value!r}") from None
-        if self._is_json:
-            try:
-                validate_json(value)
-            except (TypeError, ValueError) as error:
-                raise InvalidArguments(self._job, name, str(error)) from None
+        if change is not None:
+            raise InvalidArguments(self._job, name, change.reason, change.path)
         return encoded
 
     def _encoded(self, value: Any) -> Any:
+        # A copy in any case: the value may change before it is stored.
         built = msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
         if self._is_json or isinstance(built, str):
-            encoded = built
-        else:  # NaN raises, and tuples become lists
-            encoded = json.loads(_encoder.encode(built))
-        decoded = self._decoded(encoded)
-        # The text of a date is stored as a date is, but the function would not get the text.
-        is_integer = isinstance(decoded, float) and isinstance(value, int)
-        if not is_integer and not isinstance(value, (type(decoded), *self._abstract)):
-            expected, given = type(decoded).__name__, type(value).__name__
-            raise TypeError(f"Expected `{expected}`, got `{given}`")
+            return built
+        encoded = json.loads(_encoder.encode(built))  # NaN raises, and tuples become lists
+        if isinstance(value, Set):  # whose order differs from process to process
+            encoded.sort(key=_encoder.encode)
         return encoded
+
+    def _change(self, value: Any, encoded: Any) -> Change | None:
+        """Return what would change until the function runs, or `None`."""
+        decoded = self._decoded(encoded)
+        if self._is_json and value == decoded:
+            return None
+        change = find_change(value, decoded)
+        return change and find_change(value, decoded, self._abstract)
 
     def decode(self, name: str, stored: Any) -> Any:
         """Return the value of a JSON form, of the parameter with this name.
@@ -167,9 +208,11 @@ class Arguments:
     `timedelta` to its durations, `UUID`, `Decimal` and `Path` to text, `bytes` to base64, an `Enum`
     to its value (all of them texts, or all integers), dataclasses, `TypedDict` and models of
     pydantic to objects. Without an annotation, or with `Any`, a value is JSON already, as are the
-    values in a `list[Any]` or a `dict[str, Any]`. Only if `Any` stands beside other types, in a
-    dataclass or a tuple, does a date become text and stay text. Defaults are not stored: the
-    defaults of the function that runs apply.
+    values in a `list[Any]` or a `dict[str, Any]`. Defaults are not stored: the defaults of the
+    function that runs apply.
+
+    What is encoded is decoded again and compared. A value of which JSON would lose or change a part
+    is refused with the path to it.
 
     Args:
         name: The name of the job.
@@ -256,19 +299,35 @@ class Arguments:
         return _converted(converters, args, kwargs, _Converter.encode)
 
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return a unique key for the JSON forms of some arguments, however they were passed.
+        """Return a unique key for the JSON forms of some arguments.
 
-        An argument that was left out differs from one that equals the default.
+        Calls have the same key if the function would find equal arguments: passed by position or
+        by name, in any order, and with a default left out or given. `canonical` says what is equal.
 
         >>> def remind(user: int, text: str = "") -> None: ...
         >>> arguments = Arguments("remind", remind)
-        >>> arguments.key_of([3], {"text": "hi"}) == arguments.key_of([], {"text": "hi", "user": 3})
+        >>> arguments.key_of([3], {"text": ""}) == arguments.key_of([], {"user": 3})
         True
         """
-        given = self._signature.bind(*args, **kwargs).arguments
+        values, named = self.decode(args, kwargs)
+        bound = self._signature.bind(*values, **named).arguments
+        forms = {name: canonical(value) for name, value in bound.items()}
+        given = {name: form for name, form in forms.items() if form != self._defaults.get(name)}
         text = json.dumps([self._name, given], sort_keys=True)
         # The end of the name is for those who look at the key.
         return f"{self._name[-40:]} {hashlib.sha256(text.encode()).hexdigest()}"
+
+    @cached_property
+    def _defaults(self) -> dict[str, str]:
+        """The canonical forms of the defaults, except for those that no call can pass."""
+        forms: dict[str, str] = {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.default is not parameter.empty:
+                converter = self._converter(name, parameter.annotation)
+                with suppress(InvalidArguments, UndecodableArguments):
+                    stored = converter.encode(name, parameter.default)
+                    forms[name] = canonical(converter.decode(name, stored))
+        return forms
 
     def decode(
         self, args: list[Any], kwargs: Mapping[str, Any]

@@ -78,12 +78,15 @@ class _OfParameter(FdbqueueError):
 
     _text = "{place}: {reason}"
 
-    def __init__(self, job: str, parameter: str | None, reason: str) -> None:
+    def __init__(self, job: str, parameter: str | None, reason: str, path: str = "") -> None:
         self.job = job
         self.parameter = parameter
         self.reason = reason
+        self.path = path
         names = {None: "the arguments", "return": "the result"}
         place = f"{names.get(parameter, repr(parameter))} of the job {job}"
+        if path:
+            place += f" at {path}"
         super().__init__(self._text.format(place=place, reason=reason))
 
 
@@ -94,6 +97,7 @@ class InvalidArguments(_OfParameter, TypeError):
         job: The name of the job.
         parameter: The parameter, `"return"` for the result, or `None` for all arguments.
         reason: What is wrong.
+        path: Where in the value, such as `.items[2].token`; an empty text for all of it.
     """
 
 

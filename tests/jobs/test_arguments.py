@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
@@ -343,6 +345,249 @@ def test_subclasses_and_abstract_types_fit(annotation: Any, value: Any, decoded:
     args, kwargs = arguments.encode((value,), {})
     validate_json(args)  # as it is: the codec of a queue refuses tuples
     assert vars_of(arguments.decode(args, kwargs)[0][0]) == vars_of(decoded)
+
+
+class Login(pydantic.BaseModel):
+    """A model with what JSON leaves out."""
+
+    token: pydantic.SecretStr = pydantic.SecretStr("")
+    hidden: str = pydantic.Field(default="", exclude=True)
+    tags: Sequence[str] = ()
+    _seen: int = pydantic.PrivateAttr(default=0)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def count(self) -> int:
+        """Return the number of tags."""
+        return len(self.tags)
+
+
+class Level(Login):
+    """A model with one more field."""
+
+    level: int = 3
+
+
+class Outer(pydantic.BaseModel):
+    """A model of models."""
+
+    logins: list[Login]
+
+
+class SeenLogin(Login):
+    """A model whose private attribute has another value."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Set it, but not in what comes back from JSON."""
+        self._seen = 7 if self.hidden == "7" else 0
+        self.hidden = ""
+
+
+@dataclass
+class Parcel:
+    """A dataclass whose equality says nothing."""
+
+    weight: int
+    note: str = field(default="", compare=False)
+    parts: Sequence[int] = ()
+    extra: Any = None
+    cost: int = field(default=1, init=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Raise an error."""
+        raise RuntimeError
+
+    __hash__ = object.__hash__
+
+
+@dataclass
+class Heavy(Parcel):
+    """A dataclass with one more field."""
+
+    tons: int = 2
+
+
+class Liar(str):
+    """A text that is equal to everything, and whose text is another one."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Return true."""
+        return True
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str:
+        """Return another text."""
+        return "another"
+
+
+class Nanoseconds(datetime):
+    """A time of which JSON knows only a part."""
+
+    nanosecond = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the nanoseconds are equal, too."""
+        return super().__eq__(other) and self.nanosecond == getattr(other, "nanosecond", 0)
+
+    __hash__ = datetime.__hash__
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+PARIS = ZoneInfo("Europe/Paris")
+LATER = Nanoseconds(2030, 1, 31)
+LATER.nanosecond = 5
+LOGIN = Login(tags=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "path"),
+    [
+        (Login, Login(token=pydantic.SecretStr("s")), ".token"),
+        (Outer, Outer(logins=[LOGIN, Login(token=pydantic.SecretStr("s"))]), ".logins[1].token"),
+        (Login, Login(hidden="h"), ".hidden"),
+        (SeenLogin, SeenLogin(hidden="7"), "._seen"),
+        (Login, Level(), ".level"),
+        (Outer, Outer(logins=[Level()]), ".logins[0].level"),
+        (dict[str, Login], {"a": Level()}, "['a'].level"),
+        (Parcel, Heavy(1), ".tons"),
+        (list[Parcel], [Parcel(1), Heavy(1)], "[1].tons"),
+        (list[Any] | dict[str, Parcel], {"a": Parcel(1, extra=date(2030, 1, 31))}, "['a'].extra"),
+        (tuple[Any, int], ((1, 2), 3), "[0]"),
+        (Address, {"street": "Rua", "since": date(2030, 1, 31), "floor": 3}, "['floor']"),
+        (dict[Path, int], {Path("/a"): 1}, f"[{Path('/a')!r}]"),
+        (dict[int | str, int], {1: 1, "1": 2}, "[1]"),
+        (dict[int | str, int], {"2": 0, 1: 1}, "[1]"),
+        (datetime, datetime(1900, 1, 1, tzinfo=PARIS), ""),
+        (dict[str, datetime], {"a": datetime(1900, 1, 1, tzinfo=PARIS)}, "['a']"),
+        (datetime, LATER, ""),
+        (time, time(8, tzinfo=PARIS), ""),
+        (time, time(8, tzinfo=timezone(timedelta(hours=1, seconds=3))), ""),
+        (float, 2**53 + 1, ""),
+        (list[float], [1, 2**53 + 1], "[1]"),
+        (list[bytes], [bytearray(b"a")], "[0]"),
+        (list[tuple[date, ...]], [[date(2030, 1, 31)]], "[0]"),
+        (list[date], [date(2030, 1, 31), "2030-01-31"], "[1]"),
+        (dict[str, UUID], {"a": str(UUID(int=1))}, "['a']"),
+    ],
+)
+def test_what_json_would_change_is_refused_with_its_path(
+    annotation: Any, value: object, path: str
+) -> None:
+    at = re.escape(f"'x' of the job typed at {path}: " if path else "'x' of the job typed: ")
+    with pytest.raises(InvalidArguments, match=f"^{at}") as caught:
+        typed(annotation).encode((value,), {})
+    assert caught.value.path == path
+
+    def result() -> None: ...
+
+    result.__annotations__["return"] = annotation
+    with pytest.raises(InvalidArguments, match="the result of the job typed") as caught:
+        Arguments("typed", result).encode_result(value)
+    assert caught.value.path == path
+
+
+def test_a_secret_is_not_told() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        typed(Login).encode((Login(token=pydantic.SecretStr("hunter2")),), {})
+    assert "hunter2" not in str(caught.value)
+
+
+PARCEL = Parcel(1, "fragile", (1, 2), {"a": [None]})
+PARCEL.cost = 9
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "decoded"),
+    [
+        (Login, LOGIN, Login(tags=["a", "b"])),
+        (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1), None),
+        (datetime, datetime(2030, 10, 27, 2, 30, tzinfo=PARIS), None),
+        (Decimal, Decimal("1.00"), Decimal("1.00")),
+        (str, Liar("x"), "x"),
+        (Any, [Liar("x")], ["x"]),
+        (int, Number.ONE, 1),
+        (dict[int, Number], {Number.ONE: Number.ONE}, {1: Number.ONE}),
+        (Iterable[int], [1, 2], [1, 2]),
+        (Iterable[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
+        (Iterable[str], {"b", "a"}, ["a", "b"]),
+        (list[Iterable[int]], [range(3)], [[0, 1, 2]]),
+        (Iterable, [1, "a"], [1, "a"]),
+        (Collection[str], frozenset("ba"), ["a", "b"]),
+        (list[Sequence[int]], [(1, 2), range(2)], [[1, 2], [0, 1]]),
+        (Any, 2**70, 2**70),
+    ],
+)
+def test_what_comes_back_equal_is_accepted(annotation: Any, value: Any, decoded: Any) -> None:
+    arguments = typed(annotation)
+    (again,), _ = arguments.decode(*json.loads(json.dumps(arguments.encode((value,), {}))))
+    if isinstance(value, datetime):
+        assert again.utcoffset() == value.utcoffset()
+        assert again.replace(tzinfo=None) == value.replace(tzinfo=None)
+    else:
+        assert str.__eq__(again, decoded) if isinstance(again, str) else again == decoded
+        assert type(again) is type(decoded)
+
+
+def test_fields_that_equality_ignores_come_back() -> None:
+    arguments = typed(Parcel)
+    (again,), _ = arguments.decode(*json.loads(json.dumps(arguments.encode((PARCEL,), {}))))
+    assert vars(again) == vars(PARCEL) | {"parts": [1, 2]}
+
+
+def test_a_decimal_that_is_no_number_comes_back() -> None:
+    arguments = typed(Decimal)
+    for text in ("NaN", "sNaN", "-Infinity"):
+        (again,), _ = arguments.decode(*arguments.encode((Decimal(text),), {}))
+        assert str(again) == text
+
+
+@pytest.mark.parametrize(
+    ("annotation", "error"),
+    [
+        (Iterable[int], "generator can be read only once; make a list of it"),
+        (Iterator[int], "generator can be read only once; make a list of it"),
+    ],
+)
+def test_a_generator_is_refused_and_not_read(annotation: Any, error: str) -> None:
+    numbers = (number for number in range(3))
+    with pytest.raises(InvalidArguments, match=f"'x' of the job typed: {error}"):
+        typed(annotation).encode((numbers,), {})
+    assert next(numbers) == 0
+
+
+def test_an_array_without_a_truth_is_refused() -> None:
+    class Array:
+        def __eq__(self, other: object) -> Any:
+            raise ValueError("the truth value of an array is ambiguous")
+
+        __hash__ = object.__hash__
+
+        @classmethod
+        def model_validate(cls, stored: object) -> Array:
+            return cls()
+
+        def model_dump(self, **options: object) -> list[int]:
+            return [1]
+
+    with pytest.raises(
+        InvalidArguments, match=r"'x' .* at \[1\]: it cannot be compared .*ambiguous"
+    ):
+        typed(list[Array | None]).encode(([None, Array()],), {})
+
+
+@pytest.mark.parametrize("annotation", [Any, list, list[Any], list[list[int]]])
+def test_what_is_changed_after_it_was_bound_is_stored_as_it_was(annotation: Any) -> None:
+    value = [[1]]
+    (stored,), _ = typed(annotation).encode((value,), {})
+    value[0].append(2)
+    value.append([])
+    assert stored == [[1]]
 
 
 def vars_of(value: Any) -> Any:

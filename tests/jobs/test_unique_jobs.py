@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import date
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from fdbqueue.errors import InvalidUniqueKey
 from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.testing import Clock
 
 
@@ -42,6 +52,165 @@ def test_a_job_may_be_unique_by_its_arguments(app: App, name: str) -> None:
     assert not other.using(unique="k").push(month).is_new  # a key of one's own is shared by jobs
     info = first.info()
     assert str(info.unique).startswith("report ")
+
+
+_PUSHES = """
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pydantic import BaseModel
+import fdbqueue, sys
+
+app = fdbqueue.App(sys.argv[1])
+
+@dataclass(frozen=True)
+class Tags:
+    names: frozenset[str]
+
+class Post(BaseModel):
+    tags: set[str]
+    by_day: dict[str, set[str]]
+
+@app.job(name="set", unique=True)
+def of_set(tags: set[str] | None, more: dict[str, frozenset[int]]) -> None: ...
+
+@app.job(name="any order", unique=True)
+def of_iterable(tags: Iterable[str]) -> None: ...
+
+@app.job(name="model", unique=True)
+def of_model(post: Post, tags: set[Tags]) -> None: ...
+
+@app.job(name="rest", unique=True)
+def of_rest(*tags: frozenset[str], **more: frozenset[str]) -> None: ...
+
+words = [str(number) for number in range(10)]
+print(
+    of_set.push(set(words), {word: frozenset(range(9)) for word in set(words)}).is_new,
+    of_iterable.push(set(words)).is_new,
+    of_model.push(
+        Post(tags=words, by_day={word: words for word in set(words)}),
+        {Tags(frozenset(words)), Tags(frozenset("ab"))},
+    ).is_new,
+    of_rest.push(frozenset(words), **{f"w{word}": frozenset(words) for word in set(words)}).is_new,
+)
+"""
+
+
+def test_processes_find_the_same_key_whatever_the_order_of_their_sets(tmp_path: Path) -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", _PUSHES, f"{tmp_path}/db"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for seed in ("0", "1", "2", "3")
+    ]
+    assert said == [["True"] * 4, *[["False"] * 4] * 3]
+
+
+class Number(IntEnum):
+    """A number with a name."""
+
+    ONE = 1
+
+
+@dataclass
+class Order:
+    """A value with a number and a set."""
+
+    total: Decimal
+    tags: frozenset[str] = frozenset()
+
+
+UNSET = object()
+PARIS = ZoneInfo("Europe/Paris")
+INSTANT = datetime(2030, 7, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "two", "are_equal"),
+    [
+        (Any, 1, 1.0, True),
+        (float, 1, 1.0, True),
+        (Any, 0.0, -0.0, True),
+        (Any, 10**20, 1e20, True),
+        (Any, 10**20, 10**20 + 1, False),
+        (Any, 1, Number.ONE, True),
+        (Any, 1, True, False),
+        (Any, 0, None, False),
+        (Any, 1, "1", False),
+        (Any, [1], "[1]", False),
+        (Any, {"a": 1, "b": [2]}, {"b": [2.0], "a": 1}, True),
+        (Any, [1, 2], [2, 1], False),
+        (Decimal, Decimal(1), Decimal("1.0"), True),
+        (Decimal, Decimal("1E+5"), Decimal(100_000), True),
+        (Decimal, Decimal("1E+999999"), Decimal("1E+999998"), False),
+        (Decimal, Decimal("0.1"), Decimal("0.10000000000000000000000000000000000001"), False),
+        (Decimal | int, Decimal("2.0"), 2, True),
+        (list[Order], [Order(Decimal(1))], [Order(Decimal("1.0"), frozenset())], True),
+        (Order, Order(Decimal(1), frozenset("ab")), Order(Decimal(1), frozenset("ba")), True),
+        (Order, Order(Decimal(1)), Order(Decimal(1), frozenset("a")), False),
+        (datetime, INSTANT, datetime(2030, 7, 1, 14, tzinfo=PARIS), True),
+        (datetime, INSTANT, INSTANT.replace(tzinfo=None), False),
+        (datetime, INSTANT, INSTANT + timedelta(microseconds=1), False),
+        (dict[datetime, int], {INSTANT: 1}, {INSTANT.astimezone(PARIS): 1}, True),
+        (
+            datetime,
+            datetime(2030, 10, 27, 2, 30, tzinfo=PARIS),
+            datetime(2030, 10, 27, 2, 30, tzinfo=PARIS, fold=1),
+            False,
+        ),
+        (
+            datetime,
+            datetime.min.replace(tzinfo=timezone(timedelta(hours=9))),
+            datetime.min.replace(tzinfo=timezone(timedelta(hours=8))),
+            False,
+        ),
+        (
+            time,
+            time(8, tzinfo=timezone.utc),
+            time(9, tzinfo=timezone(timedelta(hours=1))),
+            True,
+        ),
+        (timedelta, timedelta(minutes=60), timedelta(hours=1), True),
+        (bytes, b"12", b"13", False),
+        (Iterable[int], (1, 2), [1, 2], True),
+        (tuple[int, ...] | None, None, (), False),
+    ],
+)
+def test_equal_arguments_have_one_key(kind: Any, one: Any, two: Any, are_equal: bool) -> None:
+    def job(x: Any) -> None: ...
+
+    job.__annotations__["x"] = kind
+    arguments = Arguments("job", job)
+    keys = {arguments.key_of(*arguments.encode((value,), {})) for value in (one, two)}
+    assert (len(keys) == 1) is are_equal
+
+
+def test_a_default_has_the_same_key_whether_it_is_given_or_left_out(app: App, name: str) -> None:
+    @app.job(queue=name, name="mail", unique=True)
+    def mail(
+        user: int, ratio: float = 1, tags: frozenset[str] = frozenset("ab"), no: Any = UNSET
+    ) -> None: ...
+
+    first = mail.push(3)
+    assert first.is_new
+    for again in (
+        mail.push(3, 1.0),
+        mail.push(user=3, ratio=1),
+        mail.push(3, tags=frozenset("ba"), ratio=1.0),
+    ):
+        assert (again.is_new, again.id) == (False, first.id)
+    assert mail.push(3, no=None).is_new  # its default is no value that a call can pass
+    assert mail.push(3, ratio=2).is_new
+
+    later = App(app.db)
+
+    @later.job(queue=name, name="mail", unique=True)
+    def mail_with_more(user: int, copies: int = 1) -> None: ...
+
+    assert not mail_with_more.push(3).is_new
 
 
 def test_a_function_of_the_arguments_may_return_no_key(app: App, name: str) -> None:
