@@ -10,9 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
@@ -38,7 +37,7 @@ RENEWALS = 3
 
 
 class LeaseStart:
-    """A lower bound of the time at which a lease started, by this process's monotonic clock.
+    """A lower bound of the time at which a lease started.
 
     A lease starts at the read version of its transaction. This version may be older than the call:
     the call may have joined a running transaction, or a stalled cluster may have returned an old
@@ -49,7 +48,8 @@ class LeaseStart:
     """
 
     def __init__(self) -> None:
-        self._since = clock.monotonic()
+        self._since = Since()
+        self._before = 0.0  # seconds from the read version to the call
         self._version = 0
         self.tries = 0
         """The number of tries so far."""
@@ -69,11 +69,11 @@ class LeaseStart:
     def note_commit(self, tr: Transaction) -> None:
         """Use the version of the commit, which is -1 if nothing was written."""
         age = (tr.get_committed_version() - self._version) / VERSIONS
-        self._since = min(self._since, clock.monotonic() - age)
+        self._before = max(self._before, age - self._since.seconds())
 
     def is_recent(self, lease: float) -> bool:
         """Return whether at least nine tenths of a lease are left."""
-        return clock.monotonic() - self._since <= _SPENT * lease
+        return self._before + self._since.seconds() <= _SPENT * lease
 
 
 class Taken(NamedTuple):

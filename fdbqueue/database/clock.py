@@ -73,6 +73,25 @@ def milliseconds() -> int:
     return nanoseconds() // 1_000_000
 
 
+class Since:
+    """A moment, and the seconds since then, by the clock that has moved further.
+
+    The monotonic clock stands still while a machine sleeps, and nobody sets it. If the other clock
+    is set forward or back, so much time may have passed.
+
+    >>> 0 <= Since().seconds() < 60
+    True
+    """
+
+    def __init__(self) -> None:
+        self._milliseconds, self._monotonic = milliseconds(), monotonic()
+
+    def seconds(self) -> float:
+        """Return the seconds since the moment."""
+        by_date = abs(milliseconds() - self._milliseconds) / 1000
+        return max(by_date, monotonic() - self._monotonic)
+
+
 _host = socket.gethostname()[:200]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.errors import FdbqueueError, error_classes
+from fdbqueue.database.clock import Since
 from fdbqueue.jobs.errors import DuplicateSchedule
 from fdbqueue.jobs.job import Call, Job
 from fdbqueue.queue.priority import PriorityQueue
@@ -19,6 +19,7 @@ from fdbqueue.queue.schedules import (
     declare,
     validate_schedule,
 )
+from fdbqueue.worker.presence import LOOK
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fdbqueue.jobs.app import App
 
 _BETWEEN = 3600.0  # seconds between declarations of a worker; a schedule goes on for a day
+_AGAIN = 60.0  # seconds after which it tries again if it could not declare them
 
 _log = logging.getLogger("fdbqueue.jobs")
 
@@ -134,14 +136,21 @@ class AppSchedules:
 
     @contextmanager
     def declaring(self, names: Sequence[str]) -> Generator[None]:
-        """Store the declared schedules of some queues now, and every hour within the block."""
+        """Store the declared schedules of some queues now, and every hour within the block.
+
+        Also after a time in which the machine was asleep, or if its clock was set.
+        """
+        began = Since()
         self.store_declared(names)
         if not any(map(self._declared.get, names)):
             yield
             return
         stop = threading.Event()
         thread = threading.Thread(
-            target=self._declare_again, args=(names, stop), name="fdbqueue schedules", daemon=True
+            target=self._declare_again,
+            args=(names, began, stop),
+            name="fdbqueue schedules",
+            daemon=True,
         )
         thread.start()
         try:
@@ -149,10 +158,16 @@ class AppSchedules:
         finally:
             stop.set()
 
-    def _declare_again(self, names: Sequence[str], stop: threading.Event) -> None:
-        errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
-        while not stop.wait(_BETWEEN):
+    def _declare_again(self, names: Sequence[str], declared: Since, stop: threading.Event) -> None:
+        pause = LOOK
+        while not stop.wait(pause):
+            pause = LOOK
+            if declared.seconds() < _BETWEEN:
+                continue
+            began = Since()
             try:
                 self.store_declared(names, replaces=False)
-            except errors as error:
+                declared = began
+            except Exception as error:
                 _log.error("the schedules cannot be declared: %s", error)
+                pause = _AGAIN

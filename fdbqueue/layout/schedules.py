@@ -48,7 +48,7 @@ class StoredSchedule(NamedTuple):
 
     Attributes:
         definition: What it pushes, and when.
-        next: Its next tick; `None` while it is paused or stopped, or if there is none.
+        next: Its next tick; `None` while it is paused, or if there is none.
         declared_at: When a worker last declared it; `None` if it was added by a call.
         paused: Whether it pushes nothing.
         last: Its last tick for which it has pushed an item, or `None`.

@@ -32,6 +32,7 @@ from fdbqueue.layout.values import (
     encode_tallies,
     header_of,
 )
+from fdbqueue.operations.schedules.schedules import has_stopped
 from fdbqueue.operations.steps.invariants import JobRows
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import State, Transaction, Transactor
@@ -285,7 +286,10 @@ class _Check:
             self._indexed[end] = row.value
 
     def _scan_schedules(self) -> None:
-        """Note the timers of schedules. A tick that waits for the end of an item may have none."""
+        """Note the timers of schedules.
+
+        A tick that waits for the end of an item, or for a declaration, may have none.
+        """
         layout = self._layout
         # The end of an item makes the tick that waits for it due at time 0.
         at_once = layout.timer_key(layout.dues, 0, b"")
@@ -303,6 +307,7 @@ class _Check:
             reference, unique = layout.schedule_reference(name), schedule.unique_key(name)
             timer = layout.timer_key(layout.dues, schedule.next, reference)
             may_lack = layout.timer_key(layout.dues, 0, reference) in handed_over
+            may_lack |= has_stopped(schedule, milliseconds())
             may_lack |= unique is not None and layout.unique_key(unique) in self._indexed
             if not may_lack or self._reads[timer].present():
                 self._indexed[timer] = b""

@@ -9,6 +9,7 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.database.clock import Since
 from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
@@ -24,15 +25,17 @@ class HeldLease:
 
     Attributes:
         claim: The claim.
-        end: The latest end of the lease, by this process's monotonic clock.
+        seconds: Its length.
+        since: When it started, at the latest.
     """
 
     claim: Claim
-    end: float
+    seconds: float
+    since: Since
 
     def seconds_left(self) -> float:
         """Return the seconds until the end; less than 0 if it is over."""
-        return self.end - time.monotonic()
+        return self.seconds - self.since.seconds()
 
 
 @dataclass(slots=True, eq=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from fdbqueue.database.clock import Since
 from fdbqueue.layout.values import Report
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Database, Future
@@ -43,7 +44,7 @@ class Leases:
         self._lease = lease
         self._presence = presence
         self._held = held
-        self._extended_at = 0.0
+        self._extended = Since()
         self._watch: Future | None = None  # fires when a job is cancelled
         self.woken = threading.Event()
         """Wakes the thread that looks after the time of jobs."""
@@ -51,9 +52,9 @@ class Leases:
 
     def extend(self, lease: HeldLease, report: Report) -> None:
         """Restart a lease, and store a report; raise `LeaseLost` if another may have the job."""
-        began = time.monotonic()
+        since = Since()
         self._store.extend(self._db, (lease.claim, report), self._lease)
-        lease.end = began + self._lease
+        lease.since = since
 
     @contextmanager
     def kept(
@@ -68,7 +69,7 @@ class Leases:
             failed: Called with an error of the program's logging.
         """
         is_over = False
-        self._extended_at = time.monotonic()
+        self._extended = Since()
 
         def repeat(act: Callable[[], float], woken: threading.Event) -> None:
             left = 0.0
@@ -103,7 +104,7 @@ class Leases:
         """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
         self._renew()
         self._try("cannot look for cancelled jobs", self._tell_cancelled)
-        return self._extended_at + self._lease / 3 - time.monotonic()
+        return self._lease / 3 - self._extended.seconds()
 
     def _tell_cancelled(self, db: Database) -> None:
         """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
@@ -124,10 +125,10 @@ class Leases:
 
         In between, extend those of the jobs that have reported anything, to store that.
         """
-        held, now = self._held(), time.monotonic()
+        held, now = self._held(), Since()
         n = len(held)
-        if not held or now - self._extended_at >= 0.99 * self._lease / 3:
-            self._extended_at = now
+        if not held or self._extended.seconds() >= 0.99 * self._lease / 3:
+            self._extended = now
             extended = held
         else:
             extended = [job for job in held if job.report != job.reported]
@@ -146,7 +147,7 @@ class Leases:
             return
         for job, (_, report), lost in zip(extended, extensions, errors):
             if lost is None:  # else the job just ended, or its end will report the loss
-                job.lease.end, job.reported = now + self._lease, report
+                job.lease.since, job.reported = now, report
 
     def _try(self, failure: str, change: Callable[[Database], None]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fdbqueue.database.clock import client_name, milliseconds, uuids
+from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import worker_key, workers_range
 from fdbqueue.layout.values import decode_worker, encode_worker, time_as_json, utc_time
@@ -122,18 +121,18 @@ class Presence:
         self._since = milliseconds()
         self._key = worker_key(*uuids(1))
         self._jobs: int | None = None
-        self._renewed_at = 0.0
+        self._renewed = Since()
 
     def is_due(self, jobs: int) -> bool:
         """Return whether to renew the row now, apart from the transactions that extend leases."""
-        age = time.monotonic() - self._renewed_at
+        age = self._renewed.seconds()
         if jobs == self._jobs:
             return jobs == 0 and age >= _IDLE
         return not self._jobs or age >= _CHANGED
 
     def renewal(self, jobs: int) -> Callable[[Transaction], None]:
         """Return the change that renews the row, for a transaction that extends leases."""
-        self._jobs, self._renewed_at = jobs, time.monotonic()
+        self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
         life = self._lease if jobs else _IDLE_LIFE
         value = encode_worker(

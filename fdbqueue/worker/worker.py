@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.clock import Since
 from fdbqueue.database.exactly_once import run_once_with_pauses
 from fdbqueue.errors import (
     FdbqueueError,
@@ -344,8 +345,8 @@ class Worker:
         If one of the others killed the worker, each of these would lose another attempt. But those
         that have used up a start stay: they might not be claimed again for a long time.
         """
-        lease_end = time.monotonic() + self._lease
-        jobs = [HeldJob(each, HeldLease(each, lease_end)) for each in claim]
+        since = Since()
+        jobs = [HeldJob(each, HeldLease(each, self._lease, since)) for each in claim]
         free = max(0, self._concurrency - len(self._held))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
         back = [job for job in jobs[free:] if are_last or self._goes_back(job)]

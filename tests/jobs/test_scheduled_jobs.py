@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from fdbqueue.admin import check
+from fdbqueue.coordination import waiting
+from fdbqueue.database import clock as machine
 from fdbqueue.errors import InvalidSchedule
 from fdbqueue.jobs import App, Context, DuplicateSchedule, InvalidArguments
 from fdbqueue.queue.schedules import Schedule
 from fdbqueue.testing import Clock
-from fdbqueue.types import Database
+from fdbqueue.types import Database, Missed
+from tests.support.waiting import wait_until
 
 HOUR = timedelta(hours=1)
 
@@ -120,10 +125,56 @@ def test_a_schedule_that_nobody_declares_any_more_stops_after_a_day(
     later.work(drain=True)
     assert len(ran) == 1
     assert only(app).next_tick is None
-    app.work(drain=True)  # somebody declares it again
+    report = check(app.db, app.queue(name))
+    assert report.ok, report.problems
+    app.work(drain=True)  # somebody declares it again, and finds the last tick that was missed
+    assert len(ran) == 2
     clock.advance("1h")
     app.work(drain=True)
-    assert len(ran) == 2
+    assert len(ran) == 3
+
+
+@pytest.mark.parametrize(
+    ("hours", "missed", "expected"),
+    [
+        (30, "latest", [30]),
+        (30, "skip", []),
+        (30, "all", [*range(1, 31)]),
+        (2000, "latest", [2000]),
+        (-30, "latest", []),
+    ],
+)
+def test_a_schedule_goes_on_after_its_machine_has_slept_or_its_clock_was_set(
+    app: App,
+    name: str,
+    hours: int,
+    missed: Missed,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The monotonic clock, which stands still meanwhile, is not moved."""
+    begin = Clock().now().replace(minute=0, second=0, microsecond=0)
+    now = begin + HOUR / 2
+    monkeypatch.setattr(machine, "time_ns", lambda: round(now.timestamp()) * 10**9)
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 0.02)  # in which a worker would not see a move
+    ran: list[float] = []
+
+    @app.every("1h", missed=missed)
+    @app.job(queue=name, name="report")
+    def report(context: Context) -> None:
+        assert context.tick is not None
+        ran.append((context.tick - begin) / HOUR)
+
+    kwargs = {"max_jobs": len(expected) + 1}
+    worker = threading.Thread(target=app.work, kwargs=kwargs, daemon=True)
+    worker.start()
+    wait_until(app.schedules.all)
+    now += hours * HOUR
+    following = begin + (hours + 1) * HOUR
+    wait_until(lambda: only(app).next_tick == following and len(ran) == len(expected))
+    now = following
+    worker.join(60)
+    assert sorted(ran) == [*expected, hours + 1]
 
 
 def test_a_paused_schedule_stays_paused_when_a_worker_declares_it(app: App, name: str) -> None:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import workers
+from fdbqueue.database import clock
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import presence
 from tests.support.counting import CountingDatabase
@@ -88,7 +88,7 @@ def test_a_worker_without_jobs_renews_its_row_once_a_minute(
         looks.append(now[0])
         return now[0]
 
-    monkeypatch.setattr(presence, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(clock, "monotonic", monotonic)
     counting = CountingDatabase(db)
     queue = PriorityQueue.named(db, name)
     worker = Worker(counting, queue, print, lease=0.03)
@@ -168,3 +168,17 @@ def test_lost_results_of_commits_leave_no_row(db: Any, name: str, rng: Any) -> N
 def test_an_invalid_name_is_rejected(db: Any, queue: PriorityQueue, wrong: Any) -> None:
     with pytest.raises(ValueError, match="printable text"):
         Worker(db, queue, print, name=wrong)
+
+
+def test_a_worker_is_listed_again_once_its_machine_has_slept(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
+) -> None:
+    worker = Worker(db, PriorityQueue.named(db, name), print)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    asleep.wait()
+    wait_until(lambda: mine(db, name))
+    monkeypatch.setattr(clock, "time_ns", lambda: time.time_ns() + 3600 * 10**9)
+    wait_until(lambda: mine(db, name), 30)  # not after a minute of the monotonic clock
+    worker.stop()
+    thread.join()

@@ -30,6 +30,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
 from fdbqueue.admin import check
+from fdbqueue.database import clock
+from fdbqueue.layout.values import utc_time
 from fdbqueue.operations import failures
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.worker import threads
@@ -303,11 +305,25 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
             claim = other.claim(db, n=2)
             other.ack(db, claim)
             for job in worker._held:
-                job.lease.end = 0.0
+                job.lease.seconds = 0.0
 
     worker = Worker(db, queue, handler, concurrency=1)
     assert worker.run(drain=True) == WorkerReport(lost=2)
     assert seen == ["first"]
+
+
+def test_a_worker_extends_its_leases_once_its_machine_has_slept(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push(db, "a job")
+
+    def handler(_: Any) -> None:
+        monkeypatch.setattr(clock, "time_ns", lambda: time.time_ns() + 10**13)
+        now = utc_time(clock.milliseconds())
+        wait_until(lambda: all(each.lease_ends > now for each in queue.items(db, state="claimed")))
+
+    worker = Worker(db, queue, handler, lease=9_000)
+    assert worker.run(drain=True) == WorkerReport(done=1)
 
 
 def test_a_temporary_database_failure_does_not_end_a_drain(db: Any, queue: PriorityQueue) -> None:

@@ -27,6 +27,9 @@ PUNCTUAL = 60_000
 MAX_MISSED = 1_000
 """How many missed ticks are pushed at most, the last ones."""
 
+FAST = 3 * 3_600_000
+"""The milliseconds by which a clock may be fast. Debian's cron corrects as much in small steps."""
+
 DECLARED = 86_400_000
 """The milliseconds for which a declared schedule goes on after the last declaration."""
 
@@ -50,7 +53,14 @@ def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
 
     The clock of this client may be behind that of the one that has pushed the last tick.
     """
-    return next_tick(schedule.definition.timing, max(now, schedule.last or now))
+    last = schedule.last or now
+    return next_tick(schedule.definition.timing, last if now < last <= now + FAST else now)
+
+
+def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
+    """Return whether the next tick leaves out earlier ones, because a clock was set back."""
+    soon = next_tick(schedule.definition.timing, now + FAST)
+    return soon is not None and schedule.next is not None and schedule.next > soon
 
 
 class Schedules:
@@ -90,16 +100,20 @@ class Schedules:
         """Add a schedule, or give it another definition.
 
         A schedule that exists keeps its state, and its next tick unless its timing has changed or
-        it has stopped. `declared_at` is the time at which a worker declares it.
+        a clock was set back. `declared_at` is the time at which a worker declares it.
         """
         before = self.get(tr, name)
         after = (before or StoredSchedule(definition))._replace(
             definition=definition, declared_at=declared_at
         )
-        keeps_tick = before is not None and before.definition.timing == definition.timing
-        if not after.paused and not (keeps_tick and after.next is not None):
+        is_new = before is None or before.definition.timing != definition.timing
+        if not after.paused and (is_new or after.next is None or _is_wrong(after, now)):
             after = after._replace(next=_first_tick(after, now))
-        if before is None or after.definition != before.definition or after.next != before.next:
+        if (
+            before is None
+            or (after.definition, after.next) != (before.definition, before.next)
+            or has_stopped(before, now)
+        ):
             self._items.waiters.wake(tr, 1)  # a client may sleep until a later time
         self._store(tr, name, before, after)
 
@@ -165,8 +179,7 @@ class Schedules:
             self._set_timer(tr, name, before.next)
             return False
         if has_stopped(before, now):
-            self._store(tr, name, before, before._replace(next=None))
-            return False
+            return False  # the next declaration sets the timer
         timing, _, _, missed, overlap, _ = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
