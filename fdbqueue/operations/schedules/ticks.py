@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count, islice, takewhile
@@ -39,15 +40,49 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     if timing.every:
         yield from count((after // timing.every + 1) * timing.every, timing.every)
         return
-    for time in CronSim(timing.cron, utc_time(after).astimezone(_zone(timing.tz))):
-        tick = _milliseconds(time)
-        # In the second of two equal hours, the search begins in the first one.
-        if tick > after:
+    zone, last = _zone(timing.tz), after
+    first, again = _passes(utc_time(after).astimezone(zone))
+    # In the second of two equal hours, from the first one on.
+    begin = utc_time(after - max(0, again - first)).astimezone(zone)
+    for tick in _ticks_from(timing.cron, begin):
+        if tick > last:  # else it is before, or one of several at the end of skipped hours
+            last = tick
             yield tick
 
 
-def _milliseconds(time: Moment) -> int:
-    return int(time.timestamp()) * 1000
+def _ticks_from(cron: str, begin: Moment) -> Iterator[int]:
+    """Yield the ticks after a local time, and perhaps some that are equal.
+
+    The library walks over local times without a zone. With one, it expects that clocks move by full
+    hours, at a full hour.
+    """
+    fields = cron.split()
+    is_fixed = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
+    repeated: deque[int] = deque()
+    for local in CronSim(cron, begin.replace(tzinfo=None)):
+        time = local.replace(tzinfo=begin.tzinfo)
+        tick, again = _passes(time)
+        if again < tick:  # the clocks skip this time
+            if not is_fixed:
+                continue
+            tick = again
+            while utc_time(tick).astimezone(begin.tzinfo) < time:
+                tick += 60_000
+        while repeated and repeated[0] < tick:
+            yield repeated.popleft()
+        yield tick
+        if again > tick and not is_fixed:
+            repeated.append(again)
+    yield from repeated
+
+
+def _passes(time: Moment) -> tuple[int, int]:
+    """Return when the clocks show a local time first and last.
+
+    The last is before the first if they skip it: by the offset after that, and the one before.
+    """
+    first, last = (int(time.replace(fold=fold).timestamp()) * 1000 for fold in (0, 1))
+    return first, last
 
 
 def next_tick(timing: Timing, after: int) -> int | None:
