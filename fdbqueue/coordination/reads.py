@@ -224,7 +224,7 @@ class Reads(Generic[_T]):
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
                 stored_steps=header.steps,
-                in_batch=bool(header.batch) or header.awaits,
+                in_batch=bool(header.batch or header.followers) or header.awaits,
                 failed_attempts=tuple(failed),
             )
 

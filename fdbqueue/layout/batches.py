@@ -107,7 +107,7 @@ def decode_counts(value: bytes | None) -> BatchCounts:
 
 
 class Membership(NamedTuple):
-    """A batch of a job, as its header names it.
+    """A batch in which a job counts when it ends, as its header or the row of a follower names it.
 
     Attributes:
         subspace: The prefix of the queue that the batch is in; empty if that of the job.
@@ -132,19 +132,18 @@ def _layout_of(subspace: bytes) -> Layout:
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """Return what the header of a job says of a batch. For several batches, append the bytes.
+    """Return what the header of a job, or the row of a follower, says of a batch.
 
-    >>> some = [Membership(b"", b"position", cancels=True), Membership(b"q", b"id", step="resize")]
-    >>> memberships_of(b"".join(map(encode_membership, some))) == some
+    >>> membership = Membership(b"q", b"id", step="resize")
+    >>> memberships_of(encode_membership(membership)) == [membership]
     True
     """
     return fdb_tuple.pack(membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Return the batches that the header of a job names."""
-    fields = iter(fdb_tuple.unpack(batch))
-    return [Membership(*each) for each in zip(*[fields] * len(Membership._fields))]
+    """Return the batch that `encode_membership` has encoded; none for the bytes of none."""
+    return [Membership(*fdb_tuple.unpack(batch))] if batch else []
 
 
 def may_be_member(item: object) -> bool:

@@ -287,6 +287,12 @@ class Space(IntEnum):
             "push, and every end of a job of a batch",
         ),
         ("(36, 2, id, 0 or 1, number)", "never written, only conflicted on", "ack, nack, sweep"),
+        (
+            "(36, 3, random, number)",
+            "the batch of a job that follows the item whose ref ends with `random`, as "
+            "`Membership`",
+            "push of a job that follows others",
+        ),
     )
     GROUPS = (
         37,

@@ -190,6 +190,7 @@ class Layout:
     batches = _Prefix(Space.BATCHES, 0)
     batch_counts = _Prefix(Space.BATCHES, 1)
     batch_places = _Prefix(Space.BATCHES, 2)
+    followers = _Prefix(Space.BATCHES, 3)
     group_slots = _Prefix(Space.SLOTS, 3)
     turns = _Prefix(Space.GROUPS, 0)
     group_members = _Prefix(Space.GROUPS, 1)
@@ -260,7 +261,7 @@ class Layout:
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history, self.steps),
             *(self.signals, self.signal_waits),
-            *(self.batches, self.batch_counts),
+            *(self.batches, self.batch_counts, self.followers),
             *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
             *(self.group_counts, self.group_delays, self.awaited_retries, self.settling),
         )
@@ -383,23 +384,35 @@ class Layout:
 
     # Steps of jobs, and signals
 
-    def steps_prefix(self, position: bytes) -> bytes:
-        """Return the prefix of the steps of the item at a position, which keeps them if it moves.
+    @staticmethod
+    def owned_prefix(index: bytes, position: bytes) -> bytes:
+        """Return the prefix of the steps, or the followers, of the item at a position.
+
+        The item keeps them if it moves.
 
         >>> layout = Layout(Subspace(("q",)))
         >>> at = [fdb_tuple.pack((priority, 7, b"random")) for priority in (1, 2)]
-        >>> layout.steps_prefix(at[0]) == layout.steps_prefix(at[1])
+        >>> layout.owned_prefix(layout.steps, at[0]) == layout.owned_prefix(layout.steps, at[1])
         True
         """
-        return self.steps + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
+        return index + fdb_tuple.pack((fdb_tuple.unpack(position)[-1],))
+
+    @staticmethod
+    def prefix_of_owned(index: bytes, key: bytes) -> bytes:
+        """Return the prefix that all steps or followers of an item share, given the key of one."""
+        return index + fdb_tuple.pack(fdb_tuple.unpack(key[len(index) :])[:1])
 
     def step_key(self, position: bytes, name: str) -> bytes:
         """Return the key of a step of the item at a position."""
-        return self.steps_prefix(position) + fdb_tuple.pack((name,))
+        return self.owned_prefix(self.steps, position) + fdb_tuple.pack((name,))
 
-    def prefix_of_step(self, key: bytes) -> bytes:
-        """Return the prefix that all steps of an item share, given the key of one."""
-        return self.steps + fdb_tuple.pack(fdb_tuple.unpack(key[len(self.steps) :])[:1])
+    def follower_key(self, position: bytes, number: int) -> bytes:
+        """Return the key of the batch of a job that follows the item at a position."""
+        return self.owned_prefix(self.followers, position) + fdb_tuple.pack((number,))
+
+    def followers_range(self, position: bytes) -> tuple[bytes, bytes]:
+        """Return the range of the batches of the jobs that follow the item at a position."""
+        return self.range_of(self.owned_prefix(self.followers, position))
 
     def unpack_step_key(self, key: bytes) -> str:
         """Return the name of the step with this key."""

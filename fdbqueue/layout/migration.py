@@ -11,7 +11,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout.batches import decode_batch, decode_counts
+from fdbqueue.layout.batches import decode_batch, decode_counts, memberships_of
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import decode_subspace, restored_subspace
@@ -177,6 +177,7 @@ class RowCheck:
             (layout.schedules, lambda key, value: decode_schedule(value)),
             (layout.steps, lambda key, value: decode_step(value)),
             (layout.batches, lambda key, value: decode_batch(value)),
+            (layout.followers, lambda key, value: memberships_of(value)),
             (layout.batch_counts, lambda key, value: decode_counts(value)),
             (layout.signals, lambda key, value: decode_signal(value)),
             (layout.signal_ends, lambda key, value: decode_signal(value)),
@@ -213,7 +214,9 @@ class RowCheck:
 def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
     optional = [(kind, _NONE) for kind in (int, str, bytes, int, int, str, int, str, int)]
-    _check_fields(header_of(value)[0], int, *optional, bool, int, bytes, bytes, bool, (int, float))
+    _check_fields(
+        header_of(value)[0], int, *optional, bool, int, bytes, bytes, bool, (int, float), int, int
+    )
 
 
 def _check_done(value: bytes) -> None:

@@ -86,10 +86,11 @@ class Header(NamedTuple):
         blocks: Whether the next tick of that schedule may wait until the item has ended.
         steps: The number of steps of the job that are stored.
         waits: The signal for which it has waited last, as `Layout.signal_wait`; empty for none.
-        batch: The batches in which it counts when it ends, as `Membership`; empty for none.
+        batch: The batch of which it is a job, as `Membership`; empty for none.
         awaits: Whether it waits, or has waited, for a batch to end, whose id is its first position.
         cost: What it adds to the pass of its group, as a multiple of what most items add.
         earlier_attempts: The number of attempts that failed before it was retried by hand.
+        followers: The number of jobs that follow it, each of which has a row until this one ends.
     """
 
     attempts: int = 0
@@ -109,6 +110,7 @@ class Header(NamedTuple):
     awaits: bool = False
     cost: float = 1
     earlier_attempts: int = 0
+    followers: int = 0
 
     @property
     def failed_attempts(self) -> int:
@@ -126,8 +128,8 @@ class Header(NamedTuple):
         return self.unique or (self.key if self.key_ends is None else None)
 
     def counted(self) -> Header:
-        """Return the header of an item that returns after its batch has counted its end."""
-        return self._replace(batch=b"") if self.batch else self
+        """Return the header of an item that returns after its batches have counted its end."""
+        return self._replace(batch=b"", followers=0) if self.batch or self.followers else self
 
     def anew(self) -> Header:
         """Return the header of an item that returns after its steps and its batch were deleted."""
@@ -169,7 +171,7 @@ def with_header(header: Header, value: bytes) -> bytes:
         size = _WITH_SCHEDULE
     if header.steps or header.batch or header.awaits:
         size = _WITH_STEPS
-    if header.cost != 1 or header.earlier_attempts:
+    if header[_WITH_STEPS:] != NO_HEADER[_WITH_STEPS:]:
         size = len(header)
     return HEADER_MARK + encode_metadata(header[:size], value)
 

@@ -20,6 +20,7 @@ from fdbqueue.layout.batches import (
     BatchKind,
     End,
     Ending,
+    Membership,
     StoredBatch,
     decode_batch,
     decode_counts,
@@ -134,6 +135,8 @@ def note_end(
 ) -> None:
     """Do what follows from the end of an item. An item without a header costs nothing.
 
+    The rows of its followers end with it.
+
     Each operation that ends an item, or makes it a dead letter, calls this once for it:
 
     | Operation | Outcome |
@@ -155,16 +158,37 @@ def note_end(
         value: The value that it had while it was ready or claimed.
         end: How it has ended.
     """
-    if value.startswith(HEADER_MARK):
-        _count_end(tr, own, now, header_of(value)[0].batch, position, end)
+    if not value.startswith(HEADER_MARK):
+        return
+    header = header_of(value)[0]
+    memberships = all_memberships(tr.snapshot, own, position, header)
+    if header.followers:
+        tr.clear_range(*own.followers_range(position))
+    _count_end(tr, own, now, memberships, position, end)
+
+
+def all_memberships(
+    tr: ReadTransaction, own: Layout, position: bytes, header: Header
+) -> list[Membership]:
+    """Return the batches in which an item counts when it ends: its own one, and its followers'."""
+    memberships = memberships_of(header.batch)
+    if header.followers:
+        for row in tr.get_range(*own.followers_range(position)):
+            memberships += memberships_of(row.value)
+    return memberships
 
 
 def _count_end(
-    tr: Transaction, own: Layout, now: int, batches: bytes, ended_at: bytes, end: End
+    tr: Transaction,
+    own: Layout,
+    now: int,
+    memberships: list[Membership],
+    ended_at: bytes,
+    end: End,
 ) -> None:
     """Count the end of a job in its batches; where it is the last one, make the item ready."""
     ended = _COUNTED[end.outcome]
-    for membership in memberships_of(batches):
+    for membership in memberships:
         layout, id = membership.layout(own), membership.id
         batch = get_batch(tr, layout, id)
         if batch is None:  # its item was cancelled
@@ -182,14 +206,16 @@ def _count_end(
             tr.add(layout.batch_counts + id, encode_counts(ended))
 
 
-def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: bytes) -> None:
-    """Let a ready, delayed or claimed item count in more batches when it ends.
+def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[bytes]) -> None:
+    """Let a ready, delayed or claimed item count in the batches of its followers when it ends.
 
-    Whoever takes, ends or moves it meanwhile conflicts: they read its row.
+    A transaction that takes, ends or moves it meanwhile conflicts: it reads the row of the item.
     """
-    header = found.item.header
-    value = with_header(header._replace(batch=header.batch + batches), found.item.content)
-    position = layout.position(found.key)
+    header, position = found.item.header, layout.position(found.key)
+    for number, batch in enumerate(batches, header.followers):
+        tr[layout.follower_key(position, number)] = batch
+    header = header._replace(followers=header.followers + len(batches))
+    value = with_header(header, found.item.content)
     if found.state == "ready":
         tr[found.key] = value
     elif found.state == "delayed":

@@ -697,7 +697,7 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
     if header.origin is not None:
         tr.clear(layout.moved + header.origin)
     if header.steps:
-        tr.clear_range(*layout.range_of(layout.steps_prefix(position)))
+        tr.clear_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
     if header.waits:
         tr.clear(layout.signal_waits + header.waits)
     if header.awaits:

@@ -25,6 +25,7 @@ from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.batches import (
+    all_memberships,
     begin_closed,
     close,
     count_pushed,
@@ -305,7 +306,7 @@ def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str)
         header = found.item.header
         places = [Membership(b"", header.origin or own.position(found.key))] * header.awaits
         shown: list[ItemBatch] = []
-        for place in places + memberships_of(header.batch):
+        for place in places + all_memberships(tr, own, own.position(found.key), header):
             layout = place.layout(own)
             batch = get_batch(tr, layout, place.id)
             if batch is not None:
@@ -378,10 +379,10 @@ def push_after(
             if not left:
                 make_ready(tr, store.layout, now, id, batch.kind, BatchCounts())
         for other, item in left.items():
-            if len(memberships_of(item.item.header.batch)) + len(ids) > MAX_FOLLOWING:
+            header, queue = item.item.header, others[other]
+            if bool(header.batch) + header.followers + len(ids) > MAX_FOLLOWING:
                 raise TooManyFollowing(other, MAX_FOLLOWING)
-            queue = others[other]
-            batches = b"".join(membership_in(queue, owner, id) for id in ids)
+            batches = [membership_in(queue, owner, id) for id in ids]
             join(tr, store_of(queue).layout, item, batches)
         return pushed
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from random import Random
 from typing import Any
 
 import pytest
 
-from fdbqueue.admin import check
+from fdbqueue.admin import backup, check, drop, restore
 from fdbqueue.errors import error_classes
 from fdbqueue.jobs import App, Dead, Discard, Handle, Retry, TooManyFollowing
 from fdbqueue.queue import batches
+from fdbqueue.queue.batches import batches_of
 from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import Transaction
+from tests.support.keys import layout_of
 
 
 class Jobs:
@@ -246,6 +249,56 @@ def test_pushes_take_effect_once_although_answers_of_commits_are_lost(
     jobs.work()
     app.bind(sound)
     assert sorted(jobs.work()) == [*map(str, range(10))]
+
+
+@pytest.mark.parametrize("size", [1, 60_000, 89_990])
+def test_a_job_has_as_many_followers_as_are_allowed_whatever_its_size(
+    jobs: Jobs, name: str, size: int
+) -> None:
+    first = jobs.note.push("x" * size)
+    queue = jobs.app.queue(name)
+    other = jobs.note.using(queue=f"{name}-other", after=[first])
+    others = [other.push("other")]
+    followers = [jobs.note.using(after=[first]).push(str(n)) for n in range(50)]
+    followers += jobs.note.using(after=[first]).push_many(
+        jobs.note.bind(str(n)) for n in range(50, 99)
+    )
+    with pytest.raises(TooManyFollowing, match="100 jobs and batches wait for the job"):
+        other.push("one too many")
+    assert check(jobs.app.db, queue).problems == ()
+    assert len(batches_of(jobs.app.db, queue, first.id)) == 100
+    queue.reprioritize(jobs.app.db, first.id, 7)
+    assert check(jobs.app.db, queue).problems == ()
+    jobs.app.work(name, f"{name}-other", drain=True)
+    assert sorted(jobs.ran[1:]) == sorted(["other", *map(str, range(99))])
+    assert {outcome(each) for each in [*others, *followers]} == {"done"}
+    assert check(jobs.app.db, queue).problems == ()
+    assert [*jobs.app.db.get_range(*layout_of(queue).range_of(layout_of(queue).followers))] == []
+
+
+def test_a_dead_letter_that_is_retried_has_other_followers_than_before(
+    jobs: Jobs, name: str
+) -> None:
+    first = jobs.fail.push("dead")
+    before = jobs.note.using(after=[first], on_dead="continue").push("before")
+    assert jobs.work() == ["before"]
+    queue = jobs.app.queue(name)
+    queue.retry(jobs.app.db, first.id)
+    jobs.note.using(after=[first], on_dead="continue").push("after")
+    assert check(jobs.app.db, queue).problems == ()
+    assert jobs.work() == ["before", "after"]
+    assert (outcome(before), check(jobs.app.db, queue).problems) == ("done", ())
+
+
+def test_followers_are_backed_up(jobs: Jobs, name: str) -> None:
+    first = jobs.note.push("first")
+    jobs.note.using(after=[first]).push("next")
+    file = BytesIO()
+    backup(jobs.app.db, file, [name])
+    drop(jobs.app.db, name)
+    file.seek(0)
+    restore(jobs.app.db, file)
+    assert Jobs(App(jobs.app.db), name).work() == ["first", "next"]
 
 
 def test_mistakes(jobs: Jobs, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.items import Tail
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.batches import Batches, Members
+from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as PriorityRecipe
@@ -308,6 +308,19 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
         assert stored[key] == with_header(header, b"1"), prefix
     batches.close(db, id)
     assert rows(db, space)[b"\x15\x24\x14" + own] == definition % b"closed"
+
+
+def test_golden_bytes_of_a_job_that_follows_another(
+    db: Any, space: Subspace, fixed_random: None
+) -> None:
+    queue = PriorityQueue(space)
+    first = queue.push(db, "first", priority=7).id
+    push_after(db, Members(queue, {"values": ["next"], "priority": 5}), [(queue, first)], "cancel")
+    stored = rows(db, space)
+    membership = escaped(b"") + escaped(b"\x15\x05\x14" + PACKED_RANDOM) + b"\x26\x02\x00"
+    assert stored[b"\x15\x24\x15\x03" + PACKED_RANDOM + b"\x14"] == membership
+    header = b"\x14" + bytes(9) + b"\x26\x14" + escaped(b"") * 2 + b"\x26\x15\x01\x14\x15\x01"
+    assert stored[b"\x14\x15\x07\x14" + PACKED_RANDOM] == with_header(header, b'"first"')
 
 
 def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_random: None) -> None:

@@ -10,7 +10,14 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.admin import check
 from fdbqueue.jobs import App, Context, Handle
-from fdbqueue.layout.batches import BatchCounts, StoredBatch, encode_batch, encode_counts
+from fdbqueue.layout.batches import (
+    BatchCounts,
+    Membership,
+    StoredBatch,
+    encode_batch,
+    encode_counts,
+    encode_membership,
+)
 from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.operations import batches as ends
 from fdbqueue.queue.base import store_of
@@ -137,6 +144,17 @@ def lose_wait(jobs: Jobs) -> None:
     del jobs.db[jobs.only(jobs.layout.signal_waits)]
 
 
+def invent_follower(jobs: Jobs) -> None:
+    membership = encode_membership(Membership(b"", NOBODY))
+    jobs.db[jobs.layout.follower_key(NOBODY, 0)] = membership
+
+
+def lose_follower(jobs: Jobs) -> None:
+    follow = jobs.app.jobs["follow"]
+    follow.using(after=[follow.using(delay="1h").push()]).push()
+    del jobs.db[jobs.only(jobs.layout.followers)]
+
+
 def end_step(jobs: Jobs) -> None:
     """Store the signal in the step, and leave the row of the wait."""
     key = jobs.layout.step_key(jobs.position(jobs.wait), "go")
@@ -204,6 +222,8 @@ def end_batch_of_child(jobs: Jobs) -> None:
         (end_wait, "an item that is never due waits for nothing: ", True),
         (lose_end_of_signal, "an item is not found by its index: ", True),
         (invent_end_of_signal, "an index leads to no item: ", True),
+        (invent_follower, "followers of no item: ", True),
+        (lose_follower, "the number of followers of an item is 1 and there are 0: ", False),
         (invent_batch, "a batch of no item: ", True),
         (invent_counts, "the counts of no batch: ", True),
         (lose_batch, "an item whose batch is gone: ", False),

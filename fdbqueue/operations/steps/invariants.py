@@ -60,6 +60,7 @@ class JobRows:
         # What has to be stored, according to the items.
         self._jobs: dict[bytes, _Job] = {}  # by the first position
         self._steps: dict[bytes, int] = {}  # numbers of steps, by the prefix of the steps
+        self._followers: dict[bytes, int] = {}  # numbers of followers, by their prefix
         self._waits: dict[bytes, _Job] = {}  # by `Layout.signal_wait`
         self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
 
@@ -73,16 +74,24 @@ class JobRows:
         job = _Job(position, header, due == NEVER)
         self._jobs[header.origin or position] = job
         if header.steps:
-            self._steps[self._layout.steps_prefix(position)] = header.steps
+            self._steps[self._layout.owned_prefix(self._layout.steps, position)] = header.steps
         if header.waits:
             self._waits[header.waits] = job
-        if header.batch and state not in _FINISHED:
-            own = [each.id for each in memberships_of(header.batch) if not each.subspace]
-            self._members.update(own)
+        if state in _FINISHED:
+            return
+        if header.followers:
+            prefix = self._layout.owned_prefix(self._layout.followers, position)
+            self._followers[prefix] = header.followers
+        self._add_memberships(header.batch)
+
+    def _add_memberships(self, batch: bytes) -> None:
+        own = [each.id for each in memberships_of(batch) if not each.subspace]
+        self._members.update(own)
 
     def compare(self) -> None:
         """Compare what is stored."""
         waiting = self._compare_steps()
+        self._compare_followers()
         signalled = self._compare_waits(waiting)
         running = self._compare_batches()
         for first, job in self._jobs.items():
@@ -98,19 +107,35 @@ class JobRows:
         """Compare the numbers of steps; return the keys of those that wait."""
         layout, stored, waiting = self._layout, Counter[bytes](), set[bytes]()
         for row in self._rows(layout.steps):
-            stored[layout.prefix_of_step(row.key)] += 1
+            stored[layout.prefix_of_owned(layout.steps, row.key)] += 1
             if decode_step(row.value).state == "waiting":
                 waiting.add(row.key)
-        for prefix in sorted(stored.keys() - self._steps.keys()):
-            problem = f"steps of no item: {prefix!r}"
-            self._note(problem, self._tr.clear_range, *layout.range_of(prefix))
-        for prefix, number in self._steps.items():
+        self._compare_numbers("steps", stored, self._steps)
+        return waiting
+
+    def _compare_followers(self) -> None:
+        """Compare the numbers of the jobs that follow items; note the batches of these jobs."""
+        layout, stored = self._layout, Counter[bytes]()
+        for row in self._rows(layout.followers):
+            prefix = layout.prefix_of_owned(layout.followers, row.key)
+            stored[prefix] += 1
+            if prefix in self._followers:
+                self._add_memberships(row.value)
+        self._compare_numbers("followers", stored, self._followers)
+
+    def _compare_numbers(
+        self, what: str, stored: Counter[bytes], expected: dict[bytes, int]
+    ) -> None:
+        """Compare how many rows of a kind items have, by their prefixes."""
+        for prefix in sorted(stored.keys() - expected.keys()):
+            problem = f"{what} of no item: {prefix!r}"
+            self._note(problem, self._tr.clear_range, *self._layout.range_of(prefix))
+        for prefix, number in expected.items():
             if stored[prefix] != number:
                 self._note(
-                    f"the number of steps of an item is {number:,} and there are "
+                    f"the number of {what} of an item is {number:,} and there are "
                     f"{stored[prefix]:,}: {prefix!r}"
                 )
-        return waiting
 
     def _compare_waits(self, waiting: set[bytes]) -> set[bytes]:
         """Compare the waits for signals with the steps that wait; return those of both."""

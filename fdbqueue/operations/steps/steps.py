@@ -54,7 +54,7 @@ class DurableSteps:
     def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
         """Return the steps of the item at a position, in the order in which they were stored."""
         layout = self._layout
-        rows = tr.get_range(*layout.range_of(layout.steps_prefix(position)))
+        rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
         steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
         return sorted(steps, key=lambda step: step.stored.number)
 
