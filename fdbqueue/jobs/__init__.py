@@ -24,7 +24,8 @@ from fdbqueue.jobs.errors import (
     UndecodableArguments,
     UnsupportedAnnotation,
 )
-from fdbqueue.jobs.job import Handle, Job
+from fdbqueue.jobs.handle import Handle
+from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry
 from fdbqueue.queue.batches import BatchClosed, BatchNotFound, TooManyFollowing
 from fdbqueue.queue.steps import TooManySteps, TooManyWaiting

@@ -8,16 +8,22 @@ import json
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePath
-from types import SimpleNamespace, UnionType
-from typing import Any, NamedTuple
+from types import MappingProxyType, SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from fdbqueue.jobs.equality import Change, canonical, find_change
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
+from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
+
+if TYPE_CHECKING:
+    from fdbqueue.jobs.job import Job
+
+Jobs: TypeAlias = "Mapping[str, Job[Any, Any, Any, Any]]"
 
 _RETURN = "return"
 _encoder = json.JSONEncoder(allow_nan=False)
@@ -29,6 +35,13 @@ _UNKNOWN = inspect.Signature(
     ]
 )
 _ITERABLES = (Iterable, Reversible)
+_USE = (
+    "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
+    "such as a date, a dataclass, a model of pydantic or a Handle"
+)
+# Where nothing says that a value is a handle, the value stands in an object with the first key, and
+# each handle in one with the second key.
+_HANDLES, _HANDLE = "fdbqueue.handles", "fdbqueue.handle"
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
 
 
@@ -40,10 +53,16 @@ _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 )
 
 
+class _NoJsonForm(TypeError):
+    """A value of a type that JSON cannot hold."""
+
+
 def _to_json(value: Any) -> Any:
     """Return the JSON form of a value of a type that msgspec does not know."""
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, Handle):
+        return value.to_json()
     if hasattr(value, "model_dump"):  # a model of pydantic
         return value.model_dump(mode="json", round_trip=True)
     for base, converted in _BASES:
@@ -54,15 +73,17 @@ def _to_json(value: Any) -> Any:
         raise TypeError(f"{kind.__name__} can be read only once; make a list of it")
     if issubclass(kind, Sequence):
         return [*value]
-    raise TypeError(f"{kind.__name__} has no JSON form")
+    raise _NoJsonForm(f"{kind.__name__} has no JSON form")
 
 
-def _from_json(kind: Any, stored: Any) -> Any:
+def _from_json(jobs: Jobs, kind: Any, stored: Any) -> Any:
     """Return the value of a type that msgspec does not know."""
     origin = typing.get_origin(kind) or kind
     if origin in _ITERABLES:
         listed: Any = list.__class_getitem__(typing.get_args(kind) or Any)
-        return msgspec.convert(stored, listed, str_keys=True, dec_hook=_from_json)
+        return msgspec.convert(stored, listed, str_keys=True, dec_hook=partial(_from_json, jobs))
+    if origin is Handle:
+        return handle_of(stored, jobs)
     if issubclass(origin, PurePath) and isinstance(stored, str):
         return kind(stored)
     validate = getattr(kind, "model_validate", None)  # of a model of pydantic
@@ -85,11 +106,46 @@ def _abstract_in(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
         yield from _abstract_in(each, seen)
 
 
+def _with_tags(value: Any) -> Any:
+    """Return a JSON value whose handles are stored in objects that `_without_tags` knows."""
+    if isinstance(value, Handle):
+        return {_HANDLE: value.to_json()}
+    return _mapped(value, _with_tags)
+
+
+def _without_tags(jobs: Jobs, stored: Any) -> Any:
+    if isinstance(stored, dict) and stored.keys() == {_HANDLE}:
+        return handle_of(stored[_HANDLE], jobs)
+    return _mapped(stored, partial(_without_tags, jobs))
+
+
+def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a value with its converted parts, if it is a list or a dict."""
+    kind: Any = value.__class__
+    if kind is list:
+        return [*map(convert, value)]
+    return {key: convert(value[key]) for key in value} if kind is dict else value
+
+
+class Owner(NamedTuple):
+    """Whose arguments and results are converted.
+
+    Attributes:
+        name: The name of the job or of the step.
+        kind: Which of these it is.
+        jobs: The jobs of the app by name, to which handles belong.
+    """
+
+    name: str
+    kind: Literal["job", "step"] = "job"
+    jobs: Jobs = MappingProxyType({})
+
+
 class _Converter:
     """Converts the values of one parameter, or the results, to JSON and back.
 
     Args:
-        job: The name of the job.
+        owner: The job or the step.
         kind: The annotation.
 
     Raises:
@@ -97,9 +153,10 @@ class _Converter:
             name something unknown, other errors are raised.
     """
 
-    def __init__(self, job: str, kind: Any) -> None:
-        self._job = job
-        self._is_any = kind in (Any, object, typing.NoReturn)
+    def __init__(self, owner: Owner, kind: Any) -> None:
+        self._owner = owner
+        # `aio.run` returns what a function returns, whatever that is.
+        self._is_any = kind in (Any, object, typing.NoReturn) or isinstance(kind, TypeVar)
         self._kind = Any if self._is_any else kind
         msgspec.json.Decoder(self._kind)
         self._is_json = _is_json(self._kind)
@@ -118,37 +175,57 @@ class _Converter:
         if type(value) is self._unchanged:
             return value
         try:
-            if self._is_any:
-                validate_json(value)
-            encoded = self._encoded(value)
-            change = None if self._is_any else self._change(value, encoded)
-            if self._is_json and (change is None or change.path):
-                validate_json(value)  # which says what JSON lacks
+            encoded = self._json(name, value) if self._is_json else self._encoded(value)
+            change = self._change(value, encoded)
         except RecursionError:  # perhaps it contains itself
-            raise InvalidArguments(self._job, name, "it is nested too deeply") from None
+            raise self._invalid(name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
-            raise InvalidArguments(self._job, name, f"{error}, not {value!r}") from None
+            what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f", not {value!r}"
+            raise self._invalid(name, f"{error}{what}") from None
         if change is not None:
-            raise InvalidArguments(self._job, name, change.reason, change.path)
+            raise self._invalid(name, change.reason, change.path)
         return encoded
 
+    def _json(self, name: str, value: Any) -> Any:
+        """Return a copy of a JSON value, which may change before it is stored."""
+        try:
+            validate_json(value)
+        except TypeError as error:
+            if not self._is_any:
+                change = self._change(value, self._built(value))
+                if change is not None and not change.path:  # which says more
+                    raise self._invalid(name, change.reason) from None
+            value = {_HANDLES: _with_tags(value)}
+            try:
+                validate_json(value)
+            except TypeError:
+                raise _NoJsonForm(error) from None
+        return self._built(value)
+
     def _encoded(self, value: Any) -> Any:
-        # A copy in any case: the value may change before it is stored.
-        built = msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
-        if self._is_json or isinstance(built, str):
+        built = self._built(value)
+        if isinstance(built, str):
             return built
         encoded = json.loads(_encoder.encode(built))  # NaN raises, and tuples become lists
         if isinstance(value, Set):  # whose order differs from process to process
             encoded.sort(key=_encoder.encode)
         return encoded
 
+    def _built(self, value: Any) -> Any:
+        return msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
+
     def _change(self, value: Any, encoded: Any) -> Change | None:
         """Return what would change until the function runs, or `None`."""
+        if self._is_any and not _has_handles(encoded):
+            return None
         decoded = self._decoded(encoded)
         if self._is_json and value == decoded:
             return None
         change = find_change(value, decoded)
         return change and find_change(value, decoded, self._abstract)
+
+    def _invalid(self, name: str, reason: str, path: str = "") -> InvalidArguments:
+        return InvalidArguments(self._owner.name, name, reason, path, self._owner.kind)
 
     def decode(self, name: str, stored: Any) -> Any:
         """Return the value of a JSON form, of the parameter with this name.
@@ -156,15 +233,27 @@ class _Converter:
         Raises:
             UndecodableArguments: The value does not fit.
         """
-        if self._is_any or type(stored) is self._unchanged:
+        if type(stored) is self._unchanged:
             return stored
         try:
             return self._decoded(stored)
         except (TypeError, ValueError) as error:
-            raise UndecodableArguments(self._job, name, f"{error}, not {stored!r}") from None
+            reason = f"{error}, not {stored!r}"
+            owner = self._owner
+            raise UndecodableArguments(owner.name, name, reason, "", owner.kind) from None
 
     def _decoded(self, stored: Any) -> Any:
-        return msgspec.convert(stored, self._kind, str_keys=True, dec_hook=_from_json)
+        jobs = self._owner.jobs
+        if self._is_json and _has_handles(stored):
+            stored = _without_tags(jobs, stored[_HANDLES])
+        if self._is_any:
+            return stored
+        hook = partial(_from_json, jobs)
+        return msgspec.convert(stored, self._kind, str_keys=True, dec_hook=hook)
+
+
+def _has_handles(stored: Any) -> bool:
+    return type(stored) is dict and _HANDLES in stored
 
 
 def _is_json(kind: Any) -> bool:
@@ -218,6 +307,8 @@ class Arguments:
         name: The name of the job.
         function: The function. Its annotations are evaluated at the first use.
         skip: The number of first parameters that the worker supplies.
+        jobs: The jobs of the app by name, to which handles belong.
+        kind: Whether the name is that of a job or of a step.
 
     Example:
         >>> from datetime import date
@@ -229,9 +320,19 @@ class Arguments:
         ((3,), {'on': datetime.date(2030, 1, 31)})
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], skip: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        skip: int = 0,
+        jobs: Jobs = MappingProxyType({}),
+        kind: Literal["job", "step"] = "job",
+    ) -> None:
         self._name = name
-        self._function = inspect.unwrap(function)
+        self._owner = Owner(name, kind, jobs)
+        self._function: Any = inspect.unwrap(function)
+        while hasattr(self._function, "func"):  # of `functools.partial`
+            self._function = inspect.unwrap(self._function.func)
         try:
             signature = inspect.signature(function)
         except ValueError:  # some functions that are not written in Python have none
@@ -242,7 +343,7 @@ class Arguments:
     def _converters(self) -> _Converters:
         positional: list[tuple[str, _Converter]] = []
         named: dict[str, _Converter] = {}
-        extra = _Converter(self._name, Any)
+        extra = _Converter(self._owner, Any)
         rest = "", extra
         required: set[str] = set()
         for name, parameter in self._signature.parameters.items():
@@ -269,18 +370,19 @@ class Arguments:
     def _converter(self, name: str, annotation: Any) -> _Converter:
         """Return the converter for an annotation, which may be text that Python has to evaluate."""
         if annotation is inspect.Parameter.empty:
-            return _Converter(self._name, Any)
+            return _Converter(self._owner, Any)
         # One at a time: the types that the worker supplies may be imported for type checkers only.
         holder = SimpleNamespace(__annotations__={name: annotation})
         names = getattr(self._function, "__globals__", {})
         try:
             kind = typing.get_type_hints(holder, names, include_extras=True)[name]
-            return _Converter(self._name, kind)
+            return _Converter(self._owner, kind)
         except NameError as error:
             reason = f"{error}; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason) from error
+            raise UnsupportedAnnotation(self._name, name, reason, "", self._owner.kind) from error
         except Exception as error:  # the code of an annotation may raise anything
-            raise UnsupportedAnnotation(self._name, name, str(error)) from error
+            reason = str(error)
+            raise UnsupportedAnnotation(self._name, name, reason, "", self._owner.kind) from error
 
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.jobs.job import Call, Handle, Job, Pusher
+from fdbqueue.jobs.handle import Handle
+from fdbqueue.jobs.job import Call, Job, Pusher
 from fdbqueue.queue.arguments import validate_on_dead
 from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
 from fdbqueue.types import OnDead
@@ -158,7 +159,7 @@ def begin_batch(
     queue, priority = then.settings.queue, then.settings.priority
     value, group = call.stored.value, call.group
     item = Batches(app.queue(queue)).open(app.db, value, priority, on_dead, group)
-    return Batch(app, queue, Handle(then, queue, item), on_dead, is_own=True)
+    return Batch(app, queue, Handle(then, queue, item.id, is_new=item.is_new), on_dead, is_own=True)
 
 
 def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
@@ -172,6 +173,6 @@ def batch_of(app: App, queues: Iterable[str], id: str) -> Batch[Any]:
         info = None if on_dead is None else queue.get(app.db, id)
         stored = None if info is None else info.job
         if info is not None and stored is not None and on_dead is not None:
-            handle = Handle(app.jobs[stored.name], name, info.item)
+            handle = Handle(app.jobs[stored.name], name, info.item.id, is_new=True)
             return Batch(app, name, handle, on_dead, is_own=False)
     raise BatchNotFound(id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from fdbqueue.errors import FdbqueueError
 
 __all__ = [
@@ -78,13 +80,20 @@ class _OfParameter(FdbqueueError):
 
     _text = "{place}: {reason}"
 
-    def __init__(self, job: str, parameter: str | None, reason: str, path: str = "") -> None:
+    def __init__(
+        self,
+        job: str,
+        parameter: str | None,
+        reason: str,
+        path: str = "",
+        kind: Literal["job", "step"] = "job",
+    ) -> None:
         self.job = job
         self.parameter = parameter
         self.reason = reason
         self.path = path
         names = {None: "the arguments", "return": "the result"}
-        place = f"{names.get(parameter, repr(parameter))} of the job {job}"
+        place = f"{names.get(parameter, repr(parameter))} of the {kind} {job}"
         if path:
             place += f" at {path}"
         super().__init__(self._text.format(place=place, reason=reason))
@@ -94,7 +103,7 @@ class InvalidArguments(_OfParameter, TypeError):
     """Arguments that the function of a job does not take, or a result that it must not return.
 
     Attributes:
-        job: The name of the job.
+        job: The name of the job, or of the step.
         parameter: The parameter, `"return"` for the result, or `None` for all arguments.
         reason: What is wrong.
         path: Where in the value, such as `.items[2].token`; an empty text for all of it.

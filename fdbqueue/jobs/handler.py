@@ -36,8 +36,6 @@ class JobHandler(Handler):
         was_cancelled: Whether the item of a job is not to begin, because its batch is cancelled.
     """
 
-    results = Arguments
-
     def __init__(
         self,
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
@@ -47,6 +45,7 @@ class JobHandler(Handler):
         super().__init__()
         self._was_cancelled = was_cancelled
         self._jobs = jobs
+        self.results = partial(Arguments, jobs=jobs, kind="step")
         self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
 

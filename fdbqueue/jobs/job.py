@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
-from fdbqueue.errors import NoResult
 from fdbqueue.jobs.arguments import Arguments
+from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.queue.arguments import (
     validate_key,
@@ -21,10 +21,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.types import (
     Duration,
-    Item,
-    ItemInfo,
     OnDead,
-    State,
     StoredJob,
     Transactor,
     UniqueUntil,
@@ -124,58 +121,6 @@ class Call(Generic[_Push, _Result]):
         return result
 
 
-class Handle(Generic[_Result]):
-    """A job that was pushed.
-
-    Attributes:
-        id: The id of its item.
-        queue: The name of its queue.
-        is_new: False if a push with a unique key stored nothing, because the job was there already.
-    """
-
-    def __init__(self, job: Job[Any, Any, Any, _Result], queue: str, item: Item[Any]) -> None:
-        self._job = job
-        self.queue = queue
-        self.id = item.id
-        self.is_new = item.is_new
-
-    def __repr__(self) -> str:
-        return f"<{self._job.name} {self.id} in {self.queue}>"
-
-    def result(self, wait: Duration = 0) -> _Result:
-        """Return what the function returned; wait for it.
-
-        Args:
-            wait: How long to wait for the end of the job; `math.inf` to wait forever.
-
-        Raises:
-            NoResult: The job has not ended in time, is a dead letter, was discarded or cancelled,
-                or is no longer kept.
-        """
-        app = self._job.app
-        stored = app.queue(self.queue).result(app.db, self.id, wait=wait)
-        if stored is None and (info := self.info()) and info.outcome in ("discarded", "cancelled"):
-            raise NoResult(self.id, info.outcome, info.error)
-        result: _Result = self._job.arguments.decode_result(stored)
-        return result
-
-    def cancel(self) -> bool:
-        """Cancel the job; return false if it has ended.
-
-        A waiting job is removed. A running job is told (`Context.cancelled`), and does not run
-        again, however it ends.
-        """
-        return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
-
-    def state(self) -> State | None:
-        """Return the state of its item; `None` if it has left the queue."""
-        return self._job.app.queue(self.queue).state(self._job.app.db, self.id)
-
-    def info(self) -> ItemInfo | None:
-        """Return everything about its item; `None` if it has left the queue."""
-        return self._job.app.queue(self.queue).get(self._job.app.db, self.id)
-
-
 class Pusher(Generic[_Push, _Result]):
     """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`."""
 
@@ -240,7 +185,7 @@ class Pusher(Generic[_Push, _Result]):
             items = push_after(tr, new, others, self._settings.on_dead)
         else:
             items = app.queue(queue).push_many(tr, **self.arguments(calls))
-        return [Handle(self._job, queue, item) for item in items]
+        return [Handle(self._job, queue, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[Call[_Push, _Result]]) -> Members:
         """Return what to push for these calls, in a transaction of a batch or of a step."""
@@ -311,7 +256,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         self.function = function
         self.version = version
         self.settings = settings
-        self.arguments = Arguments(name, function, 1 if self.takes else 0)
+        self.arguments = Arguments(name, function, 1 if self.takes else 0, app.jobs)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 

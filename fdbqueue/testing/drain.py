@@ -18,8 +18,9 @@ from fdbqueue.database.opening import open as open_database
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
+from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.handler import JobHandler
-from fdbqueue.jobs.job import Handle, Job
+from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock

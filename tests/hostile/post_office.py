@@ -37,7 +37,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import QueueTooLargeToCheck
-from fdbqueue.jobs.job import Handle
+from fdbqueue.jobs.handle import Handle
 from fdbqueue.types import ItemInfo, State
 from tests.hostile.app_workers import (
     Command,

@@ -32,7 +32,8 @@ from PIL import Image
 
 import fdbqueue
 from fdbqueue.jobs import Discard
-from fdbqueue.jobs.job import Handle, Job
+from fdbqueue.jobs.handle import Handle
+from fdbqueue.jobs.job import Job
 from fdbqueue.types import FailedAttempt, ItemInfo
 from tests.hostile import thumbnail_jobs
 from tests.hostile.app_workers import Command, Process, Processes, run_directory, show_run

@@ -23,7 +23,14 @@ from typing import (
 )
 
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import LeaseLost, TimedOut, error_classes, error_text
+from fdbqueue.errors import (
+    InvalidValue,
+    LeaseLost,
+    PayloadTooLarge,
+    TimedOut,
+    error_classes,
+    error_text,
+)
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
@@ -228,7 +235,7 @@ class Plans:
                 raise
             except Exception as error:
                 raise (yield from self._failed(name, step, error, options.retry)) from error
-            value = _stored(results, returned)
+            value = _stored(name, results, returned)
             found = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
             yield _Blocking(partial(self._claimed.store, name, found))
         return results.decode_result(json.loads(found.value))
@@ -247,7 +254,7 @@ class Plans:
             step = done or StoredStep("commit", "waiting", milliseconds())
 
             def body(tr: Transaction) -> bytes:
-                return _stored(results, call(tr))
+                return _stored(name, results, call(tr))
 
             try:
                 done = yield _Blocking(partial(self._claimed.commit, name, body, step))
@@ -373,9 +380,11 @@ class Plans:
         return StepFailed(name, text)
 
 
-def _stored(results: Results, returned: object) -> bytes:
+def _stored(name: str, results: Results, returned: object) -> bytes:
     try:
         return validate_result(results.encode_result(returned)) or b"null"
+    except (InvalidValue, PayloadTooLarge) as error:
+        raise Dead(f"the result of the step {name}: {error}") from error
     except Exception as error:
         raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 

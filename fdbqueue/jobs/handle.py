@@ -1,0 +1,91 @@
+"""Handles of jobs that were pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fdbqueue.errors import NoResult
+from fdbqueue.types import Duration, ItemInfo, State
+
+if TYPE_CHECKING:
+    from fdbqueue.jobs.job import Job
+
+_Result = TypeVar("_Result")
+
+
+class Handle(Generic[_Result]):
+    """A job that was pushed.
+
+    Attributes:
+        id: The id of its item.
+        queue: The name of its queue.
+        is_new: False if a push with a unique key stored nothing, because the job was there already.
+    """
+
+    def __init__(
+        self, job: Job[Any, Any, Any, _Result], queue: str, id: str, *, is_new: bool
+    ) -> None:
+        self._job = job
+        self.queue = queue
+        self.id = id
+        self.is_new = is_new
+
+    def __repr__(self) -> str:
+        return f"<{self._job.name} {self.id} in {self.queue}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether this is a handle of the same item."""
+        return isinstance(other, Handle) and (self.queue, self.id) == (other.queue, other.id)
+
+    def __hash__(self) -> int:
+        return hash((self.queue, self.id))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form in which it is stored as an argument, or as the result of a step."""
+        job = self._job.name
+        return {"job": job, "queue": self.queue, "id": self.id, "is_new": self.is_new}
+
+    def result(self, wait: Duration = 0) -> _Result:
+        """Return what the function returned; wait for it.
+
+        Args:
+            wait: How long to wait for the end of the job; `math.inf` to wait forever.
+
+        Raises:
+            NoResult: The job has not ended in time, is a dead letter, was discarded or cancelled,
+                or is no longer kept.
+        """
+        app = self._job.app
+        stored = app.queue(self.queue).result(app.db, self.id, wait=wait)
+        if stored is None and (info := self.info()) and info.outcome in ("discarded", "cancelled"):
+            raise NoResult(self.id, info.outcome, info.error)
+        result: _Result = self._job.arguments.decode_result(stored)
+        return result
+
+    def cancel(self) -> bool:
+        """Cancel the job; return false if it has ended.
+
+        A waiting job is removed. A running job is told (`Context.cancelled`), and does not run
+        again, however it ends.
+        """
+        return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)
+
+    def state(self) -> State | None:
+        """Return the state of its item; `None` if it has left the queue."""
+        return self._job.app.queue(self.queue).state(self._job.app.db, self.id)
+
+    def info(self) -> ItemInfo | None:
+        """Return everything about its item; `None` if it has left the queue."""
+        return self._job.app.queue(self.queue).get(self._job.app.db, self.id)
+
+
+def handle_of(stored: Any, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> Handle[Any]:
+    """Return the handle with this stored form; raise `ValueError` if these jobs lack its job."""
+    try:
+        name, queue, id, is_new = map(stored.__getitem__, ("job", "queue", "id", "is_new"))
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("Expected the stored form of a handle") from None
+    if name not in jobs:
+        raise ValueError(f"the handle is one of the job {name!r}, which the app does not declare")
+    return Handle(jobs[name], queue, id, is_new=is_new)

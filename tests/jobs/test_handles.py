@@ -1,0 +1,205 @@
+"""Handles of jobs are results of steps, arguments and results, and come back as handles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fdbqueue import aio
+from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry
+from fdbqueue.types import Transaction
+
+
+@dataclass
+class Sent:
+    """A result with handles."""
+
+    first: Handle[str]
+    others: dict[str, Handle[Any]]
+
+
+class Session:
+    """A value that has no JSON form."""
+
+
+class Mails:
+    """A job, and jobs that push it in a step in each way; each runs twice."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self.app, self.name = app, name
+        self.runs: list[Any] = []
+
+        @app.job(queue=f"{name} mail", name="mail")
+        def mail(to: str) -> str:
+            return f"to {to}"
+
+        self.mail = mail
+
+    def twice(self, step: Callable[[Context], Any]) -> list[Any]:
+        """Return what a step returns in the first and in the second run of its job."""
+
+        @self.app.job(queue=self.name, name="order", retry=Retry(first=0, jitter=0))
+        def order(context: Context) -> None:
+            self.runs.append(step(context))
+            if len(self.runs) == 1:
+                raise OSError
+
+        handle = order.push()
+        while len(self.runs) < 2:
+            assert handle.state() not in ("dead", "done"), handle.info()
+            self.app.work(self.name, drain=True)
+        return self.runs
+
+
+@pytest.fixture
+def mails(app: App, name: str) -> Mails:
+    return Mails(app, name)
+
+
+def mails_of(mails: Mails, value: Any) -> list[str]:
+    """Run the jobs, and return the results of handles."""
+    mails.app.work(f"{mails.name} mail", drain=True)
+    return [handle.result() for handle in value]
+
+
+def test_a_step_that_pushes_a_job_returns_its_handle(mails: Mails) -> None:
+    first, again = mails.twice(lambda context: context.step("mail", mails.mail.push, "ada"))
+    assert isinstance(first, Handle)
+    assert isinstance(again, Handle)
+    assert (first.id, first.queue, first.is_new) == (again.id, again.queue, again.is_new)
+    assert first == again
+    assert len({first, again}) == 1
+    assert mails_of(mails, [first, again]) == ["to ada"] * 2
+    assert mails.app.queue(f"{mails.name} mail").stats(mails.app.db).done == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda mail, context: context.step("mail", lambda: mail.push("ada")),
+        lambda mail, context: context.step("mail", partial(mail.push, "ada")),
+        lambda mail, context: context.step("mail", mail.using(priority=1).push, "ada"),
+        lambda mail, context: context.step("mail", mail.push_many, [mail.bind("ada")])[0],
+        lambda mail, context: context.step("mail", lambda: [mail.push("ada")])[0],
+        lambda mail, context: context.step("mail", lambda: {"a": [mail.push("ada")]})["a"][0],
+        lambda mail, context: context.commit("mail", lambda tr: mail.using(tr).push("ada")),
+        lambda mail, context: context.using(timeout=60).step("mail", mail.push, "ada"),
+    ],
+)
+def test_handles_come_back_from_each_kind_of_step(mails: Mails, step: Any) -> None:
+    first, again = mails.twice(partial(step, mails.mail))
+    assert first == again
+    assert mails_of(mails, [first, again]) == ["to ada"] * 2
+
+
+def test_handles_come_back_by_the_annotation_of_a_step(mails: Mails) -> None:
+    def send(tr: Transaction) -> Sent:
+        mail = mails.mail.using(tr)
+        return Sent(mail.push("ada"), {"bob": mail.push("bob")})
+
+    def listed() -> list[Handle[str] | None]:
+        return [mails.mail.push("eve"), None]
+
+    def untyped_parts() -> dict[str, Any]:
+        return {"dan": mails.mail.push("dan")}
+
+    def run(context: Context) -> Any:
+        sent = context.commit("commit", send)
+        eve, _ = context.step("listed", listed)
+        dan = context.step("parts", untyped_parts)["dan"]
+        return [sent.first, sent.others["bob"], eve, dan]
+
+    first, again = mails.twice(run)
+    assert first == again
+    assert mails_of(mails, again) == ["to ada", "to bob", "to eve", "to dan"]
+
+
+def test_handles_come_back_from_the_steps_of_a_coroutine(mails: Mails) -> None:
+    runs: list[Any] = []
+
+    @mails.app.job(queue=mails.name, name="order", retry=Retry(first=0, jitter=0))
+    async def order(context: Context) -> Handle[str]:
+        steps = context.aio
+        one = await steps.step("one", aio.run, mails.mail.push, "ada")
+        two = await steps.commit("two", lambda tr: mails.mail.using(tr).push("bob"))
+        three = await steps.step("three", asyncio.to_thread, mails.mail.push, "eve")
+        runs.append([one, two, three])
+        if len(runs) == 1:
+            raise OSError
+        return two
+
+    handle = order.push()
+    while len(runs) < 2:
+        assert handle.state() not in ("dead", "done"), handle.info()
+        mails.app.work(mails.name, drain=True)
+    assert runs[0] == runs[1]
+    assert mails_of(mails, runs[1]) == ["to ada", "to bob", "to eve"]
+    assert handle.result().result() == "to bob"
+
+
+def test_a_handle_is_an_argument(mails: Mails, name: str) -> None:
+    @mails.app.job(queue=name, name="follow")
+    def follow(mail: Handle[str], more: list[Handle[str]], untyped=None) -> list[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        return [each.result() for each in (mail, *more, untyped)]
+
+    given = [mails.mail.push(to) for to in ("ada", "bob", "eve")]
+    handle = follow.push(given[0], given[1:2], given[2])
+    mails.app.work(f"{name} mail", drain=True)
+    mails.app.work(name, drain=True)
+    assert handle.result() == ["to ada", "to bob", "to eve"]
+
+
+def test_a_handle_of_another_app_is_refused(mails: Mails, name: str) -> None:
+    other = App(mails.app.db)
+
+    @other.job(queue=name, name="other")
+    def stranger() -> None: ...
+
+    @mails.app.job(queue=name)
+    def follow(mail: Handle[None]) -> None: ...
+
+    handle = stranger.push()
+    with pytest.raises(
+        InvalidArguments, match=r"'mail' .* 'other', which the app does not declare"
+    ):
+        follow.push(handle)
+
+
+def test_a_value_that_looks_like_stored_handles_is_refused(mails: Mails, name: str) -> None:
+    @mails.app.job(queue=name)
+    def take(value: Any) -> None: ...
+
+    for value in ({"fdbqueue.handles": 1}, {"fdbqueue.handles": {}, "b": 1}):
+        with pytest.raises(InvalidArguments, match="'value' of the job"):
+            take.push(value)
+
+
+@pytest.mark.parametrize("way", ["step", "commit"])
+def test_another_result_of_a_step_names_the_step(app: App, name: str, way: str) -> None:
+    def typed(*_: object) -> Session:
+        return Session()
+
+    def wrong(*_: object) -> int:
+        return "three"  # type: ignore[return-value]
+
+    def large(*_: object) -> str:
+        return 100_000 * "x"
+
+    @app.job(queue=name)
+    def order(context: Context, number: int) -> None:
+        function: Any = [typed, wrong, lambda *_: Session(), large][number]
+        getattr(context, way)("connect", function)
+
+    handles = [order.push(number) for number in range(4)]
+    app.work(name, drain=True)
+    errors = [str(info.error) for handle in handles if (info := handle.info())]
+    assert [handle.state() for handle in handles] == ["dead"] * 4
+    assert all("the result of the step connect: " in error for error in errors), errors
+    assert "Session has no JSON form; use text, numbers" in errors[0]
+    assert "Expected `int`, got `str`" in errors[1]
+    assert "use text, numbers" in errors[2]
