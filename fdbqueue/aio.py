@@ -53,7 +53,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.sans_io import sans_io_of
+from fdbqueue.coordination.sans_io import begun, sans_io_of
 from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
@@ -134,7 +134,7 @@ def _method(
     @functools.wraps(method)
     async def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if operation is not None:
-            return await drive(operation(self.queue, *args, **kwargs))
+            return await drive(begun(operation, self.queue, *args, **kwargs))
         return await run(method, self.queue, *args, **kwargs)
 
     return call

@@ -93,7 +93,7 @@ async def _sleep(sleep: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
     return not any(end.done() for end in ends)
 
 
-async def run(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call a function in a thread of the pool, for example one that takes a database.
 
     It sees the context variables of the caller, such as the current span of OpenTelemetry.

@@ -119,7 +119,9 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
         return False
     if hasattr(db_or_tr, "create_transaction"):
         return True
-    raise TypeError(f"a database or a transaction is needed here, not {db_or_tr!r}")
+    raise TypeError(
+        f"a database or a transaction is needed here, as in push(db, ...), not {db_or_tr!r}"
+    )
 
 
 def check_database(db: ReadTransactor) -> None:

@@ -4,7 +4,7 @@
 
     app = App("embedded:shop")
 
-    @app.job(queue="mail", retry=Retry(attempts=8, on=(OSError,)))
+    @app.job(queue="mail", retry=Retry(attempts=8, on=OSError))
     def send(to: str, *, subject: str) -> int: ...
 
     send.push("ada@example.com", subject="hi")

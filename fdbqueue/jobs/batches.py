@@ -65,7 +65,11 @@ class Batch(Generic[_R]):
         return f"<batch {self.id} in {self.queue}>"
 
     def push(
-        self, job: Job[Any, _P, Any, Any] | Pusher[_P, Any], *args: _P.args, **kwargs: _P.kwargs
+        self,
+        job: Job[Any, _P, Any, Any] | Pusher[_P, Any],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
     ) -> None:
         """Add a job with these arguments of its function.
 

@@ -146,7 +146,7 @@ class Pusher(Generic[_Push, _Result]):
         if self._tr is not None or self._settings.after:
             raise TypeError("a job of a batch or of a step is pushed without tr and after")
 
-    def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
         """Return the job with arguments of its function; see `Job.bind`."""
         # First, so that the functions below are called only with valid arguments.
         stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
@@ -158,7 +158,7 @@ class Pusher(Generic[_Push, _Result]):
         stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
         return Call(self, stored, key, group)
 
-    def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
+    def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function.
 
         Raises:
@@ -263,15 +263,15 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
-    def __call__(self, *args: _Call.args, **kwargs: _Call.kwargs) -> _Returned:
+    def __call__(self, /, *args: _Call.args, **kwargs: _Call.kwargs) -> _Returned:
         """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
-    def bind(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
         """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
         return Pusher(self, None, self.settings).bind(*args, **kwargs)
 
-    def push(self, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
+    def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.
 
         The push takes effect exactly once, like that of a queue. `using` gives it options or a
@@ -301,7 +301,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         unique_for: Duration | None = None,
         group: str | None = None,
         cost: float | None = None,
-        after: Iterable[Handle[Any]] | None = None,
+        after: Handle[Any] | Iterable[Handle[Any]] | None = None,
         on_dead: OnDead | None = None,
     ) -> Pusher[_Push, _Result]:
         """Return a way to push the job with options, or as part of a transaction.
@@ -319,13 +319,14 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             unique_for: For how long the key is not free, instead of `unique_until`.
             group: Another group.
             cost: How much it counts in the share of its group, by default 1.
-            after: Jobs of this app that have to end before it is ready; up to 100 may follow one.
-                Jobs that are no longer known count as ended.
+            after: Jobs of this app, or one, that have to end before it is ready; up to 100 may
+                follow one. Jobs that are no longer known count as ended.
             on_dead: `"cancel"`, the default: if one of these dies, is cancelled or expires, the job
                 is cancelled once all have ended. `"continue"`: it still runs.
 
         Raises:
             InvalidUniqueKey: `unique` is not a key.
+            TypeError: `after` is not made of handles.
             ValueError: `unique_until` and `unique_for` do not fit, or `after` and a delay.
         """
         given = {
@@ -339,8 +340,21 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "unique_for": unique_for,
             "group": group,
             "cost": cost,
-            "after": None if after is None else [*after],
+            "after": None if after is None else _handles(after),
             "on_dead": on_dead,
         }
         chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
         return Pusher(self, tr, replace(self.settings, **chosen))
+
+
+def _handles(after: Handle[Any] | Iterable[Handle[Any]]) -> list[Handle[Any]]:
+    if isinstance(after, Handle):
+        return [after]
+    given: Any = after
+    try:
+        handles: list[Any] = list(given)
+    except TypeError:
+        handles = [given]
+    if not all(isinstance(each, Handle) for each in handles):
+        raise TypeError(f"after is made of handles, which the pushes of jobs return, not {after!r}")
+    return handles

@@ -38,15 +38,16 @@ class Retry:
         factor: The factor of the delay from one failure to the next, from 1.
         longest: The longest delay.
         jitter: The greatest share of the delay to subtract, from 0 to 1.
-        on: Try again after these exceptions only; any other one makes the job a dead letter.
-        never_on: Do not try again after these exceptions.
+        on: Try again only after exceptions of this class or of these classes; any other one makes
+            the job a dead letter.
+        never_on: Do not try again after exceptions of this class, or of one of these.
 
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of range.
 
     Example:
-        >>> policy = Retry(attempts=8, first="2s", longest="1h", jitter=0, on=(OSError,))
+        >>> policy = Retry(attempts=8, first="2s", longest="1h", jitter=0, on=OSError)
         >>> [policy.delay(failures) for failures in (1, 2, 3, 100)]
         [2.0, 4.0, 8.0, 3600.0]
     """
@@ -56,8 +57,8 @@ class Retry:
     factor: float = 2.0
     longest: Duration = 3600.0
     jitter: float = 0.5
-    on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
-    never_on: tuple[type[Exception], ...] = field(default=(), kw_only=True)
+    on: type[Exception] | tuple[type[Exception], ...] = field(default=Exception, kw_only=True)
+    never_on: type[Exception] | tuple[type[Exception], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         validate_bound("attempts", self.attempts)
@@ -70,8 +71,11 @@ class Retry:
             if not isinstance(number, (int, float)) or not lowest <= number <= highest:
                 raise ValueError(f"{name} is a number from {lowest} to {highest:,}, not {number!r}")
         for name, kinds in (("on", self.on), ("never_on", self.never_on)):
-            if not isinstance(kinds, tuple) or not all(map(_is_exception, kinds)):
-                raise TypeError(f"{name} is a tuple of classes of exceptions, not {kinds!r}")
+            if not all(map(_is_exception, kinds if isinstance(kinds, tuple) else (kinds,))):
+                raise TypeError(
+                    f"{name} is a class of exceptions, or a tuple of them such as "
+                    f"(OSError, ValueError), not {kinds!r}"
+                )
 
     def delay(
         self, failures: int, uniform: Callable[[float, float], float] = random.uniform
@@ -91,7 +95,7 @@ class Retry:
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         raised = cause or error
         is_hopeless = not isinstance(raised, self.on) or isinstance(
-            raised, (*self.never_on, ChildFailed, WaitTimedOut)
+            raised, (self.never_on, ChildFailed, WaitTimedOut)
         )
         if is_hopeless or self.is_last(attempt):
             return Dead()

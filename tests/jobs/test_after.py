@@ -53,6 +53,19 @@ def jobs(app: App, name: str) -> Jobs:
     return Jobs(app, name)
 
 
+@pytest.mark.parametrize("wrong", ["abc", ["abc"], 7, [None], b"abc", {"a": 1}])
+def test_what_is_no_handle_is_refused(jobs: Jobs, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"after is made of handles, .*, not "):
+        jobs.note.using(after=wrong)
+
+
+def test_one_handle_needs_no_list(jobs: Jobs) -> None:
+    first = jobs.note.push("a")
+    second = jobs.note.using(after=first).push("b")
+    assert second.state() == "delayed"
+    assert jobs.work() == ["a", "b"]
+
+
 def outcome(handle: Handle[Any]) -> str | None:
     """Return how a job has ended, or its state."""
     info = handle.info()

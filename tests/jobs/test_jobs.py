@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Transaction, WorkerReport
+from fdbqueue import Transaction, WorkerReport, aio
 from fdbqueue.errors import NoResult
 from fdbqueue.jobs import App, Context, Dead, Discard, Retry, RetryIn, Snooze
 from fdbqueue.jobs.errors import AppNotBound, DuplicateJob
@@ -193,7 +193,14 @@ def test_a_job_is_tried_again_as_its_policy_says(app: App, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [Retry(on=(OSError,)), Retry(never_on=(LookupError,)), lambda error, context: Dead()]
+    "policy",
+    [
+        Retry(on=OSError),
+        Retry(on=(OSError, ValueError)),
+        Retry(never_on=KeyError),
+        Retry(never_on=(LookupError,)),
+        lambda error, context: Dead(),
+    ],
 )
 def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy: Any) -> None:
     @app.job(queue=name, retry=policy)
@@ -204,6 +211,13 @@ def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy
     assert run(app, name) == WorkerReport(failed=1)
     info = handle.info()
     assert (info.state, info.attempts, info.error) == ("dead", 1, "KeyError: 'x'")
+
+
+@pytest.mark.parametrize("wrong", [[OSError], "OSError", OSError(), (OSError, "x"), int, None])
+def test_what_is_no_class_of_exceptions_is_refused(wrong: Any) -> None:
+    for option in ("on", "never_on"):
+        with pytest.raises(TypeError, match=rf"{option} is a class of .* such as \(OSError, Val"):
+            Retry(**{option: wrong})
 
 
 def test_a_policy_may_be_a_function(app: App, name: str) -> None:
@@ -502,3 +516,53 @@ def test_a_queue_without_declared_jobs_is_worked_on_with_a_warning(
     app.work(f"{name}other", drain=True)
     assert f"no job is declared for the queue {name}other" in caplog.text
     assert pushed.result() == 1
+
+
+# Names of parameters
+
+
+def test_a_job_may_have_parameters_with_the_names_of_ours(app: App, name: str) -> None:
+    @app.job(queue=name, name="named", unique=lambda **given: f"key {sorted(given)}")
+    def named(self: int, job: int, function: int, args: int, kwargs: int, tr: int) -> int:
+        return self + job + function + args + kwargs + tr
+
+    @app.job(queue=name, name="end")
+    def end(self: int, job: int, *, done: int, dead: int, cancelled: int) -> list[int]:
+        return [self, job, done]
+
+    @app.job(queue=name, name="parent")
+    def parent(context: Context, name: int, call: int) -> list[int]:
+        child = named.using(unique=False)
+        return [
+            context.run("run", child, **given),
+            *context.gather("gather", [child.bind(**given)]),
+            context.step("step", named, **given),
+            context.commit("commit", lambda tr, **given: sum(given.values()), name=1, function=2),
+            name + call,
+        ]
+
+    @app.job(queue=name, name="coroutine")
+    async def coroutine(context: Context, name: int, function: int) -> list[int]:
+        steps = context.aio
+        return [
+            await steps.run("run", named.using(unique=False), **given),
+            await steps.step("step", aio.run, named, **given),
+            await steps.commit("commit", lambda tr, **given: sum(given.values()), name=1, call=2),
+            name + function,
+        ]
+
+    given = dict.fromkeys(("self", "job", "function", "args", "kwargs", "tr"), 1)
+    assert named(**given) == 6
+    first = named.push(**given)
+    many = named.using(unique=False).push_many([named.bind(**given)])
+    using = named.using(priority=1, unique=False).push(**given)
+    awaited = asyncio.run(aio.run(named.using(unique=False).push, **given))
+    with app.batch(then=end, kwargs={"self": 1, "job": 2}) as batch:
+        batch.push(named.using(unique=False), **given)
+    parents = [parent.push(name=1, call=2), coroutine.push(name=1, function=2)]
+    app.schedules.add(f"{name} tick", named.bind(**given), every="1h")
+    while not all(handle.state() == "done" for handle in parents):
+        run(app, name)
+    assert [each.result() for each in (first, *many, using, awaited)] == [6] * 4
+    assert batch.handle.result() == [1, 2, 1]
+    assert [each.result() for each in parents] == [[6, 6, 6, 3, 3], [6, 6, 3, 3]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -80,3 +81,19 @@ def test_a_fifo_queue_has_the_verbs_of_the_recipe_as_other_names(db: Any, name: 
     queue.enqueue_many(db, ["b", "c"])
     assert queue.dequeue(db).value == "a"
     assert [item.value for item in queue.dequeue_many(db, 2)] == ["b", "c"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["push", "push_many", "ack", "result", "put_back"])
+def test_a_call_without_a_database_says_so(db: Any, name: str, kind: Any, verb: str) -> None:
+    async def awaited() -> None:
+        queue = await getattr(aio, kind.__name__).named(db, name)
+        await getattr(queue, verb)("value")
+
+    queue = kind.named(db, name)
+    error = r"a database or a transaction is needed here, as in push\(db, ...\), not 'value'"
+    with pytest.raises(TypeError, match=error):
+        getattr(queue, verb)("value")
+    with pytest.raises(TypeError, match=error):
+        asyncio.run(awaited())
+    assert queue.is_empty(db)

@@ -52,7 +52,7 @@ def worker_app(backend: FdbqueueBackend) -> App:
 def _function(backend: FdbqueueBackend, task: Task[..., Any], policy: Any) -> Callable[..., Any]:
     """Return the function of the job that runs a task."""
 
-    def run(context: Context, *args: Any, **kwargs: Any) -> Any:
+    def run(context: Context, /, *args: Any, **kwargs: Any) -> Any:
         close_old_connections()
         try:
             return call(context, args, kwargs)

@@ -50,7 +50,7 @@ class Child(Protocol[_R_co]):
 class ChildJob(Protocol[_P, _R_co]):
     """A job, perhaps with options of its push."""
 
-    def bind(self, *args: _P.args, **kwargs: _P.kwargs) -> Child[_R_co]:
+    def bind(self, /, *args: _P.args, **kwargs: _P.kwargs) -> Child[_R_co]:
         """Return it with arguments."""
         ...
 
