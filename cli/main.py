@@ -61,7 +61,6 @@ _SECTIONS = {
         "restore": "backup",
         "copy": "backup",
         "check": "queues",
-        "migrate": "queues",
     },
     "Set up": {"completion": "main"},
 }

@@ -1,4 +1,4 @@
-"""Commands for queues, from `ls` and `stats` to `migrate` and `check`."""
+"""Commands for queues, from `ls` and `stats` to `check`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ from .common import (
     json_line,
     priority_line,
     queue_argument,
-    queues_argument,
     rate_or_none,
     states_text,
     usage_errors,
@@ -208,31 +207,6 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
     admin.rename(db, queue, name)
     result = json_line({"queue": name, "was": queue})
     echo(result if as_json else f"renamed {queue} to {name}")
-
-
-@click.command()
-@queues_argument
-@click.option("--all", "are_all", is_flag=True, help="Migrate all queues.")
-@command_options()
-def migrate(db: Database, queues: tuple[str, ...], are_all: bool, as_json: bool) -> None:
-    """Convert each QUEUE that an earlier release stored to the present key layout.
-
-    Stop the clients of earlier releases first. They cannot use a migrated queue.
-
-    \b
-    Example:
-      fdbq migrate --all
-    """
-    if bool(queues) == are_all:
-        raise click.UsageError("name the queues to migrate, or give --all")
-    for name in queue_names(db) if are_all else queues:
-        migrated = admin.migrate(db, name)
-        if as_json:
-            echo(json_line({"queue": name, "migrated": migrated, "layout": LAYOUT_VERSION}))
-        elif migrated:
-            echo(f"migrated {name} to layout {LAYOUT_VERSION}")
-        else:
-            echo(f"{name} has layout {LAYOUT_VERSION} already")
 
 
 @click.command()

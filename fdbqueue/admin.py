@@ -1,4 +1,4 @@
-"""The administration of queues: list, rename, drop, check, migrate, back up and copy them.
+"""The administration of queues: list, rename, drop, check, back up and copy them.
 
     import fdbqueue
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.check import CheckReport, check
-from fdbqueue.queue.names import drop, migrate, rename
+from fdbqueue.queue.names import drop, rename
 from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.transfer.backup import backup, restore
 from fdbqueue.queue.transfer.copying import copy
@@ -29,7 +29,6 @@ __all__ = [
     "check",
     "copy",
     "drop",
-    "migrate",
     "overview",
     "queue_names",
     "queues",

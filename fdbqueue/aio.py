@@ -89,7 +89,6 @@ __all__ = [
     "copy",
     "drop",
     "existing_queue",
-    "migrate",
     "overview",
     "queue_names",
     "queues",
@@ -276,7 +275,6 @@ queue_names = _function(admin.queue_names)
 queues = _function(admin.queues)
 rename = _function(admin.rename)
 drop = _function(admin.drop)
-migrate = _function(admin.migrate)
 overview = _function(admin.overview)
 backup = _function(admin.backup)
 restore = _function(admin.restore)

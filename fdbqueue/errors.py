@@ -382,15 +382,9 @@ class LayoutVersionMismatch(FdbqueueError):
     def __init__(self, found: object, expected: int) -> None:
         self.found = found
         self.expected = expected
-        if isinstance(found, int) and expected - 2 <= found < expected:
-            cure = "stop the clients of earlier releases, then run `fdbq migrate`"
-        else:
-            cure = (
-                "use the release that wrote it, or export the queue with that release and import "
-                "it here"
-            )
         super().__init__(
-            f"the queue has layout {found!r} and this release uses layout {expected}; {cure}"
+            f"the queue has layout {found!r} and this release uses layout {expected}; use the "
+            "release that wrote it, or export the queue with that release and import it here"
         )
 
 

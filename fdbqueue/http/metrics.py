@@ -141,7 +141,7 @@ class _Scan(NamedTuple):
         )
         unknown = of_queue(
             "fdbqueue_queue_unknown",
-            "1 if the numbers of the queue are not known, as before `fdbq migrate`.",
+            "1 if another release stored the queue, and its numbers are not known.",
         )
         backlog = of_queue(
             "fdbqueue_backlog", "Ready and claimed items: the jobs that need a worker now."

@@ -18,7 +18,6 @@ from fdbqueue.layout.values import (
     decode_count,
     decode_level,
     decode_tallies,
-    encode_level,
     header_of,
 )
 from fdbqueue.types import KeyValue, Priority
@@ -175,8 +174,8 @@ class StoredItem:
 
 _COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))
 _TOTALS = fdb_tuple.pack((Space.TOTALS,))
-_TOTAL_IN, _LATE_POPS = fdb_tuple.pack((Space.TOTALS, 0)), fdb_tuple.pack((Space.TOTALS, 1))
-_REJECTED, _TALLIES = fdb_tuple.pack((Space.TOTALS, 4)), fdb_tuple.pack((Space.TOTALS, 7))
+_TOTAL_IN, _OF_LEVELS = fdb_tuple.pack((Space.TOTALS, 0)), fdb_tuple.pack((Space.TOTALS, 9))
+_REJECTED, _TALLIES = fdb_tuple.pack((Space.TOTALS, 4)), fdb_tuple.pack((Space.TOTALS, 8))
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
@@ -198,7 +197,7 @@ class Counters:
     """The counters of one queue.
 
     Attributes:
-        show_layout: Whether they show that the queue has this layout: an earlier one has others.
+        show_layout: Whether they show that the queue has this layout: another one has other keys.
         levels: The number of ready items, by the prefix of the level, if it is not zero.
         pushed: The number of items pushed.
         taken: The number of items popped or claimed.
@@ -220,30 +219,26 @@ class Counters:
         levels: dict[bytes, int] = {}
         popped = claimed = total_in = self.rejected = 0
         tallies = _NO_TALLIES
-        show_layout = False
+        self.show_layout = False
         for row in rows:
             key = row.key[len(prefix) :]
             if key == _TOTAL_IN:
                 total_in = decode_count(row.value)
             elif key == _TALLIES:
                 tallies = decode_tallies(row.value)
-                show_layout = True
+                self.show_layout = True
             elif key == _REJECTED:
                 self.rejected = decode_count(row.value)
-            elif key == _LATE_POPS:
-                popped += decode_count(row.value)
-            elif key.startswith(_LATE_POPS):
-                show_layout |= len(row.value) == _LEVEL_BYTES
+            elif key.startswith(_OF_LEVELS):
                 ready, from_level, claimed_of_level = decode_level(row.value)
+                self.show_layout = True
                 popped += from_level
                 claimed += claimed_of_level
-                # Clients of layout 4 that pop after the migration have counted in the other key.
-                level = items + key[len(_LATE_POPS) :]
-                if number := levels.pop(level, 0) + ready:
-                    levels[level] = number
+                if ready:
+                    levels[items + key[len(_OF_LEVELS) :]] = ready
             elif key.startswith(_COUNTS):
                 levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
-        self.show_layout = show_layout or not (total_in or levels)
+        self.show_layout |= not (total_in or levels)
         self.levels = levels
         self.tallies = tallies
         self.pushed = total_in - tallies["moved"]
@@ -266,5 +261,4 @@ class Counters:
         return self.unfinished - self.tallies["delayed"] - self.claimed
 
 
-_LEVEL_BYTES = len(encode_level(0))
 _NO_TALLIES = dict.fromkeys(TALLIES, 0)

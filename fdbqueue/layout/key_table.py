@@ -77,18 +77,17 @@ class Space(IntEnum):
     TOTALS = (
         2,
         ("(2, 0)", "items pushed or returned", "push, and every return of an item"),
-        ("(2, 1)", "items popped by clients of layout 4, after a migration", "layout 4"),
+        ("(2, 4)", "items rejected because the queue was full", "push"),
         (
-            "(2, 1, priority)",
+            "(2, 8)",
+            "the tallies of the queue, each in 8 bytes: " + ", ".join(TALLIES),
+            "every other change of an item",
+        ),
+        (
+            "(2, 9, priority)",
             "the priorities from -128 to 127: ready items, items popped and items claimed, each in "
             "8 bytes",
             "push, pop, claim",
-        ),
-        ("(2, 4)", "items rejected because the queue was full", "push"),
-        (
-            "(2, 7)",
-            "the tallies of the queue, each in 8 bytes: " + ", ".join(TALLIES),
-            "every other change of an item",
         ),
     )
     PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over that size", "push"))
@@ -226,7 +225,7 @@ class Space(IntEnum):
         (
             "(25, ref)",
             "(time, attempts, outcome, error, time of the claim, client, log) and the value of a "
-            "done item; earlier releases stored the first two",
+            "done item",
             "ack",
         ),
     )

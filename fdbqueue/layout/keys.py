@@ -138,9 +138,10 @@ class Layout:
     counts = _Prefix(Space.COUNTS)
     totals = _Prefix(Space.TOTALS)
     total_in = _Prefix(Space.TOTALS, 0)
-    level_counts = _Prefix(Space.TOTALS, 1)
     total_rejected = _Prefix(Space.TOTALS, 4)
-    tallies = _Prefix(Space.TOTALS, 7)
+    # Layouts that have other counters have other numbers here, so counters show the layout.
+    tallies = _Prefix(Space.TOTALS, 8)
+    level_counts = _Prefix(Space.TOTALS, 9)
     pieces = _Prefix(Space.PIECES)
     options = _Prefix(Space.QUEUE, "layout")
     scheduled = _Prefix(Space.QUEUE, "scheduled")

@@ -19,11 +19,9 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout.key_table import TALLIES
-from fdbqueue.types import Options, PriorityKind, State
+from fdbqueue.types import Options, Outcome, PriorityKind, State
 
-LAYOUT_VERSION = 6
-OLDEST_LAYOUT = 4
-"""The oldest layout that can be migrated to this one."""
+LAYOUT_VERSION = 7
 
 Moment: TypeAlias = datetime
 """A time, for the annotations of code that must not be able to read a clock."""
@@ -43,7 +41,6 @@ MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 _SIZE = struct.Struct(">H")
 
 _LEASE = struct.Struct(">QQIQ")
-_SHORT_LEASE = struct.Struct(">QQ")
 _EXPIRY = struct.Struct(">Q")
 
 # Staged items: the size of the position and of the value before each item, and zeros before the
@@ -140,9 +137,6 @@ class Header(NamedTuple):
 
 
 NO_HEADER = Header()
-_WITH_KEY = 8  # elements of a header up to the end of the period of its key
-_WITH_SCHEDULE = 11  # elements of a header up to what it says of its schedule
-_WITH_STEPS = 15  # elements of a header up to what it says of its steps and batches
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -163,16 +157,9 @@ def with_header(header: Header, value: bytes) -> bytes:
     """Return the value of an item with this header."""
     if header == NO_HEADER:
         return value
-    # Few items have been moved or delayed; the others have the three elements of earlier releases.
-    size = 6 if header.cancelled else 5 if header.since else 4 if header.origin else 3
-    if header.key:
-        size = _WITH_KEY
-    if header.schedule:
-        size = _WITH_SCHEDULE
-    if header.steps or header.batch or header.awaits:
-        size = _WITH_STEPS
-    if header[_WITH_STEPS:] != NO_HEADER[_WITH_STEPS:]:
-        size = len(header)
+    size = len(header)  # fields at the end that have their defaults are not stored
+    while header[size - 1] == NO_HEADER[size - 1]:
+        size -= 1
     return HEADER_MARK + encode_metadata(header[:size], value)
 
 
@@ -219,13 +206,54 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     return metadata, stored[end:]
 
 
-METADATA: dict[State, tuple[str, ...]] = {
-    "delayed": ("due",),
-    "claimed": ("token", "lease_end", "attempts"),
-    "dead": ("attempts", "died_at", "error"),
-    "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client", "log"),
+class Delayed(NamedTuple):
+    """The metadata of a delayed item: when it is due, in milliseconds since 1970."""
+
+    due: int
+
+
+class Dead(NamedTuple):
+    """The metadata of a dead letter.
+
+    Attributes:
+        attempts: How often it was claimed.
+        died_at: When it became a dead letter, in milliseconds since 1970.
+        error: Why it did, if that is known.
+    """
+
+    attempts: int
+    died_at: int
+    error: str | None
+
+
+class Done(NamedTuple):
+    """The metadata of a done item: the end of a claim.
+
+    Attributes:
+        finished_at: When it ended, in milliseconds since 1970.
+        attempts: How often it was claimed.
+        outcome: How it ended.
+        error: Why it was discarded, or `None`.
+        started_at: When it was claimed, in milliseconds since 1970.
+        client: The name of the client that had claimed it.
+        log: The lines that its handler has logged.
+    """
+
+    finished_at: int
+    attempts: int
+    outcome: Outcome
+    error: str | None
+    started_at: int
+    client: str
+    log: str
+
+
+PARKED: dict[State, type[Delayed | Dead | Done]] = {
+    "delayed": Delayed,
+    "dead": Dead,
+    "done": Done,
 }
-"""The names of an item's metadata in each state; the slots of a claimed item follow."""
+"""The metadata of an item in each state but ready and claimed."""
 
 
 class ClaimedItem(NamedTuple):
@@ -287,6 +315,15 @@ def decode_claim(stored: bytes) -> ClaimedItem:
         tuple(slots),
         stored[value_begin:],
     )
+
+
+def decode_parked(state: State, stored: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the metadata of an item that is not ready, by their names, and its value."""
+    if state == "claimed":
+        token, lease_end, attempts, _, value = decode_claim(stored)
+        return {"token": token, "lease_end": lease_end, "attempts": attempts}, value
+    metadata, value = decode_metadata(stored)
+    return PARKED[state](*metadata)._asdict(), value
 
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
@@ -448,12 +485,10 @@ def lease_value(lease: Lease) -> bytes:
 def decode_lease(value: bytes) -> Lease | None:
     """Return the lease in the value of its timer.
 
-    `None` for a timer of an earlier release, or of a repair: the lease ends by its version alone.
+    `None` for the timer of a repair: the lease ends by its version alone.
     """
     if not value:
         return None
-    if len(value) < _LEASE.size:  # layout 5 stored two numbers
-        return Lease(*_SHORT_LEASE.unpack(value))
     length, clock_end, delivery_count, expires = _LEASE.unpack_from(value)
     client, _, packed = value[_LEASE.size :].partition(b"\x00")  # a name has no such byte
     report = Report(*fdb_tuple.unpack(packed)) if packed else NO_REPORT
@@ -469,8 +504,7 @@ class StoredAttempt(NamedTuple):
         client: The name of the client that had claimed the item.
         error: What went wrong, if that is known.
         traceback: The end of the traceback, if there is one.
-        started_at: When the item was claimed, in milliseconds since 1970; `None` if an earlier
-            release has stored the attempt.
+        started_at: When the item was claimed, in milliseconds since 1970.
         log: The lines that the client has logged.
         retried_at: When the dead letter that it left was retried, in milliseconds since 1970.
         retried_by: The name of the client that did so.
@@ -480,7 +514,7 @@ class StoredAttempt(NamedTuple):
     client: str
     error: str | None
     traceback: str | None
-    started_at: int | None = None
+    started_at: int
     log: str = ""
     retried_at: int | None = None
     retried_by: str | None = None
@@ -489,7 +523,7 @@ class StoredAttempt(NamedTuple):
 def encode_attempt(attempt: StoredAttempt) -> bytes:
     """Return the value of a failed attempt.
 
-    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None)))[:3]
+    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None, 900)))[:3]
     (1000, 'host:7', 'busy')
     """
     return fdb_tuple.pack(attempt)
@@ -533,16 +567,16 @@ def encode_options(options: Options) -> bytes:
 
 
 @functools.lru_cache(1024)
-def decode_options(value: bytes, oldest: int = LAYOUT_VERSION) -> Options:
+def decode_options(value: bytes) -> Options:
     """Return the options of a queue.
 
     Raises:
-        LayoutVersionMismatch: The queue has a layout before `oldest`, or a newer one.
+        LayoutVersionMismatch: The queue has another layout.
         UndecodableQueue: These are not the options of a queue.
     """
     try:
         version, *fields = fdb_tuple.unpack(value)
-        if type(version) is not int or not oldest <= version <= LAYOUT_VERSION:
+        if version != LAYOUT_VERSION:
             raise LayoutVersionMismatch(version, LAYOUT_VERSION)
         return _options_of(*fields)
     except UNDECODABLE as error:
@@ -853,36 +887,39 @@ def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> b
     return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
 
 
-def encode_worker(*fields: str | int) -> bytes:
+class StoredWorker(NamedTuple):
+    """The row of a worker. Times are in milliseconds since 1970.
+
+    Attributes:
+        name: Its name.
+        host: The name of its host.
+        pid: The id of its process.
+        queue: The name of its queue.
+        concurrency: The most jobs that it runs at a time, of all its queues.
+        jobs: The number of jobs that it runs.
+        since: When it started.
+        seen: When it wrote this row.
+        end: When the row expires.
+        at_most: The most jobs of this queue that it runs at a time.
+    """
+
+    name: str
+    host: str
+    pid: int
+    queue: str
+    concurrency: int
+    jobs: int
+    since: int
+    seen: int
+    end: int
+    at_most: int
+
+
+def encode_worker(worker: StoredWorker) -> bytes:
     """Return the row of a worker.
 
-    The fields are its name, host, process id, queue, concurrency and number of jobs. Three times
-    follow, in milliseconds since 1970: when it started, when it wrote this row, and when the row
-    expires. The last field is the most jobs of this queue at a time.
-
-    >>> decode_worker(encode_worker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2))
-    ('a', 'b', 1, 'c', 20, 3, 4, 5, 6, 2)
-    """
-    return fdb_tuple.pack(fields)
-
-
-_WORKER = [str, str, int, str, int, int, int, int, int, int]
-
-
-def decode_worker(value: bytes) -> tuple[str, str, int, str, int, int, int, int, int, int] | None:
-    """Return the fields of a worker's row; `None` for bytes that no worker has written.
-
-    Release 0.2 wrote no last field, and had only workers of one queue.
-
-    >>> decode_worker(encode_worker("a", "b", 1, "c", 2, 3, 4, 5, 6))
-    ('a', 'b', 1, 'c', 2, 3, 4, 5, 6, 2)
-    >>> decode_worker(b"anything") is None
+    >>> worker = StoredWorker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2)
+    >>> fdb_tuple.unpack(encode_worker(worker)) == worker
     True
     """
-    try:
-        fields: Any = fdb_tuple.unpack(value)
-    except UNDECODABLE:
-        return None
-    if len(fields) == len(_WORKER) - 1:
-        fields += (fields[4],)
-    return fields if [*map(type, fields)] == _WORKER else None
+    return fdb_tuple.pack(worker)

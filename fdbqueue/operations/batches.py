@@ -34,6 +34,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
+    Delayed,
     Header,
     decode_claim,
     decode_metadata,
@@ -219,7 +220,7 @@ def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[byte
     if found.state == "ready":
         tr[found.key] = value
     elif found.state == "delayed":
-        tr[layout.delayed + position] = encode_metadata((found.due,), value)
+        tr[layout.delayed + position] = encode_metadata(Delayed(found.due), value)
     else:
         claimed = decode_claim(tr[layout.claims + position].value or b"")
         tr[layout.claims + position] = encode_claim(claimed._replace(value=value))
@@ -320,6 +321,6 @@ def make_ready(
     if kind == "then":
         value = with_header(header, with_counts(payload, counts))
     tr.clear(layout.timer_key(layout.dues, due, position))
-    tr[layout.delayed + position] = encode_metadata((now,), value)
+    tr[layout.delayed + position] = encode_metadata(Delayed(now), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""
     Waiters(layout, layout.waiters).wake(tr, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Level
-from fdbqueue.layout.values import Header, encode_metadata, with_header
+from fdbqueue.layout.values import Dead, Header, encode_metadata, with_header
 from fdbqueue.operations.batches import REMOVED
 from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.items import (
@@ -127,7 +127,7 @@ class Changes:
         key = layout.item_key(new.level.prefix, count, new.random)
         position = layout.position(key)
         value = write_payload(tr, layout, new.random, new.payload, new.header)
-        stored = encode_metadata((dead.attempts, dead.died_at, dead.error), value)
+        stored = encode_metadata(Dead(dead.attempts, dead.died_at, dead.error), value)
         self._items.park(tr, layout.dead, position, stored)
         self._items.index_header(tr, position, Header(origin=new.header.origin))
         return key

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import decode_metadata, encode_metadata
+from fdbqueue.layout.values import Done, decode_metadata, encode_metadata
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -14,29 +13,7 @@ from fdbqueue.operations.items import (
     free_unique,
     stored_at,
 )
-from fdbqueue.types import KeyValue, Options, Outcome, ReadTransaction, Transaction
-
-
-class Done(NamedTuple):
-    """The end of a claimed item that is kept.
-
-    Attributes:
-        time: When it ended, in milliseconds since 1970.
-        attempts: How often it was claimed.
-        outcome: How it ended.
-        error: Why it was discarded, or `None`.
-        started_at: When it was claimed, in milliseconds since 1970.
-        client: The name of the client that had claimed it.
-        log: The lines that its handler has logged.
-    """
-
-    time: int
-    attempts: int
-    outcome: Outcome
-    error: str | None
-    started_at: int
-    client: str
-    log: str
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 
 class DoneItems:
@@ -52,7 +29,7 @@ class DoneItems:
         free_unique(tr, layout, value)
         stored = encode_metadata(done, value)
         self._items.park(tr, layout.done, position, stored)
-        tr[layout.timer_key(layout.done_times, done.time, position)] = b""
+        tr[layout.timer_key(layout.done_times, done.finished_at, position)] = b""
 
     def store_result(self, tr: Transaction, position: bytes, result: bytes) -> None:
         """Store the result of a done item: what its handler has returned, as JSON."""

@@ -11,6 +11,7 @@ from fdbqueue.layout.batches import End
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     ClaimedItem,
+    Dead,
     StoredAttempt,
     decode_attempt,
     encode_attempt,
@@ -87,11 +88,10 @@ def begin_attempts(
         attempts: list[FailedAttempt] = []
         for row in rows:
             stored = decode_attempt(row.value)
-            started_at = None if stored.started_at is None else utc_time(stored.started_at)
             attempts.append(
                 FailedAttempt(
                     layout.unpack_attempt_key(row.key)[1],
-                    started_at,
+                    utc_time(stored.started_at),
                     utc_time(stored.ended_at),
                     stored.client,
                     stored.error,
@@ -179,7 +179,7 @@ class Failures:
             fate = fate_of_failure(attempts, header.expires, options, now)
             if dead or fate == Fate.DIED:
                 free_unique(tr, layout, value)
-                stored = encode_metadata((attempts, now, error), value)
+                stored = encode_metadata(Dead(attempts, now, error), value)
                 self._items.park(tr, layout.dead, position, stored)
                 note_end(tr, layout, now, position, value, End("dead", error=error))
             else:

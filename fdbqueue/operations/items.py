@@ -16,14 +16,14 @@ from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import (
     MARKS,
-    METADATA,
     MINUS_ONE,
     NO_HEADER,
     ONE,
     PIECES,
     ZERO,
+    Delayed,
     Header,
-    decode_metadata,
+    decode_parked,
     encode_count,
     encode_expiry,
     encode_level,
@@ -297,7 +297,7 @@ class Items:
     def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
         layout = self.layout
-        self.park(tr, layout.delayed, position, encode_metadata((due,), value))
+        self.park(tr, layout.delayed, position, encode_metadata(Delayed(due), value))
         expiry = encode_expiry(header_of(value)[0].expires)
         tr[layout.timer_key(layout.dues, due, position)] = expiry
         tr[layout.scheduled] = b""
@@ -385,11 +385,9 @@ class Items:
         if state == "ready":
             item = self.levels.item(key, stored)
             return LocatedItem(state, item, item.header.attempts)
-        metadata, value = decode_metadata(stored)
+        metadata, value = decode_parked(state, stored)
         item = self.levels.item(key, value)
-        fields: dict[str, Any] = {"attempts": item.header.attempts}
-        fields.update(zip(METADATA[state], metadata))
-        return LocatedItem(state, item, **fields)
+        return LocatedItem(state, item, **{"attempts": item.header.attempts, **metadata})
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
         """Return the ready items at some positions."""

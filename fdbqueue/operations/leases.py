@@ -18,6 +18,7 @@ from fdbqueue.layout.values import (
     HEADER_MARK,
     ONE,
     ClaimedItem,
+    Done,
     Report,
     at_time,
     decode_claim,
@@ -29,7 +30,7 @@ from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.batches import note_end
-from fdbqueue.operations.done import Done, DoneItems
+from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import (
     Items,

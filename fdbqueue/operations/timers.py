@@ -80,7 +80,7 @@ def fate_of_delay(expires: int | None, now: int) -> Fate:
 def lease_of(timer: bytes, claim: ClaimedItem | None = None) -> Lease:
     """Return the lease in the value of a timer, with what only the claim is sure to know.
 
-    A timer of an earlier release, or of a repair, lacks the number of attempts and the expiry.
+    The timer of a repair lacks the number of attempts and the expiry.
     """
     lease = decode_lease(timer) or Lease(0, 0)
     if claim is None:

@@ -1,17 +1,13 @@
-"""Rename, migrate and drop named queues."""
+"""Rename and drop named queues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fdb.subspace_impl import Subspace
-
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import QueueExists
-from fdbqueue.layout import migration
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.types import Transaction, Transactor
@@ -55,42 +51,6 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
         leave(tr, name, subspace)
 
     _change(tr, body)
-
-
-def migrate(tr: Transactor, queue: str | Subspace) -> bool:
-    """Convert a queue that an earlier release stored; return false if there is no need.
-
-    Items, claims, dead letters and options stay as they are. Stop the clients of earlier releases
-    first: until they are replaced, their pushes and claims fail with `LayoutVersionMismatch`.
-    Afterwards those releases cannot use the queue any more. Conflicts with every operation on the
-    queue.
-
-    Cost: range reads of the counters, of the index rows of delayed, claimed and expiring items, and
-    of the dead letters, which are counted. They have to end within the five seconds of a
-    transaction. The number of ready items that do not expire does not matter.
-
-    Args:
-        tr: A transaction or a database.
-        queue: The name of the queue, or its subspace.
-
-    Raises:
-        QueueNotFound: There is no queue with this name.
-        InvalidQueueName: A queue cannot have this name.
-        LayoutVersionMismatch: The queue has an older layout, or a newer one.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
-        >>> migrate(db, "mail")
-        False
-    """
-
-    def body(tr: Transaction) -> bool:
-        subspace = queue if isinstance(queue, Subspace) else find_existing(tr, queue)
-        return migration.migrate(tr, Layout(subspace))
-
-    return _change(tr, body)
 
 
 def drop(tr: Transactor, name: str) -> None:

@@ -140,7 +140,7 @@ def overview(
     conflict with nothing. Given a database, queues are read in pages of up to 1,024, each in a
     transaction of its own. A page ends early with the queue that reaches 10,000 counters, so that a
     transaction ends within its five seconds. Items are not decoded. A queue that another release
-    stored has an `error` instead of numbers, until `fdbq migrate`.
+    stored has an `error` instead of numbers.
 
     Cost: for each page one range read of the names. Neighbouring queues that hold little share a
     read of their counters, up to 50 of them; other queues have a read each. A queue that is not

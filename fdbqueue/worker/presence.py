@@ -12,7 +12,8 @@ from typing import Any
 from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.layout.names import worker_key, workers_range
-from fdbqueue.layout.values import decode_worker, encode_worker, time_as_json, utc_time
+from fdbqueue.layout.records import decode_worker
+from fdbqueue.layout.values import StoredWorker, encode_worker, time_as_json, utc_time
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 
 LOOK = 1.0
@@ -135,7 +136,7 @@ class Presence:
         self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
         life = self._lease if jobs else _IDLE_LIFE
-        value = encode_worker(
+        row = StoredWorker(
             self.name or client_name(),
             socket.gethostname(),
             os.getpid(),
@@ -147,6 +148,7 @@ class Presence:
             now + int(1000 * life),
             self._at_most,
         )
+        value = encode_worker(row)
 
         def renew(tr: Transaction) -> None:
             tr[self._key] = value
@@ -161,7 +163,7 @@ class Presence:
             renew(tr)
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 worker = decode_worker(row.value)
-                if worker is None or worker[-2] <= now:
+                if worker is None or worker.end <= now:
                     tr.clear(row.key)
 
         run(db, body)

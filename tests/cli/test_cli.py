@@ -32,8 +32,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout.values import LAYOUT_VERSION
-from tests.support.earlier_layouts import restore_named
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, push_to_layout
 from tests.support.many_queues import make_queues
 from tests.support.shell import Shell, commands, error_of, has_handlers
 from tests.support.waiting import wait_until
@@ -1368,9 +1367,9 @@ def test_a_time_out_of_range_is_reported_with_the_range(fdbq: Shell, name: str) 
 def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
     fdbq: Shell, db: Any, name: str
 ) -> None:
-    restore_named(db, f"{name}old", 5)
+    push_to_layout(db, f"{name}old", 5)
     fdbqueue.PriorityQueue.named(db, f"{name}young").push(db, 1)
-    todo = "stop the clients of earlier releases, then run `fdbq migrate`"
+    todo = "use the release that wrote it, or export the queue with that release and import it here"
     lines = fdbq.output("ls").splitlines()
     (old,) = (line for line in lines if line.startswith(f"{name}old"))
     assert re.search(r"-(old) +-( +-){5}  the queue has layout 5 and .*" + todo + "$", old)

@@ -23,7 +23,7 @@ from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import Context, Dead, Handle
 from fdbqueue.types import Progress
 from tests.support.chromium import CHROMIUM, in_chromium
-from tests.support.earlier_layouts import restore_named
+from tests.support.keys import push_to_layout
 from tests.support.many_queues import make_queues
 
 ROOT = Path(__file__).parents[2]
@@ -1524,7 +1524,7 @@ def test_the_page_recovers_after_the_server_was_unreachable(
 def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
-    restore_named(db, f"{name}old", 5)
+    push_to_layout(db, f"{name}old", 5)
     PriorityQueue.named(db, f"{name}young").push(db, 1)
     with serve() as (_, client):
         page.goto(address(client))
@@ -1532,6 +1532,6 @@ def test_a_queue_of_an_earlier_layout_is_listed_with_what_to_do(
         expect(queue_row(page, f"{name}old")).to_contain_text("unknown")
         alerts = page.get_by_role("region", name="Alerts")
         expect(alerts).to_contain_text(f"{name}oldhas no numbers: the queue has layout 5")
-        expect(alerts).to_contain_text("run `fdbq migrate`")
+        expect(alerts).to_contain_text("export the queue with that release")
         page.get_by_label("Sort by").select_option("Most dead")
         expect(queue_row(page, f"{name}young")).to_contain_text("1 ready")

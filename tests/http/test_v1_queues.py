@@ -15,8 +15,7 @@ from fdbqueue.database.retrying import run
 from fdbqueue.queue.overview import by_job
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
-from tests.support.earlier_layouts import restore_named
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, push_to_layout
 from tests.support.scan import assert_views_agree
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
@@ -454,18 +453,18 @@ def test_a_request_id_is_kept_or_made(client: TestClient, name: str) -> None:
 def test_a_queue_of_an_earlier_layout_has_an_error_instead_of_numbers(
     client: TestClient, db: Any, name: str, path: str
 ) -> None:
-    restore_named(db, f"{name}old", 5)
+    push_to_layout(db, f"{name}old", 5)
     PriorityQueue.named(db, f"{name}young").push(db, 1)
     answer = client.get(path, params={"after": f"{name}!", "limit": 2}).json()
     old, young = answer["queues"]
     assert (old.keys(), young["ready"]) == ({"name", "error"}, 1)
-    assert old["error"].endswith("then run `fdbq migrate`")
+    assert old["error"].endswith("import it here")
 
 
 def test_metrics_have_no_numbers_of_a_queue_of_an_earlier_layout(
     client: TestClient, db: Any, name: str
 ) -> None:
-    restore_named(db, f"{name}old", 5)
+    push_to_layout(db, f"{name}old", 5)
     PriorityQueue.named(db, f"{name}young").push(db, 1)
     lines = client.get("/metrics").text.splitlines()
     old = [line for line in lines if f'queue="{name}old"' in line]

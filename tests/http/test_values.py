@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import fdb.tuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import create_app
 from fdbqueue.layout.names import worker_key
-from fdbqueue.layout.values import encode_worker
 from fdbqueue.worker.presence import Presence
 from tests.support.keys import layout_of
 
@@ -180,7 +180,7 @@ def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
 def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
     client: TestClient, db: Any, name: str
 ) -> None:
-    junk = [b"", b"\xff", encode_worker("a", "b", 1, "c", 2, 3, "x", 5, 2**63, 2)]
+    junk = [b"", b"\xff", fdb.tuple.pack(("a", "b", 1, "c", 2, 3, "x", 5, 2**63, 2))]
     keys = [worker_key(bytes([number])) for number in range(len(junk))]
     for key, value in zip(keys, junk):
         db[key] = value

@@ -77,9 +77,9 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
         b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
         b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x02\x15\x01\x13\xfe": b"\x01" + bytes(23),
-        b"\x15\x02\x15\x01\x15\x05": b"\x02" + bytes(23),
-        b"\x15\x05\x02layout\x00": b"\x15\x06\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
+        b"\x15\x02\x15\x09\x13\xfe": b"\x01" + bytes(23),
+        b"\x15\x02\x15\x09\x15\x05": b"\x02" + bytes(23),
+        b"\x15\x05\x02layout\x00": b"\x15\x07\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
     }
 
 
@@ -105,7 +105,7 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
         b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x06\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
+        b"\x15\x05\x02layout\x00": b"\x15\x07\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
 
 
@@ -151,7 +151,7 @@ def test_golden_bytes_of_unique_keys(
         b"\x14\x15\x02" + PACKED_RANDOM + ends,
     ]
     assert stored[b"\x15\x1e" + ends + b"\x02p\x00"] == stored[keys[2]]
-    headers = [b"\x14\x00\x02k\x00", b"\x14\x00\x02c\x00\x00\x00\x00\x02c\x00\x00"]
+    headers = [b"\x14\x00\x02k\x00", b"\x14\x00\x02c\x00\x00\x00\x00\x02c\x00"]
     headers.append(b"\x14\x00\x00\x00\x00\x00\x02p\x00" + ends)
     assert [stored[b"\x14\x14" + number + PACKED_RANDOM] for number in NUMBERS] == [
         b"\xffheader:" + len(header).to_bytes(2, "big") + header + b"x" for header in headers
@@ -198,7 +198,7 @@ def test_golden_bytes_of_steps_and_signals(
     assert stored[step + b"\x02parcel\x00"] == waiting + after
     wait = b"\x02shipped\x00\x02k\x00\x02parcel\x00" + position
     assert stored[b"\x15\x23" + wait] == b""
-    header = b"\x14" + bytes(9) + b"\x26\x15\x02" + escaped(wait) + escaped(b"") + b"\x26"
+    header = b"\x14" + bytes(9) + b"\x26\x15\x02" + escaped(wait)
     due = b"\x00\x03\x16\x13\x88"
     assert stored[b"\x15\x12" + position] == due + with_header(header, b"x")
 
@@ -303,7 +303,7 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
     assert stored[b"\x15\x12" + own] == never + end
     for owner, prefix in ((b"", b""), (space.key(), b"\x02others\x00")):
         membership = escaped(owner) + escaped(own) + b"\x27\x02\x00"
-        header = plain + escaped(membership) + b"\x26"
+        header = plain + escaped(membership)
         key = prefix + b"\x14\x15\x05\x14" + PACKED_RANDOM
         assert stored[key] == with_header(header, b"1"), prefix
     batches.close(db, id)
@@ -428,7 +428,7 @@ def test_golden_bytes_of_the_key_spaces() -> None:
     expected = {
         "total_in": "1502 14",
         "total_rejected": "1502 1504",
-        "tallies": "1502 1507",
+        "tallies": "1502 1508",
         "options": "1505 026c61796f757400",
         "idempotency_keys": "150b",
         "idempotency_hours": "150c",
@@ -471,7 +471,7 @@ def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[layout_of(queue).options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 6"):
+    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 7"):
         PriorityQueue.named(db, name)
 
 

@@ -33,11 +33,10 @@ from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
 from tests.support.counting import CountingDatabase
-from tests.support.earlier_layouts import LAYOUTS, restore_named
 from tests.support.keys import layout_of
 from tests.support.threads import in_threads
 
-STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead")
+STATES: tuple[State, ...] = ("ready", "delayed", "claimed", "dead", "done")
 KINDS = ("priority", "fifo", "task")
 
 
@@ -49,7 +48,7 @@ def other(tmp_path: Path) -> Iterator[Any]:
 
 
 def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
-    """Return a queue with `n` items in each state, among them large, unique and expiring ones."""
+    """Return a queue with items in each state, among them large, unique and expiring ones."""
     queue: Any
     if kind == "task":
         queue = TaskQueue.named(db, name, ageing=timedelta(minutes=1))
@@ -80,6 +79,11 @@ def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
             queue.nack(db, claim, delay=0, error=ValueError("broken"))
             if claim.attempts == (2,) * len(claim.attempts):
                 break
+    queue.configure(db, keep=100)
+    for number in range(3):  # are done
+        push(50 + number)
+    for number, claim in enumerate(queue.claim(db) for _ in range(3)):
+        queue.ack(db, claim, discarded="not needed" if number else None, result={"n": 1})
     for number in range(n):  # wait for another attempt
         push(100 + number)
     queue.nack(db, queue.claim(db, n=n), delay=1000, error="busy")
@@ -542,11 +546,12 @@ FORGED: dict[str, dict[tuple[Any, ...] | bytes, bytes]] = {
     "too large a key": {(6, "x" * 9_980): b""},
     "too large a value": {(6, "x"): bytes(100_001)},
     "options that are none": {OPTIONS: b"\xff"},
-    "too few options": {OPTIONS: pack((6, "priority", "json"))},
-    "an unknown kind": {OPTIONS: pack((6, "stack", "json", "int", None))},
-    "an unknown type of priorities": {OPTIONS: pack((6, "priority", "json", "complex", None))},
-    "a limit that is no number": {OPTIONS: pack((6, "priority", "json", "int", "many"))},
+    "too few options": {OPTIONS: pack((7, "priority", "json"))},
+    "an unknown kind": {OPTIONS: pack((7, "stack", "json", "int", None))},
+    "an unknown type of priorities": {OPTIONS: pack((7, "priority", "json", "complex", None))},
+    "a limit that is no number": {OPTIONS: pack((7, "priority", "json", "int", "many"))},
     "a newer layout": {OPTIONS: pack((LAYOUT_VERSION + 1, "priority", "json", "int", None))},
+    "an older layout": {OPTIONS: pack((LAYOUT_VERSION - 1, "priority", "json", "int", None))},
     "a layout without a number": {OPTIONS: pack(("six", "priority", "json", "int", None))},
     "an item with a damaged header": {(0, 1, 1, b"r"): HEADER_MARK + b"\x00"},
     "an item with another header": {(0, 1, 1, b"r"): HEADER_MARK + encode_metadata(("a",), b"")},
@@ -556,6 +561,11 @@ FORGED: dict[str, dict[tuple[Any, ...] | bytes, bytes]] = {
     "a damaged lease": {(17, 1, 1, 1, b"r"): b"x"},
     "a dead letter without an error": {(20, 1, 1, b"r"): encode_metadata((1, 1), b"x")},
     "a done item without a time": {(25, 1, 1, b"r"): encode_metadata(("a", 1), b"x")},
+    "a done item with an unknown outcome": {
+        (25, 1, 1, b"r"): encode_metadata((1, 1, "lost", None, 1, "", ""), b"x")
+    },
+    "a batch that is none": {(36, 0, b"r"): pack(("cancel", "ajar"))},
+    "the settings of a group that are none": {(37, 5, "a"): pack(("heavy",))},
     "a damaged time to expire": {(19, 1, 1, 1, b"r"): b"x"},
     "an index that leads nowhere": {(22, "key"): b"\x03"},
     "a damaged attempt": {(24, 1, 1, b"r", 1): pack((1,))},
@@ -584,19 +594,6 @@ def test_a_backup_whose_rows_are_not_in_order_changes_nothing(
     with pytest.raises(InvalidBackup, match="does not follow the one before"):
         restore(db, forged(dict(reversed(found.items())), name))
     assert name not in fdbqueue.admin.queue_names(db)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["priority", "task"])
-def test_the_backup_of_an_earlier_layout_is_restored_and_migrated(
-    db: Any, name: str, layout: int, kind: str
-) -> None:
-    restore_named(db, f"{name}old", layout, kind)
-    file = io.BytesIO()
-    backup(db, file, [f"{name}old"])
-    restore(db, file, new_name=f"{name}new")
-    assert fdbqueue.admin.migrate(db, f"{name}new")
-    assert fdbqueue.admin.check(db, fdbqueue.existing_queue(db, f"{name}new")).problems == ()
 
 
 def test_an_unfinished_restore_that_cannot_be_read_is_dropped(db: Any, name: str) -> None:
@@ -642,17 +639,6 @@ def test_the_file_has_one_json_object_in_each_line(name: str) -> None:
     assert base64.b64decode(stored[0]["value"]) == b'"a"'
     assert end == {"rows": copied.rows, "sha256": copied.digest}
     assert copied.rows == len(stored)
-
-
-def test_a_backup_of_a_release_before_is_restored() -> None:
-    """A file that was written when the format was new."""
-    path = Path(__file__).parent / "backup1.jsonl"
-    with path.open("rb") as file, fdbqueue.open("memory:") as db:
-        (copied,) = restore(db, file).values()
-        assert (copied.ready, copied.delayed, copied.claimed, copied.dead) == (2, 1, 1, 1)
-        queue = PriorityQueue.existing(db, "jobs")
-        assert [item.value for item in queue.items(db)] == ["first", "second"]
-        assert fdbqueue.admin.check(db, queue).ok
 
 
 class SlowDatabase(FaultyDatabase):

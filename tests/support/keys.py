@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import fdb.tuple
+
+from fdbqueue import PriorityQueue
 from fdbqueue.layout.keys import Layout
 
 
@@ -16,3 +19,11 @@ def waiting_clients(db: Any, queue: Any) -> set[bytes]:
     """Return the keys of the clients that wait for items, in any process."""
     layout = layout_of(queue)
     return {row.key for row in db.get_range(*layout.range_of(layout.waiters))}
+
+
+def push_to_layout(db: Any, name: str, version: int) -> None:
+    """Push an item to a new queue, and let it be of another layout."""
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, 1, 1000)  # no counter shows the layout
+    options = layout_of(queue).options
+    db[options] = fdb.tuple.pack((version, *fdb.tuple.unpack(db[options])[1:]))

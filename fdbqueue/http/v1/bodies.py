@@ -454,7 +454,7 @@ class _NamedNumbers(Numbers):
 
 
 class _UnknownNumbers(BaseModel):
-    """The name of a queue whose numbers are unknown, as before `fdbq migrate`, and the reason."""
+    """The name of a queue whose numbers are unknown, and the reason."""
 
     name: str
     error: str

@@ -10,8 +10,8 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
-from fdbqueue.layout.migration import RowCheck
 from fdbqueue.layout.names import name_key
+from fdbqueue.layout.records import RowCheck
 from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.transfer.rows import (

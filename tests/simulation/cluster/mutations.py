@@ -357,14 +357,6 @@ def _torn_backup() -> None:
     _change(_Reader, "read", read)
 
 
-@_found_by("upkeep", "fdbqueue.admin.check: ")
-def _forgetful_migration() -> None:
-    """A migration does not count the delayed, claimed and dead items."""
-    from fdbqueue.layout import migration
-
-    _change(migration, "_migrate_totals", lambda _: lambda *args, **kwargs: None)
-
-
 @_found_by("upkeep", "popped from a paused queue")
 def _pause_by_snapshot() -> None:
     """A pop goes on although the queue has been paused before it commits."""

@@ -1,11 +1,10 @@
-"""Backups, copies, renames and a migration, beside clients that go on working.
+"""Backups, copies and renames, beside clients that go on working.
 
 The items of one queue are accounts, and each transaction moves an amount between two of them. So
 the state at any read version has each account once, and the same sum. The log says which balances
 there were at each version, and a backup or a copy has to hold those of one version.
 
-Another queue has an earlier layout. Clients push to it and pop from it all the time, which fails
-until it has been migrated, once.
+Clients push to another queue and pop from it all the time, and it is paused now and then.
 """
 
 from __future__ import annotations
@@ -19,20 +18,16 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import fdbqueue
-from fdbqueue.errors import LayoutVersionMismatch, LeaseLost, QueueChanged
-from fdbqueue.layout.names import default_subspace
+from fdbqueue.errors import LeaseLost, QueueChanged
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.inside.environment import stopped_clock
 from tests.simulation.cluster.model import Entry, last_stamp
 from tests.simulation.cluster.workloads.log import Attempt, errors, read_log, run
 from tests.simulation.cluster.workloads.shared import look_for_leftovers, run_threads, wait_for_ends
-from tests.support.earlier_layouts import LAYOUTS, restore_named
 
 _NAMES = ("here", "there")
 """The names that the queue of accounts has in turn."""
-_COPY, _OLD = "copy", "old"
-_EARLIER = ("a", "b", "c", "e", "delayed", "dead")
-"""The values that the queue of the earlier layout has at first."""
+_COPY, _OTHER = "copy", "other"
 _STATES = ("ready", "delayed", "claimed", "dead")
 _AMOUNT = 100
 """What each account has at first."""
@@ -60,7 +55,6 @@ class Upkeep:
     def __init__(self, client: Client) -> None:
         chance = random.Random(f"upkeep {client.scenario['seed']}")  # the same for all clients
         self._n = chance.choice([2, 10, 40])
-        self._layout = chance.choice(LAYOUTS)
         self._pause = chance.choice([0.02, 0.1, 0.3])
         self._client = client
 
@@ -68,7 +62,6 @@ class Upkeep:
         """Create both queues."""
         if self._client.id != 0:
             return
-        restore_named(db, _OLD, self._layout)
 
         def open_accounts(attempt: Attempt) -> None:
             queue = fdbqueue.PriorityQueue.named(attempt.tr, _NAMES[0])
@@ -98,12 +91,11 @@ class Upkeep:
         if self._client.id != 0:
             return
         keeper = Keeper(self._client, db, "check", random.Random(0))
-        keeper.migrate()
         wait_for_ends(self._client, db, keeper.queue)
         keeper.back_up()
         if not keeper.copy():
             self._client.problem("a queue that does not change cannot be copied")
-        queues = keeper.queue, fdbqueue.existing_queue(db, _OLD)
+        queues = keeper.queue, fdbqueue.PriorityQueue.named(db, _OTHER)
         for queue in queues:
             report = fdbqueue.admin.check(db, queue)
             if not report.ok:
@@ -113,15 +105,13 @@ class Upkeep:
             pass
         look_for_leftovers(self._client, db, keeper.queue.subspace, expected={"a receipt"})
         names = fdbqueue.admin.queue_names(db)
-        if names != sorted([keeper.name, _OLD]):
+        if names != sorted([keeper.name, _OTHER]):
             self._client.problem(f"the queues are {names}")
         entries, digest = read_log(db)
         entries.sort(key=lambda entry: entry.stamp)
         self._client.keep_log([*entries, *map(str, _saved)])
         self._check_accounts(entries)
-        self._check_old(entries, left)
-        if _migrations != 1:
-            self._client.problem(f"the queue was migrated {_migrations} times")
+        self._check_other(entries, left)
         facts = {"saved": Counter(saved.what for saved in _saved), "errors": errors}
         self._client.report(operations=len(entries), digest=digest, **facts)
 
@@ -131,7 +121,7 @@ class Upkeep:
         history = [(0, dict(balances))]
         is_paused = False
         for entry in entries:
-            if entry.verb == "set_paused" and entry.facts["queue"] != _OLD:
+            if entry.verb == "set_paused" and entry.facts["queue"] != _OTHER:
                 is_paused = entry.facts["is_paused"]
             elif entry.verb == "move":
                 if is_paused and entry.facts["popped"]:
@@ -146,12 +136,12 @@ class Upkeep:
         if _saved[-1].balances != balances:
             self._client.problem(f"at the end there are {_saved[-1]}, and should be {balances}")
 
-    def _check_old(self, entries: list[Entry], left: list[Any]) -> None:
-        """Check that the migrated queue has lost and doubled nothing."""
-        expected = Counter(_EARLIER)
+    def _check_other(self, entries: list[Entry], left: list[Any]) -> None:
+        """Check that the other queue has lost and doubled nothing."""
+        expected: Counter[str] = Counter()
         is_paused = False
         for entry in entries:
-            if entry.verb == "set_paused" and entry.facts["queue"] == _OLD:
+            if entry.verb == "set_paused" and entry.facts["queue"] == _OTHER:
                 is_paused = entry.facts["is_paused"]
             if entry.verb != "use":
                 continue
@@ -159,12 +149,11 @@ class Upkeep:
                 self._client.problem(f"popped from a paused queue: {entry}")
             expected.update(entry.facts.get("pushed", []))
             expected.subtract(entry.facts.get("popped", []))
-        if Counter(left) != +expected or min(expected.values()) < 0:
-            self._client.problem(f"the migrated queue has {left}, and should have {expected}")
+        if Counter(left) != +expected or min(expected.values(), default=0) < 0:
+            self._client.problem(f"the other queue has {left}, and should have {expected}")
 
 
 _saved: list[Saved] = []
-_migrations = 0
 
 
 def values_of(db: Any, queue: Any) -> list[Any]:
@@ -205,7 +194,7 @@ class Clerk:
 
     def step(self) -> None:
         """Do something at random."""
-        steps = [self.move, self.claim, self.settle, self.use_old, self.reopen]
+        steps = [self.move, self.claim, self.settle, self.use_other, self.reopen]
         (step,) = self.random.choices(steps, [5, 2, 2, 2, 0.3])
         step()
 
@@ -264,10 +253,10 @@ class Clerk:
         with suppress(LeaseLost):  # another client may have the account, with its old balance
             run(self._db, self._client.id, body)
 
-    def use_old(self) -> None:
-        """Push to the queue of the earlier layout, or pop from it."""
-        queue = fdbqueue.PriorityQueue(default_subspace(_OLD, 0))
-        pops, was_migrated = self.random.random() < 0.5, _migrations > 0
+    def use_other(self) -> None:
+        """Push to the other queue, or pop from it."""
+        queue = fdbqueue.PriorityQueue.named(self._db, _OTHER)
+        pops = self.random.random() < 0.5
 
         def body(attempt: Attempt) -> None:
             if pops:
@@ -279,11 +268,7 @@ class Clerk:
                 queue.push(attempt.tr, value, 5)
                 attempt.note("use", pushed=[value])
 
-        try:
-            run(self._db, self._client.id, body)
-        except LayoutVersionMismatch:
-            if was_migrated:
-                self._client.problem("a queue that was migrated has an earlier layout")
+        run(self._db, self._client.id, body)
 
 
 class Keeper(Clerk):
@@ -291,8 +276,8 @@ class Keeper(Clerk):
 
     def step(self) -> None:
         """Do something at random."""
-        steps = [self.back_up, self.copy, self.rename, self.migrate, self.pause_old, self.move]
-        (step,) = self.random.choices(steps, [3, 3, 2, 0.5, 3, 2])
+        steps = [self.back_up, self.copy, self.rename, self.pause_other, self.move]
+        (step,) = self.random.choices(steps, [3, 3, 2, 3, 2])
         step()
 
     def _version(self) -> int:
@@ -344,7 +329,7 @@ class Keeper(Clerk):
         return True
 
     def _set_paused(self, name: str, is_paused: bool) -> None:
-        queue = fdbqueue.existing_queue(self._db, name)
+        queue = fdbqueue.PriorityQueue.named(self._db, name)
 
         def body(attempt: Attempt) -> None:
             queue.configure(attempt.tr, paused=is_paused)
@@ -352,16 +337,15 @@ class Keeper(Clerk):
 
         run(self._db, self._client.id, body)
 
-    def pause_old(self) -> None:
-        """Pause the other queue for a moment, once it has been migrated.
+    def pause_other(self) -> None:
+        """Pause the other queue for a moment.
 
         A pop alone conflicts with that only because it reads whether the queue is paused. Where an
         account is moved, the push conflicts, too.
         """
-        if _migrations:
-            self._set_paused(_OLD, True)
-            time.sleep(self.random.random() / 2)
-            self._set_paused(_OLD, False)
+        self._set_paused(_OTHER, True)
+        time.sleep(self.random.random() / 2)
+        self._set_paused(_OTHER, False)
 
     def _note(self, what: str, begun: int, ended: int) -> None:
         """Note the balances of the new queue, check it, and drop it."""
@@ -380,11 +364,6 @@ class Keeper(Clerk):
         (new_name,) = {*_NAMES} - {self.name}
         fdbqueue.admin.rename(self._db, self.name, new_name)
         self.name = new_name
-
-    def migrate(self) -> None:
-        """Migrate the other queue, unless it has been."""
-        global _migrations
-        _migrations += fdbqueue.admin.migrate(self._db, _OLD)
 
 
 def _repeated(names: Iterable[str]) -> list[str]:
