@@ -67,9 +67,13 @@ def _policy(retry: Retry | Callable[..., object]) -> dict[str, Any] | str:
         "factor": retry.factor,
         "longest": validate_seconds("longest", retry.longest),
         "jitter": retry.jitter,
-        "on": [kind.__name__ for kind in retry.on],
-        "never_on": [kind.__name__ for kind in retry.never_on],
+        "on": _names(retry.on),
+        "never_on": _names(retry.never_on),
     }
+
+
+def _names(kinds: type[Exception] | tuple[type[Exception], ...]) -> list[str]:
+    return [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
 
 
 def _name(function: Callable[..., object]) -> str:

@@ -141,7 +141,7 @@ def patient(error, context):
 def key(n):
     return str(n)
 @app.job(queue="mail", priority=5, version=3, timeout="90s",
-         retry=Retry(attempts=8, first="2s", on=(OSError,)), unique=True, group="mails")
+         retry=Retry(attempts=8, first="2s", on=OSError), unique=True, group="mails")
 def send() -> None: ...
 @app.job(retry=patient, unique=key, group=key)
 def again(n: int) -> None: ...

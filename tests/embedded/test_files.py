@@ -248,6 +248,61 @@ def test_a_full_disk_loses_no_acknowledged_commit(path: Path) -> None:
         assert db[b"k"] == b"small things still fit"
 
 
+ON_A_FULL_DISK = """
+import os, sys
+from pathlib import Path
+import fdbqueue
+
+root = Path(sys.argv[1])
+with fdbqueue.open(f"embedded:{root}/db") as db:
+    db[b"k"] = b"v"
+if sys.argv[2] == "space":
+    with open(root / "fill", "wb", buffering=0) as fill:
+        try:
+            while fill.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+else:
+    for number in range(1000):
+        try:
+            (root / str(number)).touch()
+        except OSError:
+            break
+for name in ("db", "new"):
+    try:
+        fdbqueue.open(f"embedded:{root}/{name}")[b"k"]
+    except fdbqueue.FdbqueueError as error:
+        print(type(error).__name__, error)
+for path in root.iterdir():
+    if path.is_file():
+        path.unlink()
+print(fdbqueue.open(f"embedded:{root}/db")[b"k"])
+"""
+
+
+@pytest.mark.parametrize("lacks", ["space", "files"])
+def test_opening_on_a_full_disk_says_so(tmp_path: Path, lacks: str) -> None:
+    command = (
+        f"mount -t tmpfs -o size=20m,nr_inodes=20 tmpfs {tmp_path} || exit 77; "
+        f'exec {sys.executable} -c "$0" {tmp_path} {lacks}'
+    )
+    try:
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", command, ON_A_FULL_DISK], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if done.returncode in (1, 77) and "Traceback" not in done.stderr:
+        pytest.skip(f"no file system can be mounted: {done.stderr}")
+    *said, value = done.stdout.splitlines()
+    assert [line.split(": ")[0] for line in said] == [
+        f"DiskFull {tmp_path}/db",
+        f"DiskFull {tmp_path}/new",
+    ], done
+    assert value == "b'v'"
+
+
 AS_NOBODY = """
 import os, sys
 sys.path[:0] = {paths!r}

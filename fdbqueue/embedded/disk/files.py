@@ -67,6 +67,8 @@ CHECKPOINT = 2000
 """The frames of the write-ahead log from which on each commit makes a checkpoint."""
 _SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 
+_MAPPED = 32 << 10  # bytes of the file that SQLite maps into memory
+
 _MEMORY_PREFIX = "fdbqueue-memory-"
 _MEMORY_ROOM = 1 << 30  # bytes that an in-memory file system must have free to be used
 
@@ -356,16 +358,26 @@ def _of_system(path: Path, error: OSError) -> StorageError:
         return ReadOnlyDatabase(str(path))
     if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
         return NotADatabase(str(path))
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(str(path))
     advice = None if error.errno == errno.EIO else "name another directory"
     return StorageError(str(path), error.strerror or str(error), advice)
 
 
+def _has_no_room(path: Path) -> bool:
+    """Return whether there is no room for the file that SQLite maps into memory, or for a file."""
+    try:
+        free = os.statvfs(path if path.exists() else path.parent)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < _MAPPED or (free.f_files > 0 and not free.f_favail)
+
+
 def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
     # By its text: SQLite's codes are on the exception only since Python 3.11.
     words = str(error)
-    if "is full" in words:
+    has_failed = "I/O error" in words or "unable to open" in words
+    if "is full" in words or (has_failed and _has_no_room(path)):
         return DiskFull(str(path))
     if "readonly" in words or ("unable to open" in words and not os.access(path, os.W_OK)):
         return ReadOnlyDatabase(str(path))
