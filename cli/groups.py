@@ -67,8 +67,9 @@ def group() -> None:
 def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
 
-    The items without a group are the first one, `(none)`. `at most` is the limit that `--size` sets
-    to its ready, delayed and claimed items.
+    What was set for all groups comes first, as `(all groups)`, with --json as the group `null`.
+    The items without a group follow as `(none)`. `at most` is the limit that `--size` sets to the
+    ready, delayed and claimed items of a group.
 
     \b
     Example:
@@ -76,17 +77,27 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
     """
     found = _queue(db, queue)
     after: str | None = None
+    for_all = found.group_settings(db)
+    if for_all:
+        echo(json_line({"name": None, **for_all}) if as_json else _line_for_all(for_all))
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
             line = json_line(group_as_json(each)) if as_json else _line(each, found.kind == "task")
             echo(line)
         after = page[-1].name
-    if after is None and not as_json:
+    if after is None and not for_all and not as_json:
         echo("no groups")
 
 
 def _queue(db: Database, name: str) -> Any:
     return any_queue(db, name, must_exist=True)
+
+
+def _line_for_all(settings: Mapping[str, Any]) -> str:
+    shown = dict(settings)
+    if "rate" in shown:
+        shown["rate"] = shown["rate"][0], text_of_seconds(shown["rate"][1])
+    return "  ".join(["(all groups)", *_set_text(False, shown)])
 
 
 def _line(info: GroupInfo, is_agent: bool) -> str:

@@ -59,6 +59,7 @@ from fdbqueue.queue.settings import (
     GroupSettings,
     Settings,
     change_group,
+    read_group_settings,
     settings_to_store,
 )
 from fdbqueue.types import (
@@ -1243,6 +1244,29 @@ class BaseQueue(ABC, Generic[_T]):
             ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
         """
         change_group(self._store, tr, group, settings)
+
+    def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
+        """Return what `set_group` has set for a group; with `None`, for all groups.
+
+        Settings that were not set are left out, so `set_group` takes the result as its keyword
+        arguments. `groups` returns the settings that hold for each group. Cost: one read.
+
+        Args:
+            tr: A transaction or a database.
+            group: The name of the group; an empty string for the items without one.
+
+        Raises:
+            ValueError: It is not the name of a group.
+
+        Example:
+            >>> import fdbqueue
+            >>> db = fdbqueue.open("memory:")
+            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+            >>> jobs.set_group(db, None, concurrency=2, rate=(10, "1m"))
+            >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
+            ({'concurrency': 2, 'rate': (10, 60.0)}, {})
+        """
+        return read_group_settings(self._store, tr, group)
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.retrying import read
+from fdbqueue.layout.items import decode_group_settings
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.limits.slots import MAX_SLOTS
 from fdbqueue.queue.arguments import (
@@ -19,7 +21,14 @@ from fdbqueue.queue.arguments import (
     validate_rate,
     validate_share,
 )
-from fdbqueue.types import Duration, Keep, Transaction, Transactor
+from fdbqueue.types import (
+    Duration,
+    Keep,
+    ReadTransaction,
+    ReadTransactor,
+    Transaction,
+    Transactor,
+)
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
@@ -203,6 +212,27 @@ def group_settings(
         if group == "" and name != "weight" and value not in (None, False):
             raise ValueError(f"{name}: the items without a group have only a weight")
     return stored
+
+
+def read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
+    """Return what `set_group` has set for a group, or with `None` for all groups."""
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    layout, has_agents = store.layout, store.given_options.kind == "task"
+
+    def body(tr: ReadTransaction) -> GroupSettings:
+        stored = tr[layout.group_key(layout.group_settings, name)]
+        options = store.reads.options(tr) if has_agents and name is None else None
+        fields: dict[str, Any] = decode_group_settings(stored.value)._asdict()
+        if fields["rate"] is not None:
+            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
+        if options is not None:
+            fields["concurrency"] = options.agent_concurrency
+        fields["paused"] = fields["paused"] or None
+        return cast(
+            "GroupSettings", {each: fields[each] for each in fields if fields[each] is not None}
+        )
+
+    return read(tr, body)
 
 
 def change_group(

@@ -35,7 +35,8 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
     fdbq.output("group", "resume", "jobs", "ada")
     fdbq.output("group", "set", "jobs", "ada", "--reset", "--concurrency", "1")
     fdbq.output("group", "set", "jobs", "--weight", "5")
-    (shown,) = map(json.loads, fdbq.output("group", "ls", "jobs", "--json").splitlines())
+    for_all, shown = map(json.loads, fdbq.output("group", "ls", "jobs", "--json").splitlines())
+    assert for_all == {"name": None, "weight": 5.0}
     assert shown == {
         "name": "ada",
         "ready": 2,
@@ -54,6 +55,17 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
     item_id = fdbq.output("items", "jobs").split()[0]
     assert json.loads(fdbq.output("show", "jobs", item_id, "--json"))["group"] == "ada"
     assert fdbq.output("check", "jobs").startswith("jobs: ")
+
+
+def test_what_was_set_for_all_groups_is_listed_first(fdbq: Shell) -> None:
+    fdbq.output("push", "jobs", "1")
+    assert fdbq.output("group", "ls", "jobs") == "no groups\n"
+    fdbq.output("group", "set", "jobs", "--concurrency", "2", "--rate", "5/1m30s", "--latest")
+    assert fdbq.output("group", "ls", "jobs") == (
+        "(all groups)  concurrency 2  rate 5/1m30s  latest\n"
+    )
+    fdbq.output("group", "set", "jobs", "--reset")
+    assert fdbq.output("group", "ls", "jobs") == "no groups\n"
 
 
 def test_each_change_is_told(fdbq: Shell) -> None:

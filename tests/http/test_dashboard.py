@@ -576,6 +576,26 @@ def test_jobs_are_listed_by_name(page: Page, serve: Any, db: Any, name: str) -> 
         expect(item_rows(page).first).to_contain_text(" ms")
 
 
+def test_the_name_of_a_job_breaks_between_its_words(
+    browser: Browser, serve: Any, db: Any, name: str
+) -> None:
+    job = "warehouse.orders.confirmations.send_confirmation_of_shipment"
+    PriorityQueue.named(db, name).push(db, {"job": job, "args": []})
+    with serve() as (_, client):
+        page = browser.new_page(viewport={"width": 1100, "height": 640})
+        page.goto(address(client).removesuffix("/") + "/jobs")
+        cell = page.get_by_role("cell", name=job)
+        expect(cell).to_be_visible()
+        lines = cell.evaluate(
+            """(cell) => [...cell.querySelector("strong").childNodes].filter(({ data }) => data)
+            .map((text) => { const range = document.createRange(); range.selectNode(text);
+              return [text.data, range.getClientRects().length]; })"""
+        )
+        page.close()
+    words = ["warehouse.", "orders.", "confirmations.", "send_", "confirmation_", "of_", "shipment"]
+    assert lines == [[word, 1] for word in words]
+
+
 def test_charts_begin_with_what_the_server_remembers(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
@@ -1224,6 +1244,29 @@ def test_workers_are_listed_with_what_they_hold(page: Page, serve: Any, db: Any,
         expect(card).to_have_count(0)
 
 
+def test_a_process_with_several_queues_is_one_worker(
+    page: Page, serve: Any, db: Any, name: str
+) -> None:
+    queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(3)]
+    workers = [Worker(db, queue, str, name=f"{name}mailer") for queue in queues]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    with serve() as (_, client):
+        for thread in threads:
+            thread.start()
+        try:
+            page.goto(address(client).removesuffix("/") + "/workers")
+            card = page.get_by_role("region", name=f"Worker {name}mailer")
+            for n in range(3):
+                expect(card.get_by_role("link", name=f"{name}{n}")).to_be_visible(timeout=30_000)
+            expect(card).to_have_count(1)
+            if str(db).startswith("<fdbqueue.embedded"):  # a cluster may have other workers
+                expect(page.get_by_text("1 worker on 3 queues, 0 busy.")).to_be_visible()
+        finally:
+            for worker, thread in zip(workers, threads):
+                worker.stop()
+                thread.join()
+
+
 def test_without_workers_the_page_says_how_to_start_one(
     page: Page, serve: Any, db: Any, engine: str
 ) -> None:
@@ -1426,6 +1469,9 @@ def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
     queue.claim(db, lease=600, client="w" * 80)
     queue.schedules.add(db, "s" * 80, ["t" * 300], cron="0 3 * * *", tz="Europe/Lisbon")
     queue.schedules.run_now(db, "s" * 80)
+    queue.set_group(db, None, concurrency=3, rate=(10, 60), max_size=1000)
+    for group in ("g" * 80, "customer 7"):
+        queue.push(db, 1, group=group)
     return {
         "overview": (address(client), "1 dead"),
         "queue": (address(client, name, query="?state=dead"), "cannot reach"),
@@ -1434,6 +1480,7 @@ def pages(client: Any, db: Any, name: str) -> dict[str, tuple[str, str]]:
         "jobs": (address(client).removesuffix("/") + "/jobs", "From a sample"),
         "schedules": (address(client, name, "schedules"), "Europe/Lisbon"),
         "workers": (address(client).removesuffix("/") + "/workers", "Other clients"),
+        "groups": (address(client, name, "groups"), "All groups"),
         "nothing": (address(client, f"{name}gone"), "There is no such queue."),
     }
 

@@ -63,6 +63,36 @@ def test_groups_are_paused_resumed_and_limited(
     assert group.rate == (5, 90)
 
 
+def test_the_limits_of_all_groups_are_shown_and_changed(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.set_group(db, None, rate=(5, "1m30s"), latest=True)
+    jobs.push(db, 1, group="ada")
+    with serve() as (_, client):
+        before, asked, after = visit(
+            *(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",)),
+            *(("press", "Limits of all groups"), ("show",)),
+            *(("fill", "weight", "3"), ("fill", "rate", ""), ("press", "Save"), ("show",)),
+        )
+    assert "All groups: 5 in 1m30s, size latest" in " ".join(before["lines"])
+    assert asked["lines"][0] == "Limits of all groups"
+    assert "All groups: weight 3, size latest" in " ".join(after["lines"])
+    assert jobs.group_settings(db) == {"weight": 3, "latest": True}
+
+
+def test_groups_of_a_paused_queue_do_not_wait_for_their_turn(
+    serve: Any, db: Any, name: str, tmp_path: Path
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, name)
+    jobs.push(db, 1, group="ada")
+    jobs.configure(db, paused=True)
+    with serve() as (_, client):
+        (page,) = visit(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",))
+    assert "1 group on this page. The queue is paused." in page["lines"]
+    assert "| queue paused |" in page["lines"][-1]
+
+
 def test_a_group_at_its_rate_says_until_when(
     serve: Any, db: Any, name: str, tmp_path: Path
 ) -> None:

@@ -55,6 +55,14 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "latest": False,
             },
         ],
+        "for_all": {
+            "weight": None,
+            "concurrency": 7,
+            "rate": None,
+            "in_order": None,
+            "max_size": None,
+            "latest": None,
+        },
         "next": None,
     }
     assert jobs.get("/groups", after="", limit=1)["next"] == "ada/1"

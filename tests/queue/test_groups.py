@@ -254,6 +254,31 @@ def test_a_paused_group_is_handed_out_to_nobody(db: Any, jobs: Any) -> None:
     assert admin.check(db, jobs).ok
 
 
+def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
+    assert jobs.group_settings(db) == jobs.group_settings(db, "ada") == {}
+    given: dict[str, Any] = {
+        **{"weight": 2.5, "concurrency": 1, "rate": (3, 60.0)},
+        **{"in_order": False, "max_size": 7, "latest": False},
+    }
+    jobs.set_group(db, None, **given)
+    assert jobs.group_settings(db) == given
+    jobs.set_group(db, "ada", paused=True, **given)
+    jobs.set_group(db, None, **dict.fromkeys(given))
+    assert (jobs.group_settings(db), jobs.group_settings(db, "bob")) == ({}, {})
+    read = jobs.group_settings(db, "ada")
+    assert read == {**given, "paused": True}
+    jobs.set_group(db, "bob", **read)
+    assert jobs.group_settings(db, "bob") == read
+    with pytest.raises(ValueError, match="a group"):
+        jobs.group_settings(db, "x" * 256)
+
+
+def test_the_default_concurrency_of_agents_is_read_back(db: Any, name: str) -> None:
+    tasks = fdbqueue.TaskQueue.named(db, name)
+    tasks.set_group(db, None, concurrency=2, rate=(5, 1.0))
+    assert tasks.group_settings(db) == {"concurrency": 2, "rate": (5, 1.0)}
+
+
 def test_a_paused_group_stays_so_when_the_queue_is_cleared(db: Any, jobs: Any) -> None:
     jobs.set_group(db, "ada", paused=True)
     jobs.push(db, 1, group="ada")

@@ -28,16 +28,19 @@ export function groupsPage(queue, query) {
   let after = query.get("after");
   const { node, body } = table("Groups", COLUMNS.map(({ label, style, hidden }) => ({ label, class: style, hidden })));
   const heading = h("h1", { tabindex: -1 }, "Groups");
-  const lead = h("p.lead");
+  const lead = h("p.lead"), all = h("p.for-all");
   const place = h("div", {}, skeleton(6));
   const first = h("a.button", { href: pageAddress(queue, null) }, "First page"), next = h("a.button", {}, "Next page");
   const foot = h("nav.list-foot", { "aria-label": "Pages", hidden: true }, first, next);
 
   async function load() {
     const asked = after;
-    const { groups, next: last } = await get(`${queuePath(queue)}/groups`, { limit: PAGE, after: asked });
+    const [{ groups, for_all, next: last }, { options }] = await Promise.all([
+      get(`${queuePath(queue)}/groups`, { limit: PAGE, after: asked }), get(queuePath(queue))]);
     if (asked !== after) return; // the user has turned the page meanwhile
-    setText(lead, groups.length ? leadText(groups) : "");
+    for (const group of groups) group.queue_paused = options.paused;
+    setText(lead, [groups.length && leadText(groups), options.paused && "The queue is paused."].filter(Boolean).join(" "));
+    replaceKeepingFocus(all, ...forAll(queue, for_all, () => polling.now()));
     const hadFocus = place.contains(document.activeElement);
     reconcile(body, groups, ({ name }) => name, () => row(), (element, group) => {
       const text = JSON.stringify(group);
@@ -67,7 +70,7 @@ export function groupsPage(queue, query) {
     nodes: [
       h("nav.crumbs", { "aria-label": "Breadcrumb" },
         h("a", { href: "#/" }, "Overview"), h("span", { "aria-hidden": "true" }, "/"), h("a", { href: queueAddress(queue) }, queue)),
-      h("div.title-row", {}, heading), lead,
+      h("div.title-row", {}, heading), lead, all,
       h("section.queues.groups", { "aria-label": "Groups" }, place, foot),
     ],
     update(changed) {
@@ -105,7 +108,7 @@ const COLUMNS = [
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
 ];
 
-const shown = (name) => name || "(none)";
+const shown = (name) => (name === null ? "all groups" : name || "(none)");
 
 const itemsLink = (queue, group, state) => {
   const { name, [state]: count } = group;
@@ -117,7 +120,8 @@ const itemsLink = (queue, group, state) => {
 const sizeText = (latest, size) => (latest ? "latest" : size === null ? "" : number(size));
 
 /** Say whether a group waits, runs, or is held back, and by what. */
-function stateCell({ ready, claimed, held_by, held_until }) {
+function stateCell({ ready, claimed, held_by, held_until, queue_paused }) {
+  if (queue_paused && held_by !== "paused") return badge("queue paused", "paused");
   if (held_by !== null) return [badge(groupHeldText(held_by), held_by === "paused" ? "paused" : ""), held_until && h("span.muted", {}, " until ", clock(held_until))];
   if (ready > 0) return claimed > 0 ? "runs, and takes turns" : "waits for its turn";
   return claimed > 0 ? "runs" : h("span.muted", {}, "has no items");
@@ -157,17 +161,29 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
   if (answer) toast(outcome);
 }
 
+/** Show what was set for all groups, and let it be changed. */
+function forAll(queue, settings, refresh) {
+  const { weight, concurrency, rate, max_size, latest, in_order } = settings;
+  const parts = [weight !== null && `weight ${weight}`, concurrency !== null && `concurrency ${number(concurrency)}`,
+    rate !== null && `${number(rate[0])} in ${lengthText(rate[1])}`, sizeText(latest, max_size) && `size ${sizeText(latest, max_size)}`,
+    in_order === false && "not in order"].filter(Boolean);
+  const edit = button("Limits", async () => { await editGroup({ ...settings, name: null }, `${queuePath(queue)}/groups`); await refresh(); },
+    { kind: "small", key: "for all", "aria-label": "Limits of all groups" });
+  return [h("span", {}, h("strong", {}, "All groups: "), parts.join(", ") || "nothing is set"), can("admin") && edit].filter(Boolean);
+}
+
 async function editGroup(group, path) {
-  const stored = { weight: String(group.weight), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate),
+  const rest = group.name === null ? "Empty for none." : "Empty for that of all groups.";
+  const stored = { weight: String(group.weight ?? ""), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate),
     size: group.latest ? "latest" : String(group.max_size ?? "") };
   const answer = await ask({
     title: `Limits of ${shown(group.name)}`,
     fields: [
-      { name: "weight", label: "Weight", value: stored.weight, hint: "Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. Empty for that of all groups." },
-      { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: "Its items that are claimed at a time. Empty for that of all groups." },
-      { name: "rate", label: "Rate", value: stored.rate, hint: "Its items that are started in a time, such as 100/1m. Empty for that of all groups." },
-      { name: "size", label: "Size", value: stored.size, hint: "Its ready, delayed and claimed items; “latest” if a push removes the items that wait. Empty for that of all groups." },
-    ].filter((field) => group.name || field.name === "weight"),
+      { name: "weight", label: "Weight", value: stored.weight, hint: `Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. ${rest}` },
+      { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `Its items that are claimed at a time. ${rest}` },
+      { name: "rate", label: "Rate", value: stored.rate, hint: `Its items that are started in a time, such as 100/1m. ${rest}` },
+      { name: "size", label: "Size", value: stored.size, hint: `Its ready, delayed and claimed items; “latest” if a push removes the items that wait. ${rest}` },
+    ].filter((field) => group.name !== "" || field.name === "weight"),
     yes: "Save",
     async action(values) {
       const changed = Object.keys(values).filter((setting) => values[setting].trim() !== stored[setting]);

@@ -5,7 +5,7 @@ import { address } from "./filters.js";
 import { clock, number, plural, wait } from "./format.js";
 import { pace, unitOf } from "./history.js";
 import { poll } from "./live.js";
-import { STATES, cell, empty, h, reconcile, row, setText, skeleton, table } from "./ui.js";
+import { STATES, cell, empty, h, nameText, reconcile, row, setText, skeleton, table } from "./ui.js";
 
 const INTERVAL = 10_000; // milliseconds between two rounds, at least
 const MAX_QUEUES = 25; // whose jobs are read
@@ -66,7 +66,7 @@ function cells(job, unit) {
   const count = (state) => `${number(job[state])}${job[state] && job.more.includes(state) ? "+" : ""}`;
   const time = (seconds) => (seconds === null ? "–" : wait(seconds));
   const values = [
-    h("strong", {}, job.name), h("a", { href: address(job.queue, {}) }, job.queue),
+    h("strong", {}, nameText(job.name)), h("a", { href: address(job.queue, {}) }, nameText(job.queue)),
     link("done", count("done")), job.rate === null ? "–" : pace(job.rate, unit),
     time(job.run_time_median), time(job.run_time_p95), number(job.failed_attempts),
     ...["ready", "delayed", "claimed", "dead"].map((state) => link(state, count(state))),

@@ -17,6 +17,9 @@ export function h(tag, props = {}, ...children) {
   return filled(document.createElement(name), classes, props, children);
 }
 
+/** Make the text of a dotted name, which breaks behind a dot, an underscore, a dash or a slash. */
+export const nameText = (name) => name.split(/(?<=[._/-])/).flatMap((part, n) => (n ? [h("wbr"), part] : [part]));
+
 /** Make an element of a drawing. */
 export function s(tag, props = {}, ...children) {
   const [name, ...classes] = tag.split(".");

@@ -17,8 +17,9 @@ export function workersPage() {
   let shown = "";
 
   async function load() {
-    const [{ workers }, first] = await Promise.all([get("workers"), get("queues", { limit: 1000 })]);
-    const names = new Set(workers.map((worker) => worker.queue));
+    const [{ workers: rows }, first] = await Promise.all([get("workers"), get("queues", { limit: 1000 })]);
+    const workers = withQueues(rows);
+    const names = new Set(rows.map((row) => row.queue));
     const known = first.queues.filter((queue) => queue.claimed > 0).map((queue) => queue.name);
     const chosen = known.slice(0, MAX_QUEUES);
     const held = (await Promise.all(chosen.map((name) => heldItems(name)))).flat();
@@ -28,7 +29,7 @@ export function workersPage() {
     });
     if (text === shown) return;
     shown = text;
-    const others = held.filter((item) => !workers.some((worker) => worker.name === item.claimed_by && worker.queue === item.queue));
+    const others = held.filter((item) => !workers.some((worker) => holds(worker, item)));
     note.textContent = known.length > chosen.length ? `Claimed items are shown of the first ${MAX_QUEUES} queues that have any.` : "";
     replaceKeepingFocus(content, ...parts(workers, held, others, names, () => polling.now()));
   }
@@ -41,6 +42,19 @@ export function workersPage() {
   };
 }
 
+/** Join the rows of each worker, which has one for each of its queues. */
+function withQueues(rows) {
+  const workers = new Map();
+  for (const { queue, at_most, jobs, ...worker } of rows) {
+    const key = [worker.host, worker.pid, worker.name].join();
+    if (!workers.has(key)) workers.set(key, { ...worker, queues: [] });
+    workers.get(key).queues.push({ queue, at_most });
+  }
+  return [...workers.values()];
+}
+
+const holds = (worker, item) => worker.name === item.claimed_by && worker.queues.some(({ queue }) => queue === item.queue);
+
 async function heldItems(queue) {
   const { items } = await get(`${queuePath(queue)}/items`, { state: "claimed", limit: MAX_ITEMS });
   return items.map((item) => ({ ...item, queue }));
@@ -51,10 +65,10 @@ function parts(workers, held, others, names, refresh) {
     return [empty("No worker is running.", h("p", {}, "Start one in a shell, with the function that handles an item:"),
       command("fdbq work mails mailer:send --concurrency 4"))];
   }
-  const busy = workers.filter((worker) => held.some((item) => item.claimed_by === worker.name && item.queue === worker.queue)).length;
+  const busy = workers.filter((worker) => held.some((item) => holds(worker, item))).length;
   return [
     workers.length > 0 && h("p.lead", {}, `${plural(workers.length, "worker")} on ${plural(names.size, "queue")}, ${number(busy)} busy.`),
-    h("div.worker-grid", {}, workers.map((worker) => workerCard(worker, held.filter((item) => item.claimed_by === worker.name && item.queue === worker.queue), refresh))),
+    h("div.worker-grid", {}, workers.map((worker) => workerCard(worker, held.filter((item) => holds(worker, item)), refresh))),
     others.length > 0 && h("section.card", { "aria-label": "Other clients" },
       h("h2", {}, "Other clients"),
       h("p.muted", {}, "They have claimed items, and are not in the list of workers: another program, a staged pop, or a worker that was killed."),
@@ -68,14 +82,14 @@ function workerCard(worker, items, refresh) {
   return h("section.card.worker", { "aria-label": `Worker ${worker.name}` },
     h("div.worker-head", {}, h("h2", {}, worker.name), badge(items.length ? "busy" : "idle", items.length ? "busy" : "idle")),
     h("dl.facts", {},
-      fact("Queue", queueLink(worker.queue)),
+      worker.queues.map(({ queue, at_most }) => fact("Queue", [queueLink(queue),
+        at_most < worker.concurrency && `, at most ${number(at_most)} at a time`].filter(Boolean))),
       fact("Holds", plural(items.length, "item")),
-      fact("Concurrency", number(worker.concurrency)
-        + (worker.at_most < worker.concurrency ? `, at most ${number(worker.at_most)} of this queue` : "")),
+      fact("Concurrency", number(worker.concurrency)),
       fact("Host", `${worker.host}, process ${worker.pid}`),
       fact("Started", ago(worker.since)),
       h("div", {}, h("dt", {}, "Last seen"), h("dd", { data: { seen: worker.name } }, ago(worker.seen)))),
-    items.length > 0 && holding(items, false, refresh));
+    items.length > 0 && holding(items, worker.queues.length > 1, refresh));
 }
 
 const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

@@ -40,9 +40,11 @@ async def groups(
     queue = await _queue(served, name)
     with invalid_values():
         found = await aio.run(queue.groups, served.db, after=after, limit=limit)
+    for_all = await aio.run(queue.group_settings, served.db)
     is_last = len(found) < limit
     body = {
         "groups": [*map(group_as_json, found)],
+        "for_all": {**dict.fromkeys(bodies.AllGroupsSettings.model_fields), **for_all},
         "next": None if is_last else found[-1].name,
     }
     return json_response(body)
