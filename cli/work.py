@@ -120,24 +120,52 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     if url is not None or cluster_file is not None or not app.is_bound:
         app.bind(open_database(url, cluster_file, create=True))
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
+    at_most = dict(given["at_most"])
+    missing = _missing(app, queues) if given["drain"] else []
+    if missing:
+        if missing == queues:
+            _echo_report(WorkerReport(), given["as_json"])
+            sys.exit(1)
+        queues = [queue for queue in queues if queue not in missing]
+        weights = weights and {name: weights[name] for name in weights if name in queues}
+        at_most = {name: most for name, most in at_most.items() if name in queues}
 
     options = {name: given[name] for name in _OF_APPS}
 
     def run() -> WorkerReport:
         with usage_errors():
-            return app.work(*queues, at_most=dict(given["at_most"]), weights=weights, **options)
+            return app.work(*queues, at_most=at_most, weights=weights, **options)
 
-    found = queues_of(app, names)
+    found = queues_of(app, queues)
     summary = partial(summary_of, app.db, found, sorted(app.jobs))
-    _work(run, summary, partial(_tell_held_back, app.db, found))
+    _work(run, summary, partial(_tell_held_back, app.db, found), is_complete=not missing)
+
+
+def _missing(app: App, names: list[str]) -> list[str]:
+    """Return the queues that do not exist and have no job of the app; say so on standard error."""
+    missing: list[str] = []
+    for name in names:
+        try:
+            if name not in queues_of(app):
+                existing_queue(app.db, name)
+        except QueueNotFound as error:
+            missing.append(name)
+            if parent is None:  # otherwise the parent has said it
+                click.echo(f"fdbq work: {error}", err=True)
+    return missing
 
 
 def _work(
     run: Callable[[], WorkerReport],
     summary: Callable[[int], str],
     tell_held_back: Callable[[], None],
+    *,
+    is_complete: bool = True,
 ) -> NoReturn:
-    """Run workers in this process, or supervise others that do, and exit."""
+    """Run workers in this process, or supervise others that do, and exit.
+
+    With `--drain`, exit with code 1 if a job failed or not every queue exists.
+    """
     with stop_on_signal(_stop, max_signals=2):
         report = _report(run, summary)
     given = click.get_current_context().params
@@ -145,7 +173,7 @@ def _work(
         _echo_report(report, given["as_json"])
         if given["drain"] and not given["quiet"]:
             tell_held_back()
-    exit_after_work(1 if given["drain"] and report.failed else 0)
+    exit_after_work(1 if given["drain"] and (report.failed or not is_complete) else 0)
 
 
 def _stop(number: int, _: FrameType | None) -> None:
@@ -424,7 +452,7 @@ def _loaded(path: str, noun: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module may raise anything
+    except BaseException as error:  # the module may raise anything, also by `sys.exit`
         text = _origin(error)
         if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             text += f"; it is neither in {os.getcwd()} nor on the Python path"
@@ -455,9 +483,9 @@ def _function(path: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _origin(error: Exception) -> str:
+def _origin(error: BaseException) -> str:
     """Describe an error of an import, with the line at which it was raised."""
-    text = f"{type(error).__name__}: {error}"
+    text = ": ".join(filter(None, [type(error).__name__, str(error)]))
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without this module's
     lines = [frame for frame in frames if not frame.filename.startswith(("<", _IMPORTLIB))]
     if isinstance(error, SyntaxError) or not lines:

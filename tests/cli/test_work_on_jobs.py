@@ -109,6 +109,38 @@ def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     assert "'shop:add' is a job" in error_of(fdbq("work", queue, "shop:add"))
 
 
+def test_a_drain_of_a_queue_that_does_not_exist_fails(fdbq: Shell) -> None:
+    queue = write_shop(fdbq)
+    work = ("work", "--app", "shop:app", "--drain", "-q")
+    assert fdbq(*work, f"{queue} too").returncode == 0  # declared, though nothing was pushed
+    done = fdbq(*work, "--json", f"{queue}x")
+    assert (done.returncode, json.loads(done.stdout)["done"]) == (1, 0)
+    assert f"fdbq work: there is no queue named '{queue}x'" in done.stderr
+    fdbq.output("push", queue, '{"job": "shop.add", "args": [1, 2]}')
+    done = fdbq(*work, f"{queue}x=2", f"{queue}=1", "--at-most", f"{queue}x=1")
+    assert (done.returncode, done.stdout) == (1, "3\n1 done, 0 failed\n")
+    assert f"{queue}x" not in fdbq.output("ls").split()
+
+
+@pytest.mark.parametrize("command", ["work", "jobs"])
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import sys\nsys.exit()", "SystemExit ("),
+        ("raise SystemExit(0)", "SystemExit: 0 ("),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt ("),
+        ("def __getattr__(name):\n    raise SystemExit(name)", "SystemExit: app ("),
+    ],
+)
+def test_a_module_that_exits_when_it_is_imported_is_an_error(
+    tmp_path: Path, command: str, code: str, message: str
+) -> None:
+    (tmp_path / "exits.py").write_text(code)
+    done = Shell(tmp_path, "none")(command, "--app", "exits:app")
+    expected = f"'exits:app' cannot be loaded as MODULE:APP: {message}"
+    assert expected in error_of(done)
+
+
 def test_the_jobs_of_an_app_are_listed(fdbq: Shell) -> None:
     (fdbq.path / "shop.py").write_text(DECLARED)
     lines = fdbq.output("jobs", "--app", "shop:app").splitlines()
