@@ -19,8 +19,9 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.leases import ClaimRequest, Leases
-from fdbqueue.operations.limits.slots import First, Slots
+from fdbqueue.operations.limits.slots import Candidate, First, Slots
 from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 
 _NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
+_MAX_BYTES = 3_000_000  # of the rows that one transaction claims
 _SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
 RENEWALS = 3
 """How often a call starts a lease at most, if too much of it is over each time."""
@@ -172,6 +174,16 @@ class Claims:
         return finish
 
 
+def _fitting(candidates: list[Candidate]) -> list[Candidate]:
+    """Return the first items that one transaction can store as claimed, at least one."""
+    left = _MAX_BYTES
+    for number, candidate in enumerate(candidates):
+        left -= len(candidate.item.value) + ITEM_BYTES
+        if left < 0 and number:
+            return candidates[:number]
+    return candidates
+
+
 def _skip(n: int, among: float) -> int:
     """Return a random multiple of `n`, after which `n` of the first items follow."""
     return n * int(random.random() * (among // n))
@@ -268,7 +280,7 @@ class _Claiming:
         """Take `n` items for the requests; return `None` if none of them could be decoded."""
         leases, now = self.claims.leases, self.start.now
         may_skip = self.first is None
-        admitted = self.claims.slots.admit(tr, now, n, options, first, may_skip)
+        admitted = _fitting(self.claims.slots.admit(tr, now, n, options, first, may_skip))
         leases.begin_take(tr, now, admitted)
         if options is not None and options.rate is not None:
             self.claims.items.rate.note(tr, now, options, len(admitted))

@@ -23,7 +23,8 @@ from fdbqueue.operations.done import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.groups.held import Holds, begin_ahead
 from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, read_payload
+from fdbqueue.operations.items import Items, LocatedItem, NewItem
+from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.operations.views.stats import Numbers
@@ -128,7 +129,7 @@ class Reads(Generic[_T]):
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
-        return self.codec.decode(item, read_payload(tr, self.layout, item))
+        return self.codec.decode(item, read_payload(tr, self.layout, item.content))
 
     def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
         """Return what `push` returns for an item, or for the one that has its unique key."""

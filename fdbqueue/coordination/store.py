@@ -40,13 +40,13 @@ from fdbqueue.operations.items import (
     Moved,
     NewItem,
     Tail,
-    read_payload,
 )
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.limits.bounds import Bound, Places
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Agents, First, Slots
 from fdbqueue.operations.options import LIMITING
+from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.steps.steps import DurableSteps
@@ -290,7 +290,7 @@ class Store(Generic[_T]):
         return items
 
     def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
-        return self.codec.decode(item, read_payload(tr, self.layout, item))
+        return self.codec.decode(item, read_payload(tr, self.layout, item.content))
 
     def pop_of(self, tr: Transactor, first: First, wait: float) -> SansIO[_T | None]:
         """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
@@ -677,7 +677,9 @@ class Store(Generic[_T]):
             moved = change(before)
             if moved is None:
                 return None
-            payload = read_payload(tr, self.layout, stored) if moved[1] is None else moved[1]
+            payload = (
+                read_payload(tr, self.layout, stored.content) if moved[1] is None else moved[1]
+            )
             shared = {} if tails is None else tails
             return before, self._changes.move(tr, now, found, payload, moved[0], shared)
 

@@ -11,7 +11,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.layout.key_table import TALLIES, Space
 from fdbqueue.layout.values import (
     HEADER_MARK,
-    MAX_PAYLOAD,
     NO_HEADER,
     PIECES,
     Header,
@@ -19,6 +18,7 @@ from fdbqueue.layout.values import (
     decode_level,
     decode_tallies,
     header_of,
+    payload_size,
 )
 from fdbqueue.types import KeyValue, Priority
 
@@ -167,9 +167,14 @@ class StoredItem:
             self.header, self.content = NO_HEADER, value
 
     @property
-    def largest_payload(self) -> int:
-        """The largest possible size of its payload, in bytes."""
-        return MAX_PAYLOAD if self.content.startswith(PIECES) else len(self.value)
+    def size(self) -> int:
+        """The size of its value and its pieces, in bytes."""
+        return len(self.value) + self.is_in_pieces * payload_size(self.content)
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether its payload is stored in pieces."""
+        return self.content.startswith(PIECES)
 
 
 _COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))

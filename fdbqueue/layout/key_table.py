@@ -90,7 +90,7 @@ class Space(IntEnum):
             "push, pop, claim",
         ),
     )
-    PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over that size", "push"))
+    PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over 10,000 bytes", "push"))
     RECEIPTS = (
         4,
         (

@@ -18,7 +18,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.layout.key_table import Space
-from fdbqueue.layout.values import PIECES, time_of, unpack_staged
+from fdbqueue.layout.values import pieces_id, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
@@ -45,6 +45,9 @@ Match 2 is its group as packed, or `None`.
 FIRST_COUNT = b"\x14"
 """The first byte of a packed count. Groups, which are text, come before."""
 
+
+MAX_PREFIX = 4_900
+"""Bytes of the prefix of a queue; a key of it has at most 10,000."""
 
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
@@ -213,6 +216,11 @@ class Layout:
             raise TypeError(
                 f"a queue is in a Subspace, not in {subspace!r}; PriorityQueue.named(db, name) "
                 "opens one by its name"
+            )
+        if len(subspace.key()) > MAX_PREFIX:
+            raise ValueError(
+                f"the prefix of a queue has at most {MAX_PREFIX:,} bytes, and that of this "
+                f"subspace has {len(subspace.key()):,}; give a shorter one"
             )
         self.subspace = subspace
         self.name = name
@@ -462,7 +470,7 @@ class Layout:
 
     def pieces_prefix(self, content: bytes) -> bytes:
         """Return the prefix of the pieces of a payload, to which this content refers."""
-        return self.pieces + fdb_tuple.pack((content[len(PIECES) :],))
+        return self.pieces + fdb_tuple.pack((pieces_id(content),))
 
     def prefix_of_piece(self, key: bytes) -> bytes:
         """Return the prefix that all pieces of a payload share, given the key of one."""

@@ -22,7 +22,8 @@ from fdbqueue.layout.keys import (
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-_MAX_LEVEL = 5_000  # bytes; a key has at most 10,000
+MAX_LEVEL = 5_000
+"""Bytes of the first part of a key, up to the priority; a key has at most 10,000."""
 _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
@@ -159,11 +160,11 @@ class Priorities(Levels):
             # Minus zero equals zero, so both must have the same key.
             ranks = tuple(part + 0.0 if type(part) is float else part for part in priority)
             try:
-                if len(self._layout.level_prefix(ranks)) <= _MAX_LEVEL:
+                if len(self._layout.level_prefix(ranks)) <= MAX_LEVEL:
                     return self.level_of_valid(ranks)
             except (ValueError, struct.error) as error:
                 raise InvalidPriority(priority, "a value that the tuple layer can pack") from error
-            raise InvalidPriority(priority, f"at most {_MAX_LEVEL:,} bytes when packed")
+            raise InvalidPriority(priority, f"at most {MAX_LEVEL:,} bytes when packed")
         shape = ", ".join(kind.__name__ for kind in kinds)
         raise InvalidPriority(priority, f"a tuple ({shape}{',' if len(kinds) == 1 else ''})")
 

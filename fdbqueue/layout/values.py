@@ -37,6 +37,13 @@ MARKS = (PIECES, HEADER_MARK)
 
 MAX_PAYLOAD = 8_000_000  # bytes; a transaction of 10,000,000 has room for it
 
+MAX_INLINE = 10_000
+"""The largest payload, in bytes, that is stored in the row of its item.
+
+A row has up to 100,000 bytes, and needs most of them for the longest header, log and error that an
+item may have. One transaction also moves hundreds of rows.
+"""
+
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
@@ -49,6 +56,8 @@ _SIZES = struct.Struct(">HI")
 _BEGIN = _SIZES.pack(0, 0)
 
 UUID_SIZE = 16  # bytes
+
+_SIZE_BYTES = 4  # of the size of a payload in pieces
 
 _TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
 
@@ -161,6 +170,28 @@ def with_header(header: Header, value: bytes) -> bytes:
     while header[size - 1] == NO_HEADER[size - 1]:
         size -= 1
     return HEADER_MARK + encode_metadata(header[:size], value)
+
+
+def pieces_reference(id: bytes, size: int) -> bytes:
+    """Return the content of an item whose payload of this size is stored in pieces.
+
+    >>> payload_size(pieces_reference(b"id", 90_001)), payload_size(b"payload")
+    (90001, 7)
+    """
+    return PIECES + size.to_bytes(_SIZE_BYTES, "big") + id
+
+
+def pieces_id(content: bytes) -> bytes:
+    """Return what the keys of the pieces of a payload begin with, given the content of the item."""
+    return content[len(PIECES) + _SIZE_BYTES :]
+
+
+def payload_size(content: bytes) -> int:
+    """Return the size of the payload of an item, given its content."""
+    if not content.startswith(PIECES):
+        return len(content)
+    begin = len(PIECES)
+    return int.from_bytes(content[begin : begin + _SIZE_BYTES], "big")
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:
@@ -408,6 +439,17 @@ class Report(NamedTuple):
 
 
 NO_REPORT = Report()
+
+
+def text_room(n: int) -> int:
+    """Return how many bytes of a log or traceback to store for each of `n` items of a claim.
+
+    Their transaction also stores the items.
+
+    >>> text_room(1), text_room(256)
+    (1500000, 5859)
+    """
+    return 1_500_000 // max(1, n)
 
 
 def text_end(text: str, size: int) -> str:

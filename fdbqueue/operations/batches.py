@@ -44,6 +44,7 @@ from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.limits.bounds import Places
+from fdbqueue.operations.payloads import read_payload, with_small_row, write_payload
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import ReadTransaction, Transaction
 
@@ -212,11 +213,12 @@ def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[byte
 
     A transaction that takes, ends or moves it meanwhile conflicts: it reads the row of the item.
     """
-    header, position = found.item.header, layout.position(found.key)
+    item, position = with_small_row(tr, layout, found.item), layout.position(found.key)
+    header = item.header
     for number, batch in enumerate(batches, header.followers):
         tr[layout.follower_key(position, number)] = batch
     header = header._replace(followers=header.followers + len(batches))
-    value = with_header(header, found.item.content)
+    value = with_header(header, item.content)
     if found.state == "ready":
         tr[found.key] = value
     elif found.state == "delayed":
@@ -317,9 +319,11 @@ def make_ready(
             return
         position = moved
     (due,), value = decode_metadata(stored)
-    header, payload = header_of(value)
+    header, content = header_of(value)
     if kind == "then":
-        value = with_header(header, with_counts(payload, counts))
+        random = layout.unpack_item_key(layout.items + position)[-1]
+        payload = with_counts(read_payload(tr, layout, content), counts)
+        value = write_payload(tr, layout, random, payload, header)
     tr.clear(layout.timer_key(layout.dues, due, position))
     tr[layout.delayed + position] = encode_metadata(Delayed(now), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""

@@ -13,8 +13,8 @@ from fdbqueue.operations.items import (
     NewItem,
     Tail,
     clear_kept,
-    write_payload,
 )
+from fdbqueue.operations.payloads import write_payload
 from fdbqueue.types import KeyValue, State, Transaction
 
 MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")

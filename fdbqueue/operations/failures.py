@@ -18,6 +18,7 @@ from fdbqueue.layout.values import (
     encode_metadata,
     header_of,
     text_end,
+    text_room,
     utc_time,
     with_header,
 )
@@ -35,7 +36,7 @@ MAX_KEPT_ATTEMPTS = 1_000
 """How many failed attempts of an item a queue may keep."""
 
 MAX_TRACEBACK = 30_000
-"""How many bytes of a traceback a queue may keep: a claim of some 300 items may fail with one."""
+"""How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
 
 _MAX_STDERR = 4_096  # bytes
 
@@ -162,14 +163,16 @@ class Failures:
             return expired
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
         kept = options.kept_attempts
+        room = text_room(len(failed))
         if traceback is not None:
-            traceback = text_end(traceback, options.traceback_bytes) or None
+            traceback = text_end(traceback, min(options.traceback_bytes, room)) or None
         returned: list[ReturnedItem] = []
         layout = self._layout
         self._items.history.note_ended(tr, now, map(_item_of, failed))
         for position, item, due, client, log in failed:
             attempts, value = item.delivery_count, item.value
-            attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, log)
+            end = text_end(log, room)
+            attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, end)
             header, payload = header_of(value)
             number = header.earlier_attempts + attempts
             tr[layout.attempt_key(position, number)] = encode_attempt(attempt)

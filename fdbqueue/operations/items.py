@@ -37,6 +37,7 @@ from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.history import History
 from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.payloads import write_payload
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
@@ -49,8 +50,6 @@ from fdbqueue.types import (
     State,
     Transaction,
 )
-
-_PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
@@ -646,31 +645,6 @@ def _add(tr: Transaction, counter_of: _CounterOf, n: int) -> None:
 
 
 # What an item has besides its row
-
-
-def write_payload(
-    tr: Transaction, layout: Layout, random: bytes, payload: bytes, header: Header = NO_HEADER
-) -> bytes:
-    """Return the value of an item with this payload; write the pieces of a large payload."""
-    value = payload
-    if len(payload) > _PIECE_SIZE or payload.startswith(MARKS):
-        value = PIECES + random
-        write_pieces(tr, layout.pieces_prefix(value), payload)
-    return value if header is NO_HEADER else with_header(header, value)
-
-
-def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
-    """Store bytes of any size in several values behind a prefix."""
-    for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
-        tr[Layout.piece_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
-
-
-def read_payload(tr: ReadTransaction, layout: Layout, item: StoredItem) -> bytes:
-    """Return the payload of an item; read the pieces of a large payload."""
-    if not item.content.startswith(PIECES):
-        return item.content
-    pieces = tr.get_range(*layout.range_of(layout.pieces_prefix(item.content)))
-    return b"".join(row.value for row in pieces)
 
 
 def clear_owned(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> None:

@@ -27,6 +27,8 @@ from fdbqueue.layout.values import (
     encode_lease,
     header_of,
     lease_value,
+    text_end,
+    text_room,
     with_header,
 )
 from fdbqueue.operations.batches import note_end
@@ -38,9 +40,9 @@ from fdbqueue.operations.items import (
     ReturnedItem,
     clear_owned,
     free_unique,
-    read_payload,
 )
 from fdbqueue.operations.limits.slots import Candidate, Freed, Limit, Slots
+from fdbqueue.operations.payloads import begin_payload, with_small_row
 from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -251,14 +253,17 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        for stored, limits in candidates:
+        # Start all reads before waiting for the first.
+        payloads = [begin_payload(tr, layout, stored.content) for stored, _ in candidates]
+        for (stored, limits), payload in zip(candidates, payloads):
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
             try:
-                items.append(self._codec.decode(stored, read_payload(tr, layout, stored)))
+                items.append(self._codec.decode(stored, payload()))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
-                claimed = ClaimedItem(request.token, end, delivery_count, (), stored.value)
+                value = with_small_row(tr, layout, stored).value
+                claimed = ClaimedItem(request.token, end, delivery_count, (), value)
                 self._fail(tr, now, FailedItem(position, claimed, due, client, ""), error)
                 if stored.level.group is not None:
                     self._slots.free_now(tr, now, (layout.slot_of_group(stored.level.group),))
@@ -267,7 +272,7 @@ class Leases:
             if stored.level.group is not None:
                 slots += (layout.slot_of_group(stored.level.group),)
             held += limits
-            value = _claimed_value(tr, layout, stored)
+            value = _claimed_value(tr, layout, with_small_row(tr, layout, stored))
             claimed = ClaimedItem(request.token, end, delivery_count, slots, value)
             lease = encode_lease(request.lease, now, delivery_count, stored.header.expires, client)
             self._store(tr, position, claimed, lease)
@@ -405,7 +410,7 @@ class Leases:
                 request.discarded,
                 item.claimed_at,
                 request.claim.client,
-                request.log,
+                text_end(request.log, text_room(n)),
             )
             self._done.finish(tr, position, item.value, done)
 

@@ -13,7 +13,8 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.tasks import decode_header, rank_at
 from fdbqueue.layout.values import Header, decode_count
 from fdbqueue.operations.groups.agents import Agents
-from fdbqueue.operations.items import Items, LocatedItem, Taken, read_payload
+from fdbqueue.operations.items import Items, LocatedItem, Taken
+from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.views.listing import Views
 from fdbqueue.operations.views.overdue import corrections
 from fdbqueue.types import Options, ReadTransaction, Transaction
@@ -31,7 +32,7 @@ class TaskIndex:
         part = 1 if index == self._layout.agents else 2
 
         def is_one(tr: ReadTransaction, item: StoredItem) -> bool:
-            return decode_header(read_payload(tr, self._layout, item))[part] == name
+            return decode_header(read_payload(tr, self._layout, item.content))[part] == name
 
         return is_one
 
@@ -74,7 +75,7 @@ class TaskItems(Items):
         """Return the entries by id, agent and client, and the counters of priority and agent."""
         layout = self.layout
         position = layout.position(item.key)
-        priority, agent, client = decode_header(read_payload(tr, layout, item))
+        priority, agent, client = decode_header(read_payload(tr, layout, item.content))
         entries, counters = super().index_entries(tr, item)
         entries[layout.entry_key(layout.ids, layout.unpack_item_key(item.key)[-1])] = position
         entries[layout.entry_key(layout.agents, agent) + position] = b""
@@ -87,7 +88,7 @@ class TaskItems(Items):
 
     def group_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
         """Return the agent of a task."""
-        return decode_header(read_payload(tr, self.layout, item))[1]
+        return decode_header(read_payload(tr, self.layout, item.content))[1]
 
     def first_excluding(
         self, tr: ReadTransaction, n: int, agents: Container[str | None]

@@ -304,7 +304,8 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             tr: A transaction or a database.
             lease: The length of the lease in seconds, over 0.
-            n: The maximum number of items, from 1.
+            n: The maximum number of items, from 1. Fewer are claimed if one transaction has no room
+                for their rows.
             within: How many of the first items to choose from, from 1.
             wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database.
             client: The name that `get` shows for the client, printable text of 1 to 255 bytes; by
@@ -656,7 +657,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Cost: one read for each 500 items, and up to four for each item that matches. `error` reads
         the last failed attempt of each item that is not dead, `client` the lease of each item,
-        `job` the rest of each value over 90,000 bytes. The priority of a priority queue is found
+        `job` the pieces of each value over 10,000 bytes. The priority of a priority queue is found
         without looking at other items, except for done ones.
 
         Args:

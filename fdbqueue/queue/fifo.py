@@ -241,7 +241,7 @@ class Queue(BaseQueue[Item[V]]):
         """Put a value at the end of the queue. `enqueue` is another name for this.
 
         Conflicts with nothing; with a maximum size, as `PriorityQueue.push`. Cost: two reads at the
-        same time, and two keys written. A payload over 90,000 bytes takes one more key for each
+        same time, and two keys written. A payload over 10,000 bytes takes one more key for each
         90,000 bytes.
 
         Args:

@@ -296,7 +296,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         an item keeps its place while it is delayed or claimed.
 
         Cost: two reads at the same time (with a maximum size three), and three keys written. A
-        payload over 90,000 bytes takes one more key for each 90,000 bytes. If clients wait for
+        payload over 10,000 bytes takes one more key for each 90,000 bytes. If clients wait for
         items, the push clears the key of one, and so wakes it.
 
         Args:

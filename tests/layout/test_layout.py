@@ -328,7 +328,7 @@ def test_golden_bytes_of_a_payload_in_pieces(db: Any, space: Subspace, fixed_ran
     queue.push(db, b"x" * 90_001)
     stored = rows(db, space)
     pieces = b"\x15\x03" + PACKED_RANDOM
-    assert stored[b"\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:" + RANDOM
+    assert stored[b"\x14\x14\x14" + PACKED_RANDOM] == b"\xffpieces:\x00\x01\x5f\x91" + RANDOM
     assert stored[pieces + b"\x14"] == b"x" * 90_000
     assert stored[pieces + b"\x15\x01"] == b"x"
 

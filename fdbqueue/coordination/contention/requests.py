@@ -16,7 +16,8 @@ from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import pack_staged, unpack_staged
-from fdbqueue.operations.items import BATCH_BYTES, Items, write_pieces
+from fdbqueue.operations.items import BATCH_BYTES, Items
+from fdbqueue.operations.payloads import write_pieces
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT, ranges_by_life
 from fdbqueue.types import KeyValue, Transaction
 

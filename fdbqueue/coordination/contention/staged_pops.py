@@ -29,7 +29,8 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.batches import POPPED
-from fdbqueue.operations.items import BATCH_BYTES, Items, read_payload
+from fdbqueue.operations.items import BATCH_BYTES, Items
+from fdbqueue.operations.payloads import begin_payload
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -460,9 +461,11 @@ class _Pops(Generic[_T]):
                 is_guests = len(drawn) in self.guests_at
                 added = 0
                 if len(pops) > 1 or is_guests:
-                    added = sum(item.largest_payload for item in found)
+                    added = sum(item.size for item in found)
                 size += added
-                is_full = bool(drawn and size > BATCH_BYTES) or (is_guests and added > MAX_CONTENT)
+                is_full = bool(drawn and size > BATCH_BYTES) or (
+                    is_guests and not _fit_a_message(found)
+                )
                 if is_full:
                     break
                 drawn.append(found)
@@ -482,10 +485,18 @@ class _Pops(Generic[_T]):
             if index in self.guests_at:
                 taken.append(items)
             else:
-                taken.append([decode(item, read_payload(tr, layout, item)) for item in items])
+                # Start all reads before waiting for the first.
+                reads = [begin_payload(tr, layout, item.content) for item in items]
+                taken.append([decode(item, read()) for item, read in zip(items, reads)])
         for item in chain.from_iterable(drawn):  # after the decoding, which may fail
             self.queue.items.end(tr, self.now, item, POPPED)
         return taken
+
+
+def _fit_a_message(items: list[StoredItem]) -> bool:
+    """Return whether items can be sent to another process of this host, which reads no pieces."""
+    is_small = sum(item.size for item in items) <= MAX_CONTENT
+    return is_small and not any(item.is_in_pieces for item in items)
 
 
 def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
@@ -525,7 +536,7 @@ class Pops(Generic[_T]):
 
     def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
         """Return the key and value of each item; raise `NotShareable` if that is too much."""
-        if sum(item.largest_payload for item in result) > MAX_CONTENT:
+        if not _fit_a_message(result):
             raise NotShareable
         return [(item.key, item.value) for item in result]
 

@@ -17,8 +17,9 @@ from fdbqueue.layout.keys import FIRST_COUNT, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
 from fdbqueue.layout.values import Moment, time_of, utc_time
-from fdbqueue.operations.items import Items, read_payload
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.options import begin_options
+from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.views.overdue import (
     NOTHING_OVERDUE,
     Overdue,
@@ -194,7 +195,7 @@ def _counts_by_priority(
 
         def urgency(tr: ReadTransaction, item: StoredItem) -> int | None:
             with suppress(ValueError, struct.error):  # a damaged task must not hide the others
-                return decode_header(read_payload(tr, layout, item))[0]
+                return decode_header(read_payload(tr, layout, item.content))[0]
             return None
 
         tasks = Items(layout, Priorities(layout, RANK, are_counted=False), options)

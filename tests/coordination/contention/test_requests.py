@@ -18,7 +18,7 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import pack_staged, unpack_staged
-from fdbqueue.operations.items import write_pieces
+from fdbqueue.operations.payloads import write_pieces
 from fdbqueue.queue.base import store_of
 
 WAITS = b"\x16\x01\x02\x01name\x00"

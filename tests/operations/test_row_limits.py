@@ -1,0 +1,208 @@
+"""No item exceeds a limit of FoundationDB in any state, whatever belongs to it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from fdb import tuple as fdb_tuple
+
+from fdbqueue import PriorityQueue, Queue
+from fdbqueue.admin import check
+from fdbqueue.errors import error_text
+from fdbqueue.jobs import App, Context
+from fdbqueue.layout.batches import Membership, encode_membership
+from fdbqueue.layout.keys import MAX_PREFIX, Layout
+from fdbqueue.layout.priorities import MAX_LEVEL
+from fdbqueue.layout.values import (
+    MAX_INLINE,
+    MAX_LOG,
+    ClaimedItem,
+    Header,
+    encode_claim,
+    encode_metadata,
+    with_header,
+)
+from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
+from fdbqueue.queue.batches import Members, push_after
+from fdbqueue.testing import Clock
+from fdbqueue.types import Progress
+from tests.support.keys import layout_of
+from tests.support.kinds import KINDS, push
+
+TEXTS = ["\0" * MAX_TEXT, "é" * (MAX_TEXT // 2), "\x01" * MAX_TEXT]
+"""The longest names. The tuple layer stores a zero in two bytes."""
+
+NAME = "é" * (MAX_TEXT // 2)
+"""The longest name of a client, which has to be printable."""
+
+ERRORS = ["\0" * 2_000, "\udc80" * 2_000, "😀" * 2_000]
+LOGS: list[str] = ["\0" * (MAX_LOG + 1), "x\n" * MAX_LOG, "😀" * MAX_LOG]
+
+SIZES = [1, *(at + by for at in (MAX_INLINE, 89_900, 90_000, 100_000) for by in range(-3, 4))]
+"""The sizes of payloads near each boundary."""
+
+
+def largest_header() -> Header:
+    """Return a header whose fields are all as large as they can be."""
+    position = fdb_tuple.pack(("\0" * ((MAX_LEVEL - 5) // 2), TEXTS[0], 2**63, bytes(16)))
+    wait = Layout.signal_wait(TEXTS[0], TEXTS[0], TEXTS[0], position)
+    other = fdb_tuple.pack(("", TEXTS[0], 2**63, bytes(16)))
+    batch = encode_membership(Membership(bytes(MAX_PREFIX), other, True, TEXTS[0]))
+    largest: dict[str, Any] = {"origin": position, "waits": wait, "batch": batch, "cost": 0.001}
+    fields: list[Any] = [
+        largest.get(name, TEXTS[0] if "str" in str(kind) else MAX_INTEGER)
+        for name, kind in Header.__annotations__.items()
+    ]
+    return Header(*fields)
+
+
+@pytest.mark.parametrize("error", [*map(error_text, ERRORS)])
+def test_the_largest_item_has_room_in_every_state(error: str) -> None:
+    value = with_header(largest_header(), b"x" * MAX_INLINE)
+    token, n = bytes(16) + b"9" * 20, MAX_INTEGER
+    slots = (Layout.slot_of(None), Layout.slot_of(TEXTS[0]), Layout.slot_of_group(TEXTS[0]))
+    done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXTS[0])
+    for stored in (
+        value,
+        encode_metadata((n,), value),
+        encode_claim(ClaimedItem(token, n, n, slots, value)),
+        encode_metadata((n, n, error, error), value),
+        encode_metadata(done, value),
+    ):
+        assert len(stored) <= 100_000
+
+
+@pytest.mark.parametrize("long_priorities", [False, True])
+def test_items_near_each_boundary_go_through_every_state(
+    db: Any, name: str, clock: Clock, rng: Random, long_priorities: bool
+) -> None:
+    kinds: Any = (bytes, str) if long_priorities else None
+    queue: Any = PriorityQueue.named(db, name, priorities=kinds, codec="bytes", keep=1_000)
+    queue.configure(db, kept_attempts=3, traceback_bytes=30_000)
+    group = rng.choice(TEXTS)
+    queue.set_group(db, group, concurrency=1_000)
+
+    def priority() -> Any:
+        room = (MAX_LEVEL - len(queue.subspace.key()) - 20) // 2
+        return (bytes(rng.randrange(room)), "") if long_priorities else rng.randrange(-200, 200)
+
+    for size in rng.sample(SIZES, 4):
+        value = bytes([rng.choice([0, 255])]) * size
+        chosen = {
+            "group": rng.choice([None, group]),
+            "delay": rng.choice([None, 5]),
+            "ttl": rng.choice([None, "1d"]),
+            "unique": rng.choice(TEXTS),
+            "unique_until": rng.choice(["claimed", "ended", None]),
+        }
+        item = queue.push(db, value, priority(), cost=0.001, **chosen)
+        followed = {"values": [b"next"] * 50, "priority": priority(), "delay": None}
+        push_after(db, Members(queue, followed), [(queue, item.id)], "continue")
+        for _ in range(2):
+            queue.reprioritize(db, item.id, priority())
+        clock.advance(6)
+        for ends in ("release", "fail", "lease", "die", "ack"):
+            claim = queue.claim(db, client=NAME)
+            assert [each.value for each in claim.items] == [value]
+            queue.extend(
+                db, claim, progress=Progress(0.5, rng.choice(ERRORS)), log=rng.choice(LOGS)
+            )
+            if ends == "release":
+                queue.release(db, claim, delay=1)
+            elif ends == "lease":
+                clock.advance(31)
+            elif ends == "ack":
+                queue.ack(
+                    db,
+                    claim,
+                    result="x" * 89_998,
+                    discarded=rng.choice([None, *ERRORS]),
+                    log=rng.choice(LOGS),
+                )
+            else:
+                error = ValueError(rng.choice(ERRORS)) if ends == "fail" else rng.choice(ERRORS)
+                queue.nack(
+                    db, claim, error=error, delay=1, dead=ends == "die", log=rng.choice(LOGS)
+                )
+            if ends == "die":
+                clock.advance(2)
+                queue.ack(db, queue.claim(db, n=50))  # the others that followed it
+                queue.reprioritize(db, item.id, priority())
+                assert queue.state(db, item.id) == "dead"
+                assert queue.retry(db, item.id, by=NAME)
+            clock.advance(2)
+            assert check(db, queue).problems == (), (size, ends)
+        assert queue.get(db, item.id).state == "done"
+        assert queue.is_empty(db)
+
+
+def claims_of_all(db: Any, queue: Any, n: int) -> list[Any]:
+    """Claim `n` items, as many as possible at a time."""
+    claims: list[Any] = []
+    while (left := n - sum(map(len, claims))) > 0:
+        claims.append(queue.claim(db, n=left, lease=5))
+    return claims
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [60_000, 89_990])
+def test_hundreds_of_large_items_move_together(
+    db: Any, name: str, clock: Clock, kind: Any, size: int
+) -> None:
+    """They are due at once, are claimed at once, and their leases end at once."""
+    queue = kind.named(db, name)
+    ids = [push(db, queue, f"{number}" + "x" * size) for number in range(300)]
+    claim = queue.claim(db, n=300, lease=5)
+    assert len(claim) == 300
+    queue.release(db, claim, delay=1)
+    clock.advance(2)
+    for claim in claims_of_all(db, queue, 300):
+        queue.extend(db, claim, 5, log="\0" * MAX_LOG)
+    clock.advance(6)
+    for claim in claims_of_all(db, queue, 300):
+        queue.nack(db, claim, delay=0, error=ValueError("no"), log="\0" * MAX_LOG)
+    assert sorted(item.id for item in queue.pop_many(db, 300)) == sorted(ids)
+
+
+@pytest.mark.parametrize("size", [MAX_INLINE + 1, 89_990, 99_999, 100_000])
+def test_a_row_that_another_client_has_written_goes_through_every_state(
+    db: Any, name: str, clock: Clock, size: int
+) -> None:
+    """A client in another language stores any payload in the row, as the recipe does."""
+    queue = Queue.named(db, name, codec="bytes", keep=10)
+    queue.enqueue(db, b"first")
+    layout, value = layout_of(queue), bytes([size % 256]) * size
+    key = layout.item_key(layout.items, 2**60, b"r")
+    db[key] = value
+    db.add(layout.total_in, (1).to_bytes(8, "little"))
+    found = list(queue.items(db))[1]
+    push_after(db, Members(queue, {"values": [b"next"]}), [(queue, found.id)], "continue")
+    claim = queue.claim(db, n=10)
+    assert [item.value for item in claim.items] == [b"first", value]
+    queue.nack(db, claim, delay=0, dead=True, error="\0" * 1_000, log="\0" * MAX_LOG)
+    for each in (found.id, claim.items[0].id):
+        assert queue.retry(db, each)
+    claim = queue.claim(db, n=3)
+    assert [item.value for item in claim.items][:2] == [b"first", value]
+    queue.ack(db, claim, log="\0" * MAX_LOG)
+    assert check(db, queue).problems == ()
+
+
+def test_a_job_with_a_large_payload_and_a_long_log_is_done(db: Any, name: str) -> None:
+    app = App(db)
+    app.queue(name).configure(db, keep=100)
+    sizes = [size + by for size in (10_000, 89_900) for by in range(-40, 1)]
+
+    @app.job(queue=name, name="print")
+    def log(context: Context, text: str) -> int:
+        context.log("x" * 79 + "\n")
+        for _ in range(100):
+            context.log("\0" * 79 + "\n")
+        return len(text)
+
+    handles = [log.push("x" * size) for size in sizes]
+    app.work(drain=True)
+    assert [handle.state() for handle in handles] == ["done"] * len(sizes)
+    assert [handle.result() for handle in handles] == sizes
