@@ -98,6 +98,7 @@ BESIDE = {
         "operations.batches",
         "operations.items",
         "operations.options",
+        "operations.payloads",
         "operations.changes",
         "operations.leases",
         "operations.timers",

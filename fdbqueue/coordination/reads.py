@@ -19,7 +19,7 @@ from fdbqueue.layout.codecs import decode_json
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
-from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.changes import DoneItems
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.groups.held import Holds, begin_ahead
 from fdbqueue.operations.history import read_history

@@ -30,17 +30,9 @@ from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NO_REPORT, Header
 from fdbqueue.operations.batches import POPPED
-from fdbqueue.operations.changes import Changes
-from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.changes import Changes, DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
-from fdbqueue.operations.items import (
-    BATCH_BYTES,
-    Items,
-    LocatedItem,
-    Moved,
-    NewItem,
-    Tail,
-)
+from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.limits.bounds import Bound, Places
 from fdbqueue.operations.limits.full_groups import FullGroups

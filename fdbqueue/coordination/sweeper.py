@@ -11,7 +11,7 @@ from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.changes import DoneItems
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.push import drop_ended_periods
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept

@@ -32,7 +32,7 @@ from fdbqueue.layout.values import (
     with_header,
 )
 from fdbqueue.operations.batches import note_end
-from fdbqueue.operations.done import DoneItems
+from fdbqueue.operations.changes import DoneItems
 from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
 from fdbqueue.operations.items import (
     Items,
