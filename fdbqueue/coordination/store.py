@@ -470,14 +470,13 @@ class Store(Generic[_T]):
             NoResult: It is not done, or the queue does not know it.
         """
         reference, now = self.codec.reference(item), milliseconds()
-        locate = self.reads.views.locate
 
         def look() -> SansIO[Finished | None]:
             finished: Finished | None = yield Call(partial(self.reads.result, tr, item))
             return finished
 
         def keys(tr: Transaction) -> list[bytes]:
-            found = locate(tr, reference, now)
+            found = self.reads.views.locate(tr, reference, now)
             if found is None or found.state in ("dead", "done"):
                 return []
             return self.items.keys_of_end(reference, self.layout.position(found.key))
@@ -516,6 +515,14 @@ class Store(Generic[_T]):
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
         self._begin_leases(tr, lease, partial(self._leases.extend, extension=extension))
+
+    def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
+        """Note that the item of a claim begins to run alone in its process; renew the lease."""
+        self._begin_leases(db, lease, partial(self._leases.begin_alone, claim=claim))
+
+    def bury(self, db: Database, claim: Claim) -> None:
+        """Make items dead letters whose attempts were used up before this claim."""
+        self.change(db, partial(self._leases.bury, claim=claim), _always)
 
     def extend_each(
         self,
@@ -559,11 +566,8 @@ class Store(Generic[_T]):
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
-
-        def body(tr: Transaction, now: int) -> None:
-            self._leases.release(tr, now, claim, _due(now, delay))
-
-        self.change(tr, body, _always)
+        due = _due(milliseconds(), delay)
+        self.change(tr, partial(self._leases.release, claim=claim, due=due), _always)
 
     # Single items
 
@@ -585,11 +589,10 @@ class Store(Generic[_T]):
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str | None) -> bool:
         """Make a dead letter ready, and forget a step and all later ones; else return false."""
         self.sweeper.sweep(tr)  # expired items make room
-        by = by or client_name()
 
         def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
             dead, keys = self.steps.without(tr, found, step) or (None, [])
-            if dead is None or not self._retry(tr, now, dead, by):
+            if dead is None or not self._retry(tr, now, dead, by or client_name()):
                 return False
             for key in keys:
                 tr.clear(key)
@@ -635,9 +638,7 @@ class Store(Generic[_T]):
 
         def body(tr: Transaction, now: int) -> bool:
             found = self._sweep.find(tr, now, reference)
-            if found is None or state not in (None, found.state):
-                return False
-            return change(tr, now, found)
+            return found is not None and state in (None, found.state) and change(tr, now, found)
 
         return self.change(tr, body)
 

@@ -14,7 +14,7 @@ from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Snooze
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, Snooze, Spent
 
 _log = logging.getLogger("fdbqueue.jobs")
 
@@ -60,13 +60,20 @@ class JobHandler(Handler):
         policies = [job.settings.retry for job in self._jobs.values()]
         return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
 
+    def is_spent(self, item: Item[Any], attempt: int) -> bool:
+        """Return whether the policy of a job has no attempt of this number."""
+        stored = stored_job(item.value)
+        job = None if stored is None else self._jobs.get(stored.name)
+        return job is not None and _is_spent(job.settings.retry, attempt)
+
     def call(self, context: Context) -> Call:
         """Return the call for a job.
 
         Raises:
             BatchCancelled: Its batch is cancelled.
             Snooze: The job is unknown.
-            Dead: The item is not a job, or its workers died in each of its attempts.
+            Dead: The item is not a job.
+            Spent: Its attempts were used up before this claim.
         """
         stored = stored_job(context.item.value)
         if stored is None:
@@ -81,8 +88,8 @@ class JobHandler(Handler):
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)
-            if policy.attempts is not None and context.attempt > policy.attempts:
-                raise Dead(f"it was claimed {context.attempt} times, and its worker died each time")
+            if _is_spent(policy, context.attempt):
+                raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
         in_transaction = job.takes == "Transaction"
@@ -109,6 +116,11 @@ class JobHandler(Handler):
             version,
             ", ".join(sorted(self._jobs)) or "none",
         )
+
+
+def _is_spent(policy: object, attempt: int) -> bool:
+    attempts = policy.attempts if isinstance(policy, Retry) else None
+    return attempts is not None and attempt > attempts
 
 
 def _call(

@@ -97,6 +97,8 @@ class Header(NamedTuple):
         cost: What it adds to the pass of its group, as a multiple of what most items add.
         earlier_attempts: The number of attempts that failed before it was retried by hand.
         followers: The number of jobs that follow it, each of which has a row until this one ends.
+        alone: Whether a worker runs it alone in its process, `NEXT` or `NOW`, because its last
+            claim ended with its lease; 0 if not.
     """
 
     attempts: int = 0
@@ -117,6 +119,7 @@ class Header(NamedTuple):
     cost: float = 1
     earlier_attempts: int = 0
     followers: int = 0
+    alone: int = 0
 
     @property
     def failed_attempts(self) -> int:
@@ -146,6 +149,9 @@ class Header(NamedTuple):
 
 
 NO_HEADER = Header()
+
+NEXT, NOW = 1, 2
+"""Values of `Header.alone`: its next attempt is to run alone, or the present one does."""
 
 
 def header_of(value: bytes) -> tuple[Header, bytes]:
@@ -192,6 +198,12 @@ def payload_size(content: bytes) -> int:
         return len(content)
     begin = len(PIECES)
     return int.from_bytes(content[begin : begin + _SIZE_BYTES], "big")
+
+
+def runs_alone(item: object) -> bool:
+    """Return whether a claimed item is to run alone in its process."""
+    metadata: Any = getattr(item, "metadata", NO_HEADER)
+    return metadata is not NO_HEADER and Header(*metadata).alone != 0
 
 
 def encode_holder(position: bytes, key_ends: int | None) -> bytes:

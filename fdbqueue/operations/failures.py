@@ -10,6 +10,7 @@ from typing import NamedTuple
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
+    NEXT,
     ClaimedItem,
     Dead,
     StoredAttempt,
@@ -29,7 +30,7 @@ from fdbqueue.operations.items import (
     ReturnedItem,
     free_unique,
 )
-from fdbqueue.operations.timers import Fate, fate_of_failure
+from fdbqueue.operations.timers import LEASE_OVER, Fate, error_of_lease, fate_of_failure
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
 
 MAX_KEPT_ATTEMPTS = 1_000
@@ -148,11 +149,14 @@ class Failures:
         error: str | None,
         traceback: str | None = None,
         dead: bool = False,
+        are_lost: bool = False,
     ) -> list[bytes]:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
         They become dead letters after their last attempt, or at once with `dead`. The last failed
-        attempts of an item are kept until it ends, as many as the options say.
+        attempts of an item are kept until it ends, as many as the options say. With `are_lost`,
+        their leases ran out: their next attempts run alone, because one of them may have killed
+        the worker.
 
         Returns:
             The positions of the items whose fate is to end, because they have expired. They are
@@ -170,10 +174,12 @@ class Failures:
         layout = self._layout
         self._items.history.note_ended(tr, now, map(_item_of, failed))
         for position, item, due, client, log in failed:
-            attempts, value = item.delivery_count, item.value
+            attempts, (header, payload) = item.delivery_count, header_of(item.value)
+            if are_lost:
+                error = error_of_lease(header)
+            header = header._replace(alone=NEXT if are_lost else 0)
             end = text_end(log, room)
             attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, end)
-            header, payload = header_of(value)
             number = header.earlier_attempts + attempts
             tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
             if number > kept:
@@ -181,10 +187,7 @@ class Failures:
                 tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
             fate = fate_of_failure(attempts, header.expires, options, now)
             if dead or fate == Fate.DIED:
-                free_unique(tr, layout, value)
-                stored = encode_metadata(Dead(attempts, now, error), value)
-                self._items.park(tr, layout.dead, position, stored)
-                note_end(tr, layout, now, position, value, End("dead", error=error))
+                self._die(tr, now, position, with_header(header, payload), attempts, error)
             else:
                 value = with_header(header._replace(attempts=attempts, since=now), payload)
                 returned.append(ReturnedItem(position, value, due))
@@ -197,6 +200,31 @@ class Failures:
             if each.due is not None:
                 self._items.groups.note_failed(tr, now, each.position)
         return expired
+
+    def _die(
+        self,
+        tr: Transaction,
+        now: int,
+        position: bytes,
+        value: bytes,
+        attempts: int,
+        error: str | None,
+    ) -> None:
+        """Store a dead letter."""
+        layout = self._layout
+        free_unique(tr, layout, value)
+        stored = encode_metadata(Dead(attempts, now, error), value)
+        self._items.park(tr, layout.dead, position, stored)
+        note_end(tr, layout, now, position, value, End("dead", error=error))
+
+    def bury(self, tr: Transaction, now: int, position: bytes, value: bytes) -> None:
+        """Make a claimed item a dead letter whose attempts were used up before this claim."""
+        header = header_of(value)[0]
+        error = begin_last_error(tr, self._layout, position)()
+        if error is None and header.alone:
+            error = LEASE_OVER
+        self._die(tr, now, position, value, header.attempts, error)
+        self._items.tally(tr, now, returned=1, died=1, dead=1)
 
     def retry(
         self,

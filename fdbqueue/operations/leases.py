@@ -16,6 +16,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
     HEADER_MARK,
+    NOW,
     ONE,
     ClaimedItem,
     Done,
@@ -43,7 +44,7 @@ from fdbqueue.operations.items import (
 )
 from fdbqueue.operations.limits.slots import Candidate, Freed, Limit, Slots
 from fdbqueue.operations.payloads import begin_payload, with_small_row
-from fdbqueue.operations.timers import LEASE_OVER, VERSIONS, lease_of
+from fdbqueue.operations.timers import VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
 _log = logging.getLogger("fdbqueue")
@@ -77,6 +78,18 @@ def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
         return item.value
     free_unique(tr, layout, item.value)
     return with_header(header._replace(unique=None), item.content)
+
+
+def _survived(value: bytes) -> bytes:
+    """Return the value of an item that its worker gives back: if it ran alone, it did no harm."""
+    header, content = header_of(value)
+    return with_header(header._replace(alone=0), content) if header.alone == NOW else value
+
+
+def _begun_alone(value: bytes) -> bytes:
+    """Return the value of an item that begins to run alone in its process."""
+    header, content = header_of(value)
+    return with_header(header._replace(alone=NOW), content)
 
 
 def _is_cancelled(item: ClaimedItem) -> bool:
@@ -541,7 +554,9 @@ class Leases:
         `change` returns their new values.
         """
         ended = self._end_unless_cancelled(tr, now, claim)
-        returned = [ReturnedItem(position, change(item.value), due) for position, item in ended]
+        returned = [
+            ReturnedItem(position, change(_survived(item.value)), due) for position, item in ended
+        ]
         self._items.requeue(tr, now, returned, returned=len(ended))
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
@@ -567,6 +582,15 @@ class Leases:
             for position, item in self._end_unless_cancelled(tr, now, claim)
         ]
         self._failures.return_failed(tr, now, failed, error, traceback, dead)
+
+    def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
+        """Note that the item of a claim begins to run alone in its process; renew the lease."""
+        self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
+
+    def bury(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Make items dead letters whose attempts were used up before this claim."""
+        for position, item in self._end_unless_cancelled(tr, now, claim):
+            self._failures.bury(tr, now, position, item.value)
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
         """End or renew leases whose versions are those of another cluster; return if any were."""
@@ -606,7 +630,7 @@ class Leases:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free_now(tr, now, item.slots)
                 failed.append(FailedItem(position, item, None, lease.client, lease.report.log))
-        return self._failures.return_failed(tr, now, failed, LEASE_OVER)
+        return self._failures.return_failed(tr, now, failed, None, are_lost=True)
 
     def _store(self, tr: Transaction, position: bytes, item: ClaimedItem, lease: bytes) -> None:
         """Store a claimed item, and the timer of its lease with this value."""

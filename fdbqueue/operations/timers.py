@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fdbqueue.layout.values import ClaimedItem, Lease, decode_lease, header_of
+from fdbqueue.layout.values import NOW, ClaimedItem, Header, Lease, decode_lease, header_of
 from fdbqueue.types import Options, State, Transaction
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ VERSIONS = 1_000_000
 
 LEASE_OVER = "its lease ran out"
 """The error of an attempt whose lease has ended."""
+
+DIED_ALONE = "its worker died, or was stopped, while it ran alone in its process"
+"""The error of an attempt that ran alone in its process, and whose lease has ended."""
 
 
 class Fate(Enum):
@@ -70,6 +73,11 @@ def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | Non
     if lease.left(now) > 0:
         return None
     return fate_of_failure(lease.delivery_count, lease.expires, options, now)
+
+
+def error_of_lease(header: Header) -> str:
+    """Return the error of an attempt whose lease has ended, given the header of its item."""
+    return DIED_ALONE if header.alone == NOW else LEASE_OVER
 
 
 def fate_of_delay(expires: int | None, now: int) -> Fate:

@@ -12,7 +12,15 @@ from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import BaseQueue, change_once, end_cancelled, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, RetryIn, Snooze
+from fdbqueue.worker.outcomes import (
+    BatchCancelled,
+    Dead,
+    Discard,
+    Outcome,
+    RetryIn,
+    Snooze,
+    Spent,
+)
 from fdbqueue.worker.telemetry import Telemetry
 
 _log = logging.getLogger("fdbqueue.worker")
@@ -165,6 +173,8 @@ def give_back(
     elif isinstance(outcome, Discard):
         text = str(outcome) if outcome is error else f"{outcome}: {error_text(error)}"
         queue.ack(db, claim, discarded=text, log=log)
+    elif isinstance(outcome, Spent):
+        store_of(queue).bury(db, claim)
     else:
         delay = outcome.after if isinstance(outcome, RetryIn) else None
         is_dead = isinstance(outcome, Dead)

@@ -140,6 +140,10 @@ class Handler(ABC):
         """True if a job may have a single attempt, whatever its queue allows."""
         return False
 
+    def is_spent(self, item: Any, attempt: int) -> bool:
+        """Return whether a job has no attempt of this number, whatever its queue allows."""
+        return False
+
     @abstractmethod
     def call(self, context: Context) -> Call:
         """Return the call for a job."""

@@ -104,3 +104,10 @@ class BatchCancelled(Discard):
 
     def __init__(self) -> None:
         super().__init__("its batch was cancelled, or a job that it follows was not done")
+
+
+class Spent(Dead):
+    """The job is a dead letter, because its attempts were used up before this claim."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(f"all {attempts} attempts are used up")

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.clock import Since
 from fdbqueue.database.exactly_once import run_once_with_pauses
 from fdbqueue.errors import (
     FdbqueueError,
@@ -24,6 +23,7 @@ from fdbqueue.errors import (
     error_text,
 )
 from fdbqueue.layout.batches import may_be_member
+from fdbqueue.layout.values import runs_alone
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
@@ -33,9 +33,10 @@ from fdbqueue.queue.arguments import (
     validate_seconds,
     validate_timeout,
 )
-from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
+from fdbqueue.queue.base import BaseQueue, wait_to_claim
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Duration, Transaction
+from fdbqueue.worker.claiming import Claiming, process
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
     Ends,
@@ -54,14 +55,14 @@ from fdbqueue.worker.handler import (
     outcome_of,
 )
 from fdbqueue.worker.health import serving_health, trouble_of_database
-from fdbqueue.worker.held import HeldJob, HeldLease
+from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
 from fdbqueue.worker.telemetry import Telemetry
-from fdbqueue.worker.threads import Background, Pausing, Threads, stack_of
+from fdbqueue.worker.threads import Background, Pausing, stack_of
 
 _T = TypeVar("_T")
 
@@ -69,16 +70,11 @@ _InSpan: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_FULL = 0.2  # seconds that a worker without room waits before the handlers of signals run
-_LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
 _PAUSE = 1.0  # seconds after an error of the database
 _AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
 _TRANSACTION = 5.0  # seconds that a transaction lives
 _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 
-# Jobs are claimed ahead for this many seconds of work, up to a maximum.
-_AHEAD = 0.05  # seconds
-_MAX_AHEAD = 100
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
 
 
@@ -90,7 +86,7 @@ class _GivenUp(Exception):
     """The worker has ended the attempt without its handler, which returned too late."""
 
 
-class Worker:
+class Worker(Claiming):
     """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
     Jobs are claimed ahead, so that none waits for the database: as many as run at a time, or as
@@ -115,6 +111,12 @@ class Worker:
     A worker's death costs every job it held one attempt, started or not. So jobs that were returned
     before, or have a single attempt, are not claimed ahead. A worker that has met a rate claims no
     job ahead, because a job that goes back would waste a start.
+
+    A job whose lease ran out, because its worker died or was stopped, runs alone in its process the
+    next time: one that kills its worker again costs no other job an attempt. The workers of the
+    process claim nothing until it ends. While other jobs run, it goes back for an idle worker, and
+    the process waits for their ends, at first for a second. If they take longer, the process goes
+    on with other jobs, and tries again after twice that time, for twice as long.
 
     Args:
         db: A database.
@@ -172,39 +174,32 @@ class Worker:
             raise TypeError(f"a worker needs a queue, not {queue!r}")
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
-        self._db = db
         self._queue: BaseQueue[Any] = queue
-        store = self._store = store_of(self._queue)
-        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
-        self._concurrency = validate_number(concurrency, "concurrency", 1)
-        self._lease = validate_lease(lease)
+        super().__init__(
+            db,
+            self._queue,
+            handler if isinstance(handler, Handler) else FunctionHandler(handler),
+            validate_number(concurrency, "concurrency", 1),
+            validate_lease(lease),
+            store_results,
+        )
         self._timeout = None if timeout is None else validate_timeout(timeout)
         self._grace = validate_seconds("grace", grace)
-        self._stores_results = store_results
-        self._options: dict[str, Any] = {}
         if agent is not None:
-            if store.given_options.kind != "task":
+            if self._store.given_options.kind != "task":
                 raise TypeError("only a task queue has agents")
             self._options["agent"] = validate_agent(agent)
-        self._name = store.layout.name or repr(self._queue.subspace.key())
+        self._name = self._store.layout.name or repr(self._queue.subspace.key())
         self._telemetry = Telemetry(self._name)
         self._ends = Ends(self._name, self._lease, self._telemetry)
         self._presence = Presence(name, self._name, self._concurrency, self._lease)
         if name is not None:
             self._options["client"] = validate_client_name(name)
-        self._may_claim_ahead = True
         self._share: Share | None = None
         self._is_claiming = False
-        self._stop = Stop()  # not an event, whose lock a signal handler must not take
-        self._guard = threading.Lock()
-        self._ended = threading.Condition(self._guard)
-        self._held: dict[HeldJob, None] = {}  # in the order of their claims
         self._leases = Leases(db, self._queue, self._lease, self._presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
         self._n_hung = 0
-        self._seconds = 1.0  # moving average of the duration of a job
-        self._n_timed = 0  # jobs in it
-        self._threads = Threads(self._concurrency, self._run_job, self._handler.can_overlap)
         self._background = Background(self._fail)
         self.report = self._ends.report
 
@@ -251,6 +246,7 @@ class Worker:
         self._threads.errors.clear()
         with (
             serving_health(health, partial(trouble_of, self)),
+            self._in_process(drain),
             closing(self._handler),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(self._held)),
             self._leases.kept(self._end_late, self._fail),
@@ -296,75 +292,6 @@ class Worker:
                 self._stop.wait(_PAUSE)
         self._is_claiming = False
 
-    def _feed_alone(self, drain: bool) -> bool:
-        """Claim jobs once there is room; return false if nothing is left to do."""
-        n = self._room()
-        if n == 0:
-            with self._ended:
-                self._ended.wait_for(self._room, _FULL)
-            return True
-        was_idle = not self._held  # otherwise a running job may push others
-        if not self._claim(0 if drain else math.inf, n) and drain:
-            if was_idle:
-                return False
-            with self._ended:
-                self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
-        return True
-
-    def _claim(self, wait: float, n: int) -> int:
-        """Claim up to `n` jobs, begin them, and return their number."""
-        options = {"lease": self._lease, "wait": wait, **self._options}
-        claim = claim_until(self._stop, self._queue, self._db, n=n, **options)
-        if claim is None:
-            return 0
-        keeps_no_results = self._stores_results and not self._store.options.keeps_done
-        self._stores_results = self._stores_results and not keeps_no_results
-        kept, back = self._divided(claim)
-        self._threads.put(kept)
-        # These calls log, and logging may raise an error. So the threads have their jobs before.
-        self._release(back)
-        if keeps_no_results:
-            self._ends.warn_about_results()
-        return len(kept)
-
-    def _room(self) -> int:
-        """Return how many jobs to claim now; none while more than half that many are held ahead."""
-        held = len(self._held) - self._concurrency
-        options = self._store.options
-        if not self._may_claim_ahead or options.has_rate or options.has_rate_of_group:
-            return max(0, -held)
-        in_time = int(self._concurrency * _AHEAD / self._seconds)
-        # At first no more than were timed: one quick job says little about the next hundred.
-        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time, self._n_timed))
-        held = max(0, held)
-        return ahead - held if 2 * held <= ahead else 0
-
-    def _divided(self, claim: Claim) -> tuple[list[HeldJob], list[HeldJob]]:
-        """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
-
-        If one of the others killed the worker, each of these would lose another attempt. But those
-        that have used up a start stay: they might not be claimed again for a long time.
-        """
-        since = Since()
-        jobs = [HeldJob(each, HeldLease(each, self._lease, since)) for each in claim]
-        free = max(0, self._concurrency - len(self._held))
-        are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
-        back = [job for job in jobs[free:] if are_last or self._goes_back(job)]
-        self._may_claim_ahead = not are_last and claim.attempts == (1,) * len(claim)
-        with self._guard:
-            self._held.update(dict.fromkeys(jobs))
-        return [job for job in jobs if job not in back], back
-
-    def _goes_back(self, job: HeldJob) -> bool:
-        """Return whether a job was tried before, and its claim has used up no start of a rate."""
-        store, options, claim = self._store, self._store.options, job.claim
-        if claim.attempt == 1 or options.has_rate:
-            return False
-        if not options.has_rate_of_group:
-            return True
-        is_task = store.given_options.kind == "task"  # of any agent
-        return not is_task and store.levels.level_of(claim.keys[0]).group is None
-
     def _run_job(self, job: HeldJob) -> Pausing:
         """Run one job and report its end, whatever happens."""
         try:
@@ -387,6 +314,8 @@ class Worker:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._leases.extend(job.lease, job.report)
             call = job.call = self._handler.call(context)
+            if runs_alone(claim.item):
+                self._store.begin_alone(self._db, claim, self._lease)
             with self._telemetry.span(
                 context.item.id, claim.attempt, call.name, call.pushed
             ) as in_span:
@@ -628,6 +557,7 @@ class Worker:
                 self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
+        process.note()
 
 
 def held_jobs(worker: Worker) -> int:

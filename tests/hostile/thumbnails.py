@@ -34,6 +34,7 @@ import fdbqueue
 from fdbqueue.jobs import Discard
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
+from fdbqueue.operations.timers import DIED_ALONE, LEASE_OVER
 from fdbqueue.types import FailedAttempt, ItemInfo
 from tests.hostile import thumbnail_jobs
 from tests.hostile.app_workers import Command, Process, Processes, run_directory, show_run
@@ -51,7 +52,6 @@ BACKLOG = 150
 """The number of unfinished jobs above which no others are pushed."""
 _PUSH = 20  # jobs of one step
 _CLOCK = 0.01  # seconds by which two looks at the clock may disagree
-_LEASE_OVER = "its lease ran out"
 
 PLANS: dict[str, list[tuple[int, list[Act]]]] = {
     "thumbnail": [
@@ -406,7 +406,7 @@ class Service:
     def _account_attempt(self, each: Pushed, attempt: FailedAttempt) -> Iterator[str]:
         assert attempt.started_at is not None
         began, ended = attempt.started_at.timestamp(), attempt.ended_at.timestamp()
-        if attempt.error == _LEASE_OVER:
+        if attempt.error in (LEASE_OVER, DIED_ALONE):
             process = self._processes.named(attempt.client)
             killed = began - _CLOCK <= process.ended_at <= ended + _CLOCK
             is_lost = killed or each.handle.id in self._lost(process)
@@ -417,8 +417,6 @@ class Service:
         act = each.picture.act(attempt.number)
         if each.job == "transacted":
             act = each.picture.act(1)
-        if attempt.number > ATTEMPTS and "its worker died" in (attempt.error or ""):
-            return
         expected = ERRORS.get(act, "no error")
         if each.job == "coroutine" and attempt.client in self._blocked:
             expected += "|TimedOut: .*|RuntimeError: another job blocks the event loop .*"

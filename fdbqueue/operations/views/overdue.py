@@ -11,8 +11,8 @@ from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_claim, decode_expiry, header_of, with_header
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.timers import (
-    LEASE_OVER,
     Fate,
+    error_of_lease,
     fate_of_delay,
     fate_of_lease,
     fate_of_return,
@@ -135,7 +135,8 @@ def read_overdue(
 def after_timer(items: Items, found: LocatedItem, fate: Fate, now: int) -> LocatedItem | None:
     """Return an item as it is after its timer was over; `None` if it ended."""
     if fate.after == "dead":
-        return LocatedItem("dead", found.item, found.attempts, died_at=now, error=LEASE_OVER)
+        error = error_of_lease(found.item.header)
+        return LocatedItem("dead", found.item, found.attempts, died_at=now, error=error)
     if fate.after is None:
         return None
     header = found.item.header._replace(attempts=found.attempts)

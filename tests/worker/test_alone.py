@@ -1,0 +1,446 @@
+"""A job whose worker died runs alone in its process the next time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Worker
+from fdbqueue.admin import check
+from fdbqueue.jobs import App, Context, Retry, Snooze
+from fdbqueue.layout.values import runs_alone
+from fdbqueue.operations.timers import LEASE_OVER
+from fdbqueue.queue.base import store_of
+from fdbqueue.worker import claiming
+from fdbqueue.worker.claiming import process
+from fdbqueue.worker.processes.group import run_together
+from tests.support.leases import come_due, lapse
+from tests.support.shell import Shell
+from tests.support.waiting import MAX_WAIT, wait_until
+
+JOBS = """
+import os, time
+from fdbqueue.jobs import App, Retry
+
+app = App()
+
+def note(name):
+    with open("began", "a") as file:
+        file.write(name + "\\n")
+
+@app.job(name="exit", queue={queue!r}, retry={retry})
+def leave():
+    note("exit")
+    time.sleep(0.1)  # so that the others begin
+    os._exit(9)
+
+@app.job(name="sleep", queue={queue!r}, retry={retry})
+def sleep(number):
+    note(f"sleep {{number}}")
+    time.sleep(0.5)
+"""
+
+POLICIES = {"policy": ("Retry(attempts=3)", None), "queue": ("Retry(attempts=None)", 3)}
+
+
+@pytest.mark.parametrize("limit", POLICIES)
+def test_a_job_that_kills_its_process_costs_others_one_attempt(
+    db: Any, shared_url: str, name: str, tmp_path: Path, limit: str
+) -> None:
+    retry, max_attempts = POLICIES[limit]
+    fdbq = Shell(tmp_path, shared_url, name)
+    (tmp_path / "jobs.py").write_text(JOBS.format(queue=name, retry=retry))
+    queue = PriorityQueue.named(db, name, max_attempts=max_attempts, keep=100)
+    names = ["exit", *["sleep"] * 7]
+    arguments: list[list[int]] = [[], *[[number] for number in range(7)]]
+    jobs = [{"job": job, "args": args} for job, args in zip(names, arguments)]
+    poison, *others = queue.push_many(db, jobs)
+    options = ["--processes", "1", "--concurrency", "8", "--lease", "1"]
+    program = fdbq.start("work", "--app", "jobs:app", *options)
+    try:
+        states = lambda: [queue.state(db, item) for item in (poison, *others)]  # noqa: E731
+        wait_until(lambda: states() == ["dead", *["done"] * 7], 3 * MAX_WAIT)
+    finally:
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=MAX_WAIT)
+    began = (tmp_path / "began").read_text().splitlines()
+    assert began.count("exit") == 3
+    assert {began.count(f"sleep {number}") for number in range(7)} <= {1, 2}
+    info = queue.get(db, poison)
+    assert info.attempts == 3
+    assert "while it ran alone" in str(info.error)
+    errors = [str(attempt.error) for attempt in info.failed_attempts]
+    assert ["alone" in error for error in errors] == [False, True, True]
+    assert all(queue.get(db, item).attempts <= 2 for item in others)
+    assert check(db, queue).ok
+
+
+class Program:
+    """Workers in one process, whose jobs run until the test lets them end.
+
+    Attributes:
+        running: The values of the jobs that run.
+        began: Those of all that have begun.
+        together: Those that have run at the same time as a job called "lone".
+    """
+
+    def __init__(self) -> None:
+        self.running: list[Any] = []
+        self.began: list[Any] = []
+        self.together: set[Any] = set()
+        self.ends: dict[Any, threading.Event] = {}
+        self._guard = threading.Lock()
+
+    def work(self, item: Any) -> None:
+        value = item.value
+        with self._guard:
+            self.running.append(value)
+            self.began.append(value)
+            end = self.ends.setdefault(value, threading.Event())
+            self._note()
+        assert end.wait(MAX_WAIT)
+        with self._guard:
+            self._note()
+            self.running.remove(value)
+
+    def _note(self) -> None:
+        if any(str(value).startswith("lone") for value in self.running):
+            self.together |= {*self.running}
+
+    def end(self, *values: Any) -> None:
+        with self._guard:
+            for value in values:
+                self.ends.setdefault(value, threading.Event()).set()
+
+    def wait_for(self, *values: Any) -> None:
+        """Wait until these jobs run, and no others."""
+        wait_until(lambda: sorted(self.running, key=str) == sorted(values, key=str))
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+@contextmanager
+def running(*runs: Any, workers: list[Worker], program: Program) -> Iterator[None]:
+    threads = [threading.Thread(target=run) for run in runs]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        program.end(*program.began)
+        for thread in threads:
+            thread.join(MAX_WAIT)
+            assert not thread.is_alive()
+
+
+def claim_to_die(db: Any, queue: Any, n: int = 1) -> None:
+    """Claim the first items as the worker of another process, which `die` ends."""
+    claim = PriorityQueue(queue.subspace).claim(db, n=n, within=1, lease=30)
+    assert claim is not None
+    assert len(claim) == n
+
+
+def die(db: Any, queue: Any) -> None:
+    lapse(db, queue, seconds=100)  # the workers of a program have longer leases
+    store_of(PriorityQueue(queue.subspace)).sweeper.sweep(db)  # which wakes them
+
+
+def lone(db: Any, queue: Any, *values: str) -> None:
+    """Push jobs whose worker dies."""
+    queue.push_many(db, values)
+    claim_to_die(db, queue, len(values))
+    die(db, queue)
+
+
+def new_worker(db: Any, queue: Any, program: Program, **options: Any) -> Worker:
+    return Worker(db, queue, program.work, **{"concurrency": 3, "lease": 1000, **options})
+
+
+def test_no_other_job_begins_beside_one_whose_worker_died(
+    db: Any, queue: PriorityQueue, program: Program
+) -> None:
+    lone(db, queue, "lone 1", "lone 2")
+    queue.push_many(db, ["a", "b"])
+    worker = new_worker(db, queue, program)
+    with running(worker.run, workers=[worker], program=program):
+        for each in ("lone 1", "lone 2"):
+            program.wait_for(each)
+            assert not list(queue.items(db, state="claimed"))[1:]
+            program.end(each)
+        program.wait_for("a", "b")
+    assert program.together == {"lone 1", "lone 2"}
+    assert program.began == ["lone 1", "lone 2", "a", "b"]
+    assert check(db, queue).ok
+
+
+def test_it_begins_once_the_running_jobs_have_ended(
+    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
+    queue.push(db, "lone", priority=-1)
+    claim_to_die(db, queue)
+    queue.push(db, "long")
+    worker = new_worker(db, queue, program)
+    with running(worker.run, workers=[worker], program=program):
+        program.wait_for("long")
+        die(db, queue)
+        wait_until(lambda: process.alone is not None)
+        queue.push(db, "later")
+        program.end("long")
+        program.wait_for("lone")
+        program.end("lone")
+        program.wait_for("later")
+    assert program.together == {"lone"}
+
+
+def test_an_idle_client_gets_it_while_a_long_job_runs_elsewhere(
+    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
+    queue.push(db, "lone", priority=-1)
+    claim_to_die(db, queue)
+    queue.push(db, "long")
+    worker = new_worker(db, queue, program)
+    with running(worker.run, workers=[worker], program=program):
+        program.wait_for("long")
+        die(db, queue)
+        wait_until(lambda: process.alone is not None)
+        claim = PriorityQueue(queue.subspace).claim(db, wait=MAX_WAIT)
+        assert (claim.item.value, claim.attempt) == ("lone", 2)
+        queue.ack(db, claim)
+        assert program.running == ["long"]
+
+
+def test_other_jobs_go_on_if_a_long_job_holds_it_up(
+    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_PATIENCE", 0.05)
+    item = queue.push(db, "lone", priority=-1)
+    claim_to_die(db, queue)
+    queue.push(db, "long")
+    worker = new_worker(db, queue, program, concurrency=2)
+    with running(worker.run, workers=[worker], program=program):
+        program.wait_for("long")
+        queue.push_many(db, range(20))
+        die(db, queue)
+        for number in range(20):
+            program.wait_for("long", number)
+            program.end(number)
+        assert "lone" not in program.began
+        program.end("long")
+        program.wait_for("lone")
+        assert queue.get(db, item).attempts == 2
+    assert program.together == {"lone"}
+
+
+def test_a_drain_ends_with_it(
+    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_PATIENCE", 0.01)
+    queue.push(db, "lone", priority=-1)
+    claim_to_die(db, queue)
+    queue.push(db, "long")
+    worker = new_worker(db, queue, program)
+    with running(partial(worker.run, drain=True), workers=[], program=program):
+        program.wait_for("long")
+        queue.push(db, "later")
+        program.wait_for("long", "later")
+        program.end("later")
+        die(db, queue)
+        wait_until(lambda: process.alone is not None)
+        program.end("lone")
+        program.end("long")
+    assert worker.report.done == 3
+    assert program.together == {"lone"}
+    assert check(db, queue).ok
+
+
+@pytest.mark.parametrize("shares_slots", [True, False])
+def test_the_workers_of_other_queues_wait_too(
+    db: Any, name: str, program: Program, shares_slots: bool
+) -> None:
+    """Whether they share slots, or the program has started them in threads of its own."""
+    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
+    lone(db, queues[0], "lone")
+    both = [new_worker(db, queue, program) for queue in queues]
+    runs: list[Any] = [worker.run for worker in both]
+    if shares_slots:
+        runs = [partial(run_together, both, concurrency=4)]
+    with running(*runs, workers=both, program=program):
+        program.wait_for("lone")
+        queues[0].push(db, "a")
+        queues[1].push(db, "b")
+        time.sleep(0.1)  # in which they would begin
+        program.end("lone")
+        program.wait_for("a", "b")
+    assert program.together == {"lone"}
+
+
+def has_begun(program: Program, n: int) -> bool:
+    return len(program.began) == n
+
+
+def test_two_queues_of_a_process_have_jobs_that_run_alone(
+    db: Any, name: str, program: Program
+) -> None:
+    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
+    for number, queue in enumerate(queues):
+        lone(db, queue, f"lone {number}")
+    both = [new_worker(db, queue, program, concurrency=1) for queue in queues]
+    with running(*[worker.run for worker in both], workers=both, program=program):
+        for n in (1, 2):
+            wait_until(partial(has_begun, program, n))
+            assert len(program.running) == 1
+            program.end(*program.running)
+        wait_until(lambda: not program.running)
+    assert sorted(program.began) == ["lone 0", "lone 1"]
+    assert len(program.together) == 2
+
+
+def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: Program) -> None:
+    item = queue.push(db, "lone", priority=-1)
+    claim_to_die(db, queue)
+    queue.push(db, "long")
+    worker = new_worker(db, queue, program)
+    with running(worker.run, workers=[worker], program=program):
+        program.wait_for("long")
+        die(db, queue)
+        wait_until(lambda: process.alone is not None)
+        worker.stop()
+    assert program.began == ["long"]
+    assert (queue.state(db, item), queue.get(db, item).attempts) == ("ready", 1)
+
+
+def in_a_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, rate=(10, "1h"))
+
+
+def in_a_group_with_a_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "g", rate=(10, "1h"))
+
+
+@pytest.mark.parametrize("limit", [in_a_rate, in_a_group_with_a_rate])
+def test_it_does_not_go_back_if_that_would_use_up_a_start(
+    db: Any, space: Subspace, program: Program, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
+    queue = PriorityQueue(space["queue"])
+    limit(db, queue)
+    item = queue.push(db, "lone", priority=-1, group="g")
+    claim_to_die(db, queue)
+    queue.push(db, "long", group="g")
+    worker = new_worker(db, queue, program)
+    with running(worker.run, workers=[worker], program=program):
+        program.wait_for("long")
+        die(db, queue)
+        wait_until(lambda: process.alone is not None)
+        assert queue.state(db, item) == "claimed"
+        program.end("long")
+        program.wait_for("lone")
+    assert program.together == {"lone"}
+
+
+# What is stored
+
+
+def alone(db: Any, queue: PriorityQueue, item: Any) -> bool:
+    """Return whether an item is to run alone, by claiming it as a client that is no worker."""
+    claim = queue.claim(db, within=1)
+    assert claim.item == item
+    queue.release(db, claim)
+    return runs_alone(claim.item)
+
+
+def fail(_: Any) -> None:
+    raise OSError("busy")
+
+
+def snooze(_: Any) -> None:
+    raise Snooze(3600)
+
+
+def sleep(context: Context) -> None:
+    context.sleep("an hour", 3600)
+
+
+@pytest.mark.parametrize("handler", [fail, snooze, sleep])
+def test_an_attempt_that_ends_in_any_other_way_clears_the_job(
+    db: Any, queue: PriorityQueue, handler: Any
+) -> None:
+    lone(db, queue, "lone")
+    (item,) = queue.items(db)
+    assert alone(db, queue, item)
+    Worker(db, queue, handler).run(drain=True)
+    come_due(db, queue)
+    assert not alone(db, queue, item)
+
+
+def test_the_error_says_whether_it_ran_alone(db: Any, space: Subspace) -> None:
+    """Only a worker runs it alone. What other clients do with a claim is not known."""
+    queue = PriorityQueue(space["queue"])
+    item = queue.push(db, "job")
+    for number in range(4):
+        claim = queue.claim(db)
+        if number == 2:
+            store_of(queue).begin_alone(db, claim, 30)
+        lapse(db, queue)
+    assert queue.claim(db) is not None
+    errors = [attempt.error for attempt in queue.get(db, item).failed_attempts]
+    died = "its worker died, or was stopped, while it ran alone in its process"
+    assert errors == [LEASE_OVER, LEASE_OVER, died, LEASE_OVER]
+
+
+def test_a_dead_letter_that_is_retried_runs_alone(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space["queue"], max_attempts=1)
+    item = queue.push(db, "job")
+    claim = queue.claim(db)
+    store_of(queue).begin_alone(db, claim, 30)
+    lapse(db, queue)
+    assert queue.state(db, item) == "dead"
+    assert "alone" in str(queue.get(db, item).error)
+    assert queue.claim(db) is None  # which sweeps
+    assert "alone" in str(queue.get(db, item).error)
+    assert queue.retry(db, item)
+    assert alone(db, queue, item)
+
+
+# Attempts
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_the_attempts_of_a_policy_are_runs(db: Any, name: str, attempts: int) -> None:
+    """The claim that finds them used up is none, and needs no process for itself."""
+    app = App(db)
+    ran: list[int] = []
+
+    @app.job(queue=name, retry=Retry(attempts=attempts))
+    def job() -> None:
+        ran.append(1)
+
+    handle = job.push()
+    queue: Any = app.queue(name)
+    for _ in range(attempts):
+        claim_to_die(db, queue)
+        die(db, queue)
+    assert app.work(name, drain=True).failed == 1
+    info = handle.info()
+    assert (info.state, info.attempts, info.error) == ("dead", attempts, LEASE_OVER)
+    assert len(info.failed_attempts) == attempts
+    assert not ran
+    assert check(db, queue).ok
+    assert queue.retry(db, handle.id)
+    assert app.work(name, drain=True).done == 1
