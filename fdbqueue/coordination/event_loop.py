@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,15 @@ _THREADS = 40
 _log = logging.getLogger("fdbqueue")
 
 pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
+
+
+def _begin_pool() -> None:
+    """Begin with no threads in a forked child, in which none of the parent's runs."""
+    global pool
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
+
+
+os.register_at_fork(after_in_child=_begin_pool)
 
 
 def start(job: Callable[[], object]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.errors import ClusterUnavailable
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
 # and so does the parent.
 client_was_forked = False
 
+opening = threading.RLock()
+"""Held while a thread opens a cluster. A fork waits for that: what is half open hangs, too."""
+
 
 def _note_fork() -> None:
     global client_was_forked
     if getattr(sys.modules.get("fdb.impl"), "_network_thread", None) is not None:
         client_was_forked = True
+    opening.release()
 
 
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(
+    before=opening.acquire, after_in_parent=opening.release, after_in_child=_note_fork
+)
 
 
 def check_fork(db: Database | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Literal, overload
 import fdb
 import platformdirs
 
-from fdbqueue.database.binding import check_fork, client_api_version
+from fdbqueue.database.binding import check_fork, client_api_version, opening
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
 from fdbqueue.errors import BindingMismatch, ClusterUnavailable, error_classes
 from fdbqueue.types import Database
@@ -98,6 +98,11 @@ def _open_cluster(cluster_file: str) -> Database:
         raise ClusterUnavailable(
             f"{cluster_file} is not a cluster file: it has no line 'description:id@host:port'"
         )
+    with opening:
+        return _opened(cluster_file)
+
+
+def _opened(cluster_file: str) -> Database:
     try:
         if not fdb.is_api_version_selected():
             fdb.api_version(API_VERSION)

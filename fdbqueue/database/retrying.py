@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, is_database
+from fdbqueue.database.guard import Guard
 from fdbqueue.errors import error_classes
 from fdbqueue.types import (
     Database,
@@ -44,7 +44,7 @@ class _Retries:
     def clear(self) -> None:
         """Reset the counters. A forked child starts with empty ones."""
         self._counts: Counter[int] = Counter()
-        self._lock = threading.Lock()
+        self._lock = Guard()
 
     def note(self, code: int) -> None:
         """Count a retry after an error with this code."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from fdbqueue.database.binding import database_name, is_database
+from fdbqueue.database.guard import Guard
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
@@ -126,7 +126,7 @@ class App:
     def __init__(self, database: str | Database | None = None, *, keep: Keep | None = _DAY) -> None:
         kept_options(keep)  # which checks it
         self._keep = keep
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
         self._middleware: list[Around] = []
         self._named: str | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from fdbqueue.database.guard import Guard
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Call, Job, Pusher
@@ -55,7 +55,7 @@ class Batch(Generic[_R]):
         self._on_dead: OnDead = on_dead
         self._is_own = is_own
         self._batches = Batches(app.queue(queue))
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._collected: list[tuple[Pusher[Any, Any], Call[Any, Any]]] = []
         self.id = handle.id
         self.queue = queue

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.guard import Guard
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps, Signal
@@ -51,7 +52,7 @@ class Cancelled:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._event: threading.Event | None = None  # most jobs never wait for it
         self._waiting: list[Callable[[], object]] = []
         self.reason: Reason | None = None
@@ -161,7 +162,7 @@ class Context:
         self._begin_steps, self._results = begin_steps, results
         self.endings: list[Ending] = []
         """The functions that `at_end` was given, in their order."""
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._report = NO_REPORT
 
     def __repr__(self) -> str:

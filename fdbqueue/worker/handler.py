@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import math
+import os
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -111,6 +114,41 @@ class Observer:
 
 _UNOBSERVED = Observer()
 
+_log = logging.getLogger("fdbqueue.worker")
+
+
+class EndingChildren:
+    """End a child that a block forks at the end of the block, where it would go on as a worker.
+
+    Args:
+        name: The name of the job.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._process = os.getpid()
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() == self._process:
+            return
+        code: object = 1
+        try:
+            if isinstance(error, SystemExit):
+                code = error.code or 0
+            else:
+                _log.error(
+                    "%s: a process that the job has forked left its function, and ends here, not "
+                    "as a second worker; end it by os._exit, or use multiprocessing",
+                    self._name or "the handler",
+                    exc_info=error,
+                )
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code if isinstance(code, int) else 1)
+
 
 class Handler(ABC):
     """The functions that the threads of a worker call, one for each job.
@@ -155,7 +193,8 @@ class Handler(ABC):
         observer: Observer = _UNOBSERVED,
     ) -> Any:
         """Call the function, await its result if necessary, and return it; raise its exception."""
-        result = call.function(*arguments)
+        with EndingChildren(call.name):
+            result = call.function(*arguments)
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError("the handler returned a generator, whose code has not run")
         if not inspect.isawaitable(result):
@@ -164,9 +203,9 @@ class Handler(ABC):
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError("a handler that takes a transaction must be a plain function")
-        return self._awaited(result, observer)
+        return self._awaited(call, result, observer)
 
-    def _awaited(self, awaitable: Awaitable[Any], observer: Observer) -> Any:
+    def _awaited(self, call: Call, awaitable: Awaitable[Any], observer: Observer) -> Any:
         is_claimed = threading.Lock()  # by the loop in which it begins
 
         async def settled() -> tuple[Any, BaseException | None]:
@@ -175,7 +214,8 @@ class Handler(ABC):
             observer.begin()
             # An exit or interrupt would end the loop, and with it all other running coroutines.
             try:
-                return await awaitable, None
+                with EndingChildren(call.name):
+                    return await awaitable, None
             except (SystemExit, KeyboardInterrupt) as error:
                 return None, error
 
@@ -195,7 +235,7 @@ class Handler(ABC):
                 own.ask()  # the coroutine has not ended
             elif own.is_blocked:
                 if is_claimed.acquire(blocking=False):
-                    return self._awaited(awaitable, observer)
+                    return self._awaited(call, awaitable, observer)
                 raise RuntimeError("another job blocks the event loop in which this one ran")
         result, error = future.result()
         if error is not None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
+from fdbqueue.database.guard import Guard
+
 _TRACE = "opentelemetry.trace"
 
-_guard = threading.Lock()
+_guard = Guard()
 
 
 @cache

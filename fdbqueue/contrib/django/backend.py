@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
@@ -41,7 +40,6 @@ _NO_DATABASE = 'the OPTIONS of the task backend %r have no "database"'
 _HINT = 'Name one, such as "embedded:/var/lib/shop", or a cluster file.'
 
 _apps: dict[tuple[str, Any], App] = {}
-_guard = threading.Lock()
 
 
 class FdbqueueBackend(BaseTaskBackend):
@@ -71,8 +69,7 @@ class FdbqueueBackend(BaseTaskBackend):
         app = App(database, keep=keep)
         if not isinstance(database, str):
             return app
-        with _guard:
-            return _apps.setdefault((database, keep), app)
+        return _apps.setdefault((database, keep), app)
 
     @property
     def retry(self) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -14,6 +13,7 @@ from fdbqueue.coordination.contention.pushes import Pushes
 from fdbqueue.coordination.contention.requests import Pop, Requests
 from fdbqueue.coordination.contention.sharing import Host
 from fdbqueue.coordination.contention.staged_pops import Pops
+from fdbqueue.database.guard import Guard
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.items import Items
@@ -52,7 +52,7 @@ class Contention(Generic[_T]):
         self._kinds: tuple[Kind, ...] = pushes, pops
         self.pushes: Combiner[PushRequest, list[bytes]] = self._combiner(pushes)
         self.pops: Combiner[Pop, list[_T]] = self._combiner(pops)
-        self._guard = threading.Lock()
+        self._guard = Guard()
         self._hosts: WeakKeyDictionary[Database, Host] = WeakKeyDictionary()
         _all.add(self)
 
@@ -75,7 +75,6 @@ class Contention(Generic[_T]):
 
     def forget(self) -> None:
         """Drop all state in a forked child: the sockets belong to its parent."""
-        self._guard = threading.Lock()
         for host in self._hosts.values():
             host.close()
         self._hosts = WeakKeyDictionary()

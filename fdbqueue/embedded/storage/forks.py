@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack
 from typing import Protocol
 from weakref import ref
@@ -26,6 +27,8 @@ class Storage(Protocol):
 # When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
 _storages: set[ref[Storage]] = set()
 _forking: list[Storage] = []
+opening = threading.RLock()
+"""Held while a thread opens a storage. A fork waits for that: a child could not close it."""
 
 
 def register(storage: Storage) -> None:
@@ -34,6 +37,7 @@ def register(storage: Storage) -> None:
 
 
 def _before() -> None:
+    opening.acquire()
     for reference in _storages.copy():
         storage = reference()
         if storage is not None and not storage.is_closed:
@@ -43,6 +47,7 @@ def _before() -> None:
 
 def _after(in_child: bool) -> None:
     with ExitStack() as stack:  # an error of one storage does not keep the others closed
+        stack.callback(opening.release)
         for storage in _forking:
             stack.callback(storage.after_fork, in_child)
         _forking.clear()

@@ -99,8 +99,9 @@ class Storage:
         """The attempts of transactions, each with what it holds."""
         self.is_durable = durable
         """True if commits wait for the disk."""
-        self._open(create or self._owner is not None)
-        forks.register(self)
+        with forks.opening:
+            self._open(create or self._owner is not None)
+            forks.register(self)
 
     def _open(self, create: bool) -> None:
         path = self.path
