@@ -19,7 +19,7 @@ from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Group, Job, Settings, Unique
-from fdbqueue.jobs.processes import command_of, importable
+from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules
 from fdbqueue.jobs.shares import shares_of
@@ -268,9 +268,9 @@ class App:
             module = importable(function.__module__).removesuffix(".__main__")
             full_name = name or f"{module}.{function.__qualname__}"
             job = Job[Any, Any, Any, Any](self, full_name, function, version, settings)
-            if full_name in self._jobs:
+            first = self._jobs.setdefault(full_name, job)
+            if first is not job and not is_same(first.function, function):
                 raise DuplicateJob(full_name)
-            self._jobs[full_name] = job
             return job
 
         decorator: Any = declare
@@ -504,7 +504,8 @@ class App:
         generator: Any = function
         if not inspect.isgeneratorfunction(generator):
             raise TypeError(f"a middleware is a generator function, with a `yield`, not {function}")
-        self._middleware.append(contextmanager(generator))
+        if not any(is_same(each, generator) for each in self._middleware):
+            self._middleware.append(contextmanager(generator))
         return function
 
     def work(

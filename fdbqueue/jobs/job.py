@@ -26,7 +26,7 @@ from fdbqueue.types import (
     Transactor,
     UniqueUntil,
 )
-from fdbqueue.worker.handler import first_annotation
+from fdbqueue.worker.supplied import supplied
 from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:
@@ -247,8 +247,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         version: int,
         settings: Settings,
     ) -> None:
-        first = first_annotation(function)
-        self.takes = first if first in ("Context", "Transaction") else ""
+        self.takes = supplied(function)
         if self.takes == "Transaction" and inspect.iscoroutinefunction(function):
             raise TypeError(f"{name}: a job that takes a transaction must be a plain function")
         self.app = app

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,32 @@ def importable(module: str) -> str:
     >>> importable("shop.jobs")
     'shop.jobs'
     """
-    if module != "__main__":
+    if not _is_main(module):
         return module
-    main = sys.modules[module]
+    main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)  # of `python -m MODULE`
     file = getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name)
-    return module if file is None else Path(file).stem
+    return "__main__" if file is None else Path(file).stem
+
+
+def _is_main(module: str) -> bool:
+    return module in ("__main__", "__mp_main__")  # the second one in a spawned process
+
+
+def is_same(one: Callable[..., object], two: Callable[..., object]) -> bool:
+    """Return whether two functions are one of a file that runs as a script and is imported, too."""
+    names = [(importable(each.__module__), each.__qualname__) for each in (one, two)]
+    return (
+        names[0] == names[1]
+        and _is_main(one.__module__) != _is_main(two.__module__)
+        and _file_of(one) == _file_of(two)
+    )
+
+
+def _file_of(function: Callable[..., object]) -> str:
+    return os.path.realpath(getattr(sys.modules.get(function.__module__), "__file__", None) or "")
 
 
 def shared_database(app: App) -> str:

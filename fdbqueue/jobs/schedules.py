@@ -117,6 +117,8 @@ class AppSchedules:
         settings = job.settings
         options = {**options, "group": call.group}
         validate_schedule(name, options)
+        if self._app.jobs[job.name] is not job:  # its file runs as a script and is imported, too
+            return
         declared = self._declared.setdefault(settings.queue, {})
         if name in declared:
             raise DuplicateSchedule(name, settings.queue)

@@ -21,6 +21,7 @@ from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome
 from fdbqueue.worker.steps.steps import JsonResults, Results
+from fdbqueue.worker.supplied import supplied
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)
@@ -44,25 +45,6 @@ IN_THREAD = "asyncio_"
 _CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
 _LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
 _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
-
-
-def first_annotation(function: Callable[..., Any]) -> str:
-    """Return the name of the type of a function's first parameter, or an empty text.
-
-    >>> def work(context: "Context"): ...
-    >>> first_annotation(work), first_annotation(lambda item: item)
-    ('Context', '')
-    """
-    try:
-        first = next(iter(inspect.signature(function).parameters.values()), None)
-    except ValueError:  # some functions that are not written in Python have no signature
-        return ""
-    if first is None or first.annotation is first.empty:
-        return ""
-    annotation = first.annotation
-    if isinstance(annotation, str):  # perhaps of a name that only type checkers import
-        return annotation.strip("'\"").partition("[")[0].rpartition(".")[2]
-    return getattr(getattr(annotation, "__origin__", annotation), "__name__", "")
 
 
 def outcome_of(error: Exception) -> Outcome | None:
@@ -273,7 +255,7 @@ class FunctionHandler(Handler):
         if not callable(function):
             raise TypeError(f"a handler must be a function, not {function!r}")
         self._function = function
-        self._takes_context = first_annotation(function) == Context.__name__
+        self._takes_context = supplied(function) == "Context"
         try:
             signature = inspect.signature(function)
         except ValueError:  # some functions that are not written in Python have no signature

@@ -389,6 +389,75 @@ def test_the_first_mistakes_of_a_declaration_are_named(app: App) -> None:
         app.job(retry=3)
 
 
+@pytest.mark.parametrize("command", [["shop.py"], ["-m", "shop"], ["spawn.py"]])
+def test_a_file_that_runs_as_a_script_and_is_imported_declares_its_jobs_once(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "base.py").write_text("import fdbqueue\napp = fdbqueue.App('memory:')\n")
+    (tmp_path / "other.py").write_text("import shop\n")
+    (tmp_path / "shop.py").write_text(
+        """
+from base import app
+
+@app.middleware
+def around(context):
+    print("around", context.job)
+    yield
+
+@app.every("1h", args=[1])
+@app.job()
+def send(number: int) -> int:
+    return number
+
+if __name__ == "__main__":
+    import other
+    print(send.name, sorted(app.jobs), len(app.schedules._declared["jobs"]))
+    handles = [send.push(1), other.shop.send.push(2)]
+    print(app.work(drain=True).done, [handle.result() for handle in handles])
+"""
+    )
+    (tmp_path / "spawn.py").write_text(
+        """
+import multiprocessing
+from shop import app, send
+
+def child(pipe):
+    pipe.send(sorted(app.jobs))
+
+if __name__ == "__main__":
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(theirs,))
+    process.start()
+    print(ours.recv())
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    expected = (
+        ["['shop.send']"]
+        if command == ["spawn.py"]
+        else ["shop.send ['shop.send'] 1", "around shop.send", "around shop.send", "2 [1, 2]"]
+    )
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_another_file_of_the_same_name_declares_other_jobs(tmp_path: Path) -> None:
+    (tmp_path / "base.py").write_text("import fdbqueue\napp = fdbqueue.App('memory:')\n")
+    code = "from base import app\n@app.job()\ndef send() -> None: ...\n"
+    (tmp_path / "shop.py").write_text(code)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "shop.py").write_text(
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nsys.modules.pop('shop', None)\n{code}"
+        "import importlib.util as util\n"
+        f"spec = util.spec_from_file_location('shop', {str(tmp_path / 'shop.py')!r})\n"
+        "spec.loader.exec_module(util.module_from_spec(spec))\n"
+    )
+    command = [sys.executable, "scripts/shop.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "DuplicateJob: the app has a job named 'shop.send' already" in done.stderr
+
+
 def test_a_job_of_a_script_has_the_name_that_others_import(tmp_path: Path) -> None:
     """A worker imports the module that another program runs as a script."""
     script = tmp_path / "shop.py"
