@@ -52,6 +52,8 @@ def report(name: str, copy: QueueCopy, verb: str, as_json: bool, to_stderr: bool
     if as_json:
         line = json_line({"queue": name, **dataclasses.asdict(copy)})
     click.echo(line, err=True) if to_stderr else echo(line)
+    for note in copy.notes:
+        click.echo(f"fdbq: {verb} {name}: {note}", err=True)
 
 
 def write_backup(db: Database, file: str, queues: list[str] | None, as_json: bool) -> None:
@@ -74,8 +76,9 @@ def backup(db: Database, file: str, queues: tuple[str, ...], as_json: bool) -> N
     order and failed attempts, and the queues the same options. If FILE is `-`, the backup is
     written to standard output. An existing FILE is replaced only after all is written.
 
-    Each queue is written as it was at one moment. A queue that takes longer than five seconds to
-    read must not change meanwhile: pause it, and stop its clients.
+    Each queue is written as it was at one moment. A queue that takes longer than four seconds to
+    read must not change meanwhile: pause it, and stop its clients. What jobs of a QUEUE and jobs of
+    queues that are not in FILE wait for is written to standard error.
 
     \b
     Example:
@@ -110,7 +113,8 @@ def restore(
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
     interrupted, run it again, and it continues where it stopped. A queue that already exists is
-    left alone if it equals the one in the file. If it differs, nothing is restored.
+    left alone if it equals the one in the file. If it differs, nothing is restored. A job that
+    waits for jobs that are not restored goes on as if they were cancelled.
 
     \b
     Example:

@@ -576,7 +576,9 @@ class Store(Generic[_T]):
     ) -> bool:
         """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        return self._change_if(tr, item, state, partial(self._retry, by=by or client_name()))
+        if self._change_if(tr, item, state, partial(self._retry, by=by or client_name())):
+            return True
+        return state is None and self._change_if(tr, item, state, self._changes.end_wait)
 
     def _retry(self, tr: Transaction, now: int, found: LocatedItem, by: str) -> bool:
         if found.state == "delayed":

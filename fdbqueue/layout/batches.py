@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
@@ -11,7 +14,21 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import NO_HEADER, Header, decode_fields, encode_fields
+from fdbqueue.layout.values import (
+    HEADER_MARK,
+    NO_HEADER,
+    Header,
+    decode_claim,
+    decode_fields,
+    decode_metadata,
+    encode_claim,
+    encode_fields,
+    encode_metadata,
+    header_of,
+    pack_staged,
+    unpack_staged,
+    with_header,
+)
 from fdbqueue.types import OnDead
 
 Ending: TypeAlias = Literal[
@@ -161,3 +178,138 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
     value: Any = json.loads(payload)
     ends = {"done": counts.done, "dead": counts.dead, "cancelled": counts.cancelled}
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
+
+
+# What jobs, and jobs that wait for them in another queue, have stored of each other
+
+
+_KEYS = Layout(Subspace(rawPrefix=b""))
+_PARKED = (_KEYS.delayed, _KEYS.dead, _KEYS.done)
+_ENDED = (_KEYS.dead, _KEYS.done)
+
+Change = Callable[[Membership], Membership]
+
+
+def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
+    """Return the value of a row of a queue, with changed references to batches.
+
+    Args:
+        key: The key without the prefix of the queue.
+        value: The value.
+        change: Called with each reference; returns the one to store instead.
+    """
+
+    def changed(batch: bytes) -> bytes:
+        (membership,) = memberships_of(batch)
+        new = change(membership)
+        return batch if new == membership else encode_membership(new)
+
+    def of_item(value: bytes) -> bytes:
+        header, rest = header_of(value)
+        batch = header.batch and changed(header.batch)
+        same = batch == header.batch
+        return value if same else with_header(header._replace(batch=batch), rest)
+
+    if key.startswith(_KEYS.followers):
+        return changed(value)
+    if HEADER_MARK not in value:
+        return value
+    if key.startswith(_KEYS.items):
+        return of_item(value)
+    if key.startswith(_KEYS.claims):
+        claimed = decode_claim(value)
+        return encode_claim(claimed._replace(value=of_item(claimed.value)))
+    if key.startswith(_PARKED):
+        metadata, item = decode_metadata(value)
+        return encode_metadata(metadata, of_item(item))
+    if key.startswith(_KEYS.results):
+        pops = unpack_staged(value)
+        return pack_staged([[(place, of_item(item)) for place, item in pop] for pop in pops])
+    return value
+
+
+def refer(membership: Membership, subspace_of: Callable[[bytes], bytes | None]) -> Membership:
+    """Return a reference that has other bytes for a queue; to nothing if they are `None`."""
+    if not membership.subspace:
+        return membership
+    subspace = subspace_of(membership.subspace)
+    if subspace is None:
+        # A follower keeps its row, because a header counts it. No batch of its queue has the id.
+        return membership._replace(subspace=b"", cancels=False)
+    return membership._replace(subspace=subspace)
+
+
+def named(name: str) -> bytes:
+    """Return the bytes by which a reference in a file names a queue, instead of by its prefix.
+
+    >>> name_in(named("mail"))
+    'mail'
+    """
+    packed: bytes = fdb_tuple.pack((name,))
+    return packed
+
+
+def name_in(subspace: bytes) -> str:
+    """Return the name of the queue in a reference of a file; raise `ValueError` for other bytes."""
+    (name,) = fdb_tuple.unpack(subspace)
+    if not isinstance(name, str):
+        raise ValueError(f"{subspace!r} does not name a queue")
+    return name
+
+
+class Lost(NamedTuple):
+    """What a batch has lost.
+
+    Attributes:
+        n: How many of its jobs are in no queue.
+        steps: The steps that get the results of the others.
+    """
+
+    n: int
+    steps: frozenset[str]
+
+
+class Links:
+    """The batches of some queues, and the jobs of these queues that have not ended.
+
+    A queue goes by the bytes by which the references of the others name it.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[bytes, list[bytes]] = defaultdict(list)
+        self._left: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+        self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
+        self.targets: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+        """How many ends of jobs of each queue count in batches of each of the others."""
+
+    def add(self, queue: bytes, key: bytes, value: bytes) -> None:
+        """Add a row of a queue."""
+        if key.startswith(_KEYS.batches):
+            self._batches[queue].append(key[len(_KEYS.batches) :])
+        elif key.startswith(_KEYS.batch_counts):
+            counts = decode_counts(value)
+            self._left[queue][key[len(_KEYS.batch_counts) :]] += counts.pushed - counts.ended
+        elif not key.startswith(_ENDED):
+            with_memberships(key, value, partial(self._note, queue))
+
+    def _note(self, queue: bytes, membership: Membership) -> Membership:
+        self._steps[membership.subspace or queue, membership.id].append(membership.step)
+        if membership.subspace:
+            self.targets[queue][membership.subspace] += 1
+        return membership
+
+    def lost(self, queue: bytes) -> dict[bytes, Lost]:
+        """Return what the batches of a queue have lost, by their ids."""
+        found: dict[bytes, Lost] = {}
+        for id in self._batches[queue]:
+            left = self._left[queue][id]
+            steps = self._steps.get((queue, id), [])
+            if left > len(steps):
+                found[id] = Lost(left - len(steps), frozenset(steps))
+        return found
+
+
+def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
+    """Return the ranges of the rows of unfinished jobs that may refer to a batch."""
+    prefixes = layout.items, layout.results, layout.claims, layout.delayed, layout.followers
+    return [layout.range_of(prefix) for prefix in prefixes]

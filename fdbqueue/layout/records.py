@@ -22,6 +22,7 @@ from fdbqueue.layout.batches import (
     StoredBatch,
     decode_counts,
     memberships_of,
+    name_in,
 )
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
@@ -156,7 +157,7 @@ class RowCheck:
             packed(layout.schedules, StoredSchedule),
             packed(layout.steps, StoredStep),
             packed(layout.batches, StoredBatch),
-            packed(layout.followers, Membership),
+            (layout.followers, _check_membership),
             packed(layout.signals, StoredSignal),
             packed(layout.signal_ends, StoredSignal),
             packed(layout.group_settings, GroupSettings),
@@ -172,7 +173,8 @@ class RowCheck:
         if not self._is_known(key):
             return f"no row of a queue has the key {key!r}"
         try:
-            fdb_tuple.unpack(key)
+            if not key.startswith((self._layout.batches, self._layout.batch_counts)):
+                fdb_tuple.unpack(key)  # the id of a batch may be any bytes
             if key == self._layout.options:
                 decode_options(value)
             for prefix, decode in self._decoders:
@@ -194,8 +196,14 @@ def _check_item(value: bytes) -> None:
     """Raise one of `UNDECODABLE` for the value of an item whose header cannot be read."""
     header = header_of(value)[0]
     check_record(Header, header)
-    for membership in memberships_of(header.batch):
+    _check_membership(b"", header.batch)
+
+
+def _check_membership(_: bytes, value: bytes) -> None:
+    for membership in memberships_of(value):
         check_record(Membership, membership)
+        if membership.subspace:
+            name_in(membership.subspace)
 
 
 def _check_parked(record: type[tuple[Any, ...]], _: bytes, value: bytes) -> None:

@@ -20,17 +20,21 @@ from fdbqueue.layout.batches import (
     BatchKind,
     End,
     Ending,
+    Links,
+    Lost,
     Membership,
     StoredBatch,
     decode_batch,
     decode_counts,
     encode_batch,
     encode_counts,
+    linking_ranges,
     memberships_of,
     with_counts,
 )
 from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import NAMES, decode_subspace
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
@@ -166,7 +170,7 @@ def note_end(
     memberships = all_memberships(tr.snapshot, own, position, header)
     if header.followers:
         tr.clear_range(*own.followers_range(position))
-    _count_end(tr, own, now, memberships, position, end)
+    count_end(tr, own, now, memberships, position, end)
 
 
 def all_memberships(
@@ -180,7 +184,7 @@ def all_memberships(
     return memberships
 
 
-def _count_end(
+def count_end(
     tr: Transaction,
     own: Layout,
     now: int,
@@ -206,6 +210,73 @@ def _count_end(
             clear_batch(tr, layout, id)
         else:
             tr.add(layout.batch_counts + id, encode_counts(ended))
+
+
+_GONE = End("cancelled", error="the job is gone: its queue was dropped or was not restored")
+
+
+def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
+    """Return what the batches of a queue have lost, by their ids: jobs that no named queue has.
+
+    Cost: reads of its batches, and of the items of the queue if it has some; of all queues if some
+    jobs of a batch are not in this one.
+    """
+    own = bytes(layout.subspace.key())
+    links = Links()
+    _add(tr, links, layout, [layout.range_of(layout.batches), layout.range_of(layout.batch_counts)])
+    if links.lost(own):
+        _add(tr, links, layout, linking_ranges(layout))
+    if links.lost(own):
+        names = NAMES.range()
+        for row in tr.get_range(names.start, names.stop):
+            if row.value != own:
+                other = Layout(decode_subspace(row.value))
+                _add(tr, links, other, linking_ranges(other))
+    return links.lost(own)
+
+
+def _add(
+    tr: ReadTransaction, links: Links, layout: Layout, ranges: list[tuple[bytes, bytes]]
+) -> None:
+    prefix = layout.subspace.key()
+    for begin, end in ranges:
+        for row in tr.get_range(begin, end):
+            links.add(prefix, row.key[len(prefix) :], row.value)
+
+
+def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
+    """Count what a batch has lost as cancelled jobs. A step that waits for one of these fails."""
+    batch = get_batch(tr, layout, id)
+    if batch is None:
+        return
+    steps: list[str] = []
+    if batch.kind == "run":
+        prefix = layout.owned_prefix(layout.steps, batch.job)
+        for row in tr.get_range(*layout.range_of(prefix)):
+            name, step = layout.unpack_step_key(row.key), decode_step(row.value)
+            if (step.kind, step.state) == ("run", "waiting") and name not in lost.steps:
+                steps.append(name)
+    tr.add_read_conflict_key(layout.batch_counts + id)
+    ends = [Membership(b"", id, step=step) for step in [*steps, *[""] * lost.n][: lost.n]]
+    count_end(tr, layout, now, ends, id, _GONE)
+
+
+def end_wait(tr: Transaction, layout: Layout, now: int, first: bytes) -> bool:
+    """Let an item go on that waits for jobs that are gone; return whether it waits for such ones.
+
+    Args:
+        tr: The transaction.
+        layout: The keys of its queue.
+        now: The time in milliseconds since 1970.
+        first: The first position of the item.
+    """
+    found = False
+    for id, lost in lost_jobs(tr.snapshot, layout).items():
+        batch = get_batch(tr, layout, id)
+        if batch is not None and (batch.job or id) == first:
+            end_lost(tr, layout, now, id, lost)
+            found = True
+    return found
 
 
 def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[bytes]) -> None:
@@ -288,6 +359,8 @@ def _end_one(
     """
     counts = get_counts(tr.snapshot, layout, position)
     seen = counts.ended + (batch.stage == "closed")
+    if seen > counts.pushed:  # a job that was restored ends again
+        return False
     if seen == counts.pushed:
         make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
         return True

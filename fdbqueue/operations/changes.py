@@ -7,8 +7,16 @@ from collections.abc import Iterable
 from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import Level
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import Dead, Done, Header, decode_metadata, encode_metadata, with_header
-from fdbqueue.operations.batches import REMOVED
+from fdbqueue.layout.values import (
+    NEVER,
+    Dead,
+    Done,
+    Header,
+    decode_metadata,
+    encode_metadata,
+    with_header,
+)
+from fdbqueue.operations.batches import REMOVED, end_wait
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -155,6 +163,11 @@ class Changes:
         self._items.undelay(tr, now, self._layout.position(delayed.key), delayed.due)
         self._items.count_returned(tr, now, 1, delayed=-1)
         return True
+
+    def end_wait(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+        """Let a delayed item go on that waits for jobs that are gone; return whether it did."""
+        first = found.item.header.origin or self._layout.position(found.key)
+        return found.due == NEVER and end_wait(tr, self._layout, now, first)
 
     def move(
         self,

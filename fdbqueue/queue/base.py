@@ -929,8 +929,11 @@ class BaseQueue(ABC, Generic[_T]):
         queue with all its attempts again, and no longer expires. Its failed attempts are kept, and
         the last one notes the retry. In a queue with a maximum size it needs a free place, as a
         push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
-        the call returns false. Conflicts with clients that take, move or remove the item. Cost:
-        five reads.
+        the call returns false. An item that waits for jobs that are gone, because their queue was
+        dropped, goes on as if they were cancelled, if `state` is `None`; one that waits for others
+        stays as it is.
+        Conflicts with clients that take, move or remove the item. Cost: five reads; for an item
+        that waits for others, a read of the items of its queue, or of all queues.
 
         Args:
             tr: A transaction or a database.

@@ -7,9 +7,9 @@ from typing import Any, get_type_hints
 import fdb
 import pytest
 
-from fdbqueue.layout.batches import BatchCounts, Membership, StoredBatch
+from fdbqueue.layout.batches import BatchCounts, Membership, StoredBatch, encode_batch
 from fdbqueue.layout.items import GroupSettings
-from fdbqueue.layout.records import check_record
+from fdbqueue.layout.records import RowCheck, check_record
 from fdbqueue.layout.schedules import Definition, StoredSchedule, Timing
 from fdbqueue.layout.steps import StoredSignal, StoredStep
 from fdbqueue.layout.values import (
@@ -60,3 +60,10 @@ def test_fields_that_a_record_cannot_have_are_refused(record: Any) -> None:
     if required:
         with pytest.raises(ValueError, match="fields"):
             check_record(kind, record[: required - 1])
+
+
+def test_the_id_of_a_batch_may_be_any_bytes() -> None:
+    """That of a batch of a step is random."""
+    for byte in range(256):
+        key = fdb.tuple.pack((36, 0)) + bytes([byte] * 16)
+        assert RowCheck().problem(key, encode_batch(StoredBatch("cancel", kind="run"))) is None

@@ -687,7 +687,7 @@ def test_a_queue_that_was_emptied_and_filled_again_has_changed(
 
 
 def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(
-    db: Any, name: str
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for suffix in ("a", "b"):
         PriorityQueue.named(db, name + suffix).push(db, suffix)
@@ -696,6 +696,10 @@ def test_a_queue_that_is_dropped_during_a_backup_is_not_written_as_empty(
         if done == f"{name}a":
             fdbqueue.admin.drop(db, f"{name}b")
 
+    copies = backup(db, io.BytesIO(), [f"{name}a", f"{name}b"], progress=drop)
+    assert copies[f"{name}b"].ready == 1  # both show one moment
+    PriorityQueue.named(db, f"{name}b").push(db, "b")
+    monkeypatch.setattr(rows, "_SHARED", -1.0)
     with pytest.raises(QueueNotFound):
         backup(db, io.BytesIO(), [f"{name}a", f"{name}b"], progress=drop)
 

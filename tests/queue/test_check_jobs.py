@@ -241,7 +241,7 @@ def test_damage_is_found_and_repaired(
     problems = check(db, jobs.queue).problems
     assert problems[0].startswith(words)
     assert check(db, jobs.queue, repair=True).problems == problems
-    assert check(db, jobs.queue).problems == (() if is_repaired else problems)
+    assert check(db, jobs.queue).problems == (() if is_repaired else problems[:1])
 
 
 def test_a_repaired_wait_is_ended_by_its_signal(db: Any, jobs: Jobs) -> None:

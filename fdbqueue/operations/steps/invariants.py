@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fdbqueue.layout.batches import (
     BatchCounts,
+    Lost,
     StoredBatch,
     decode_batch,
     decode_counts,
@@ -17,7 +18,7 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
-from fdbqueue.operations.batches import clear_batch, make_ready
+from fdbqueue.operations.batches import clear_batch, end_lost, lost_jobs, make_ready
 from fdbqueue.types import State, Transaction
 
 _FINISHED: tuple[State, ...] = ("dead", "done")
@@ -163,6 +164,7 @@ class JobRows:
         counts = {
             row.key[begin:]: decode_counts(row.value) for row in self._rows(layout.batch_counts)
         }
+        all_lost = lost_jobs(self._tr.snapshot, layout)
         for row in self._rows(layout.batches):
             id, batch = row.key[len(layout.batches) :], decode_batch(row.value)
             counted = counts.pop(id, BatchCounts())
@@ -173,6 +175,9 @@ class JobRows:
                 self._note(f"a batch of no item: {id!r}", self._forget_batch, id)
                 continue
             self._compare_counts(id, batch, counted, job)
+            if lost := all_lost.get(id):
+                problem = f"a job waits for {lost.n:,} that are in no queue: {id!r}"
+                self._note(problem, partial(self._end_lost, lost), id)
         for id in sorted(counts):
             self._note(f"the counts of no batch: {id!r}", self._tr.clear, layout.batch_counts + id)
         for id in sorted(awaiting):
@@ -192,6 +197,9 @@ class JobRows:
         elif batch.kind == "run" or (job is not None and job.is_waiting):
             problem = f"a job waits for a batch that has ended: {id!r}"
             self._note(problem, partial(self._end, batch, counts), id)
+
+    def _end_lost(self, lost: Lost, id: bytes) -> None:
+        end_lost(self._tr, self._layout, self._now, id, lost)
 
     def _end(self, batch: StoredBatch, counts: BatchCounts, id: bytes) -> None:
         """End a batch as its last job does."""

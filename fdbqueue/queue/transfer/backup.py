@@ -5,23 +5,30 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
+from fdbqueue.layout.batches import Links, name_in, named
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.records import RowCheck
 from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.transfer.rows import (
+    Moment,
     NewQueue,
     QueueCopy,
     Row,
     Summary,
+    finish,
+    notes_of,
+    prefix_in,
     rows_of,
     stored_copy,
     summary_of,
+    with_references,
 )
 from fdbqueue.types import Database
 
@@ -40,10 +47,14 @@ def backup(
 ) -> dict[str, QueueCopy]:
     """Write queues to a file: their options, and items in every state with ids, attempts and order.
 
-    Each queue is read at one read version, so its part of the file shows one moment. Different
-    queues may show different moments. A read version lasts for five seconds. If a queue takes
-    longer, the backup continues as long as the queue does not change, and reads it a second time to
-    be sure of that.
+    Each queue is read at one read version, so its part of the file shows one moment. A read version
+    lasts for five seconds. If a queue takes longer, the backup continues as long as the queue does
+    not change, and reads it a second time to be sure of that. All queues show the same moment if
+    they take five seconds together. Otherwise different queues may show different moments.
+
+    A job that waits for jobs of another queue goes on after a restore if the file has both queues.
+    `QueueCopy.notes` says which jobs wait for jobs of queues that the file does not have, or for
+    jobs of a queue that shows another moment.
 
     The file has one JSON object in each line, and a digest of each queue. It can be restored into
     any database, embedded or cluster. Cost: one range read for every 500 rows of a queue. Conflicts
@@ -71,7 +82,8 @@ def backup(
         2
     """
     chosen = queue_names(db) if names is None else _names(names)
-    sources = {name: rows_of(db, name) for name in chosen}
+    moment, links = Moment(db), Links()
+    sources = {name: rows_of(db, name, moment) for name in chosen}
     _write(file, format=_FORMAT, version=_VERSION, queues=[*sources])
     copies: dict[str, QueueCopy] = {}
     for name, rows in sources.items():
@@ -81,11 +93,18 @@ def backup(
             key, value = (base64.b64encode(part).decode() for part in row)
             _write(file, key=key, value=value)
             summary.add(row)
+            links.add(named(name), *row)
             if summary.rows % 1000 == 0:
                 progress(name, summary.rows)
         copies[name] = summary.finish()
         progress(name, summary.rows)
         _write(file, rows=summary.rows, sha256=summary.digest.hex())
+    torn = ("it shows another moment than the queues that its jobs wait for",)
+    for name, copied in copies.items():
+        notes = notes_of(links, name, copies)
+        if moment.versions > 1 and links.targets.get(named(name)):
+            notes += torn
+        copies[name] = replace(copied, notes=notes)
     return copies
 
 
@@ -118,10 +137,14 @@ def restore(
 ) -> dict[str, QueueCopy]:
     """Create the queues of a backup in a database, with everything that `backup` has written.
 
+    All queues get their names in one transaction, after the last row. A job that waits for a job of
+    a queue that is not restored goes on: that job counts as cancelled, and a step that ran it
+    fails. A job whose end counted in a queue that is neither restored nor there counts no more.
+
     The whole file is verified first: a damaged file changes nothing, nor does one with a row that
-    no queue can have, whatever its digest. A queue gets its name after its last row, so no client
-    sees half of it. An interrupted restore continues where it stopped
-    when you start it again. A queue that already exists, exactly as in the file, is left alone.
+    no queue can have, whatever its digest. No client sees half of a queue. An interrupted restore
+    continues where it stopped when you start it again. A queue that already exists, exactly as in
+    the file, is left alone.
 
     A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
     every 1,000 rows or megabyte.
@@ -163,18 +186,37 @@ def restore(
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
     targets = {name: name if new_name is None else new_name for name in chosen}
-    missing: dict[str, QueueCopy] = {}
+    prefixes: dict[bytes, bytes | None] = {}
+
+    def prefix_of(reference: bytes) -> bytes | None:
+        if reference not in prefixes:  # a queue with a new name may be there with its old one
+            there = None if new_name is not None else prefix_in(db, name_in(reference))
+            prefixes[reference] = there
+        return prefixes[reference]
+
+    def rows(name: str) -> Iterator[Row]:
+        return with_references(_rows(file, sections[name]), prefix_of)
+
+    links = Links()
+    for name in chosen:
+        for row in _rows(file, sections[name]):
+            links.add(named(name), *row)
+    missing: list[str] = []
     for name, target in targets.items():
-        wanted, stored = sections[name].copy, stored_copy(db, target)
+        stored = stored_copy(db, target)
         if stored is None:
-            missing[name] = wanted
-        elif stored != wanted:
+            missing.append(name)
+        elif stored != summary_of(rows(name)):
             raise QueueExists(target)
-    for name in missing:
-        queue = NewQueue(db, targets[name])
-        queue.write(partial(_rows, file, sections[name]), partial(progress, name))
-        queue.finish()
-    return missing
+    queues = {name: NewQueue(db, targets[name]) for name in missing}
+    for name, queue in queues.items():
+        prefixes[named(name)] = queue.subspace.key()
+    for name, queue in queues.items():
+        queue.write(partial(rows, name), partial(progress, name))
+    finish(db, {queue: links.lost(named(name)) for name, queue in queues.items()})
+    return {
+        name: replace(sections[name].copy, notes=notes_of(links, name, chosen)) for name in missing
+    }
 
 
 class _Section(NamedTuple):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
 
 from fdbqueue.database.binding import database_identity
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, SameQueue
-from fdbqueue.queue.transfer.rows import NewQueue, QueueCopy, rows_of, stored_copy, summary_of
+from fdbqueue.layout.batches import Links, name_in, named
+from fdbqueue.queue.transfer.rows import (
+    NewQueue,
+    QueueCopy,
+    Row,
+    finish,
+    notes_of,
+    prefix_in,
+    rows_of,
+    stored_copy,
+    summary_of,
+    with_references,
+)
 from fdbqueue.types import Database
 
 
@@ -30,7 +44,12 @@ def copy(
     the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
     is over by the clock. The copy of a paused queue is paused.
 
-    Cost: three reads of the whole queue, two of its copy, twice as many if a read takes longer than
+    A job that waits for jobs of another queue goes on if that queue is copied, too, under its name:
+    first the queue with the job that waits. `QueueCopy.notes` says what a copy leaves behind; then
+    `check` finds it in the target, and its repair ends the wait. Within one database, a copy has no
+    part in batches of other queues.
+
+    Cost: four reads of the whole queue, two of its copy, twice as many if a read takes longer than
     five seconds, and one transaction for every 1,000 rows or megabyte.
 
     Args:
@@ -55,10 +74,21 @@ def copy(
         >>> copy(here, there, "jobs").ready
         2
     """
-    rows = rows_of(source, name)
     new_name = name if new_name is None else new_name
-    if new_name == name and _are_same(source, target):
+    is_same = _are_same(source, target)
+    if new_name == name and is_same:
         raise SameQueue(name)
+    named_rows, links = rows_of(source, name), Links()
+    for row in named_rows():
+        links.add(named(name), *row)
+
+    @cache
+    def prefix_of(reference: bytes) -> bytes | None:
+        return None if is_same else prefix_in(target, name_in(reference))
+
+    def rows() -> Iterable[Row]:
+        return with_references(named_rows(), prefix_of)
+
     stored = stored_copy(target, new_name)
     if stored is not None:
         if stored != summary_of(rows()):
@@ -70,8 +100,8 @@ def copy(
         raise RestoreRunning(queue.name)
     if summary_of(rows()) != copied:
         raise QueueChanged(name)
-    queue.finish()
-    return copied
+    finish(target, {queue: {}})
+    return replace(copied, notes=notes_of(links, name, [name]))
 
 
 def _are_same(source: Database, target: Database) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.database.clock import uuids
-from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, run
-from fdbqueue.errors import QueueChanged, QueueExists, QueueNotFound, RestoreRunning, error_classes
+from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, read, run
+from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
+from fdbqueue.layout.batches import Links, Lost, name_in, named, refer, with_memberships
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
     decode_subspace,
@@ -22,11 +23,13 @@ from fdbqueue.layout.names import (
     restored_subspace,
     unfinished_key,
 )
-from fdbqueue.operations.names import drop_unfinished, find, find_existing
+from fdbqueue.operations.batches import end_lost
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
 from fdbqueue.types import Database, KeyValue, State, Transaction
 
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read
+_SHARED = 1.0  # seconds of these in which the reads of another queue may begin
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
@@ -55,6 +58,8 @@ class QueueCopy:
         rows: The number of keys.
         digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
             digest hold the same items, in the same states and the same order.
+        notes: What its jobs and jobs of other queues wait for that was not written with it; one
+            sentence for each.
     """
 
     ready: int
@@ -64,6 +69,7 @@ class QueueCopy:
     done: int
     rows: int
     digest: str
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Summary:
@@ -94,8 +100,8 @@ class Summary:
     def finish(self) -> QueueCopy:
         """Return the result."""
         staged = sum(1 for _ in self._layout.staged_items(self._staged))
-        items = {**self._items, "claimed": self._items["claimed"] + staged}
-        return QueueCopy(**items, rows=self.rows, digest=self.digest.hex())
+        ready, delayed, claimed, dead, done = self._items.values()
+        return QueueCopy(ready, delayed, claimed + staged, dead, done, self.rows, self.digest.hex())
 
 
 def summary_of(rows: Iterable[Row]) -> QueueCopy:
@@ -106,17 +112,77 @@ def summary_of(rows: Iterable[Row]) -> QueueCopy:
     return summary.finish()
 
 
-def rows_of(db: Database, name: str) -> Rows:
-    """Return a function that reads the rows of a named queue.
+class Moment:
+    """A read version that the reads of several queues share, for as long as it lasts.
+
+    Attributes:
+        versions: How many read versions they have had.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.versions = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin to read at a new version."""
+        self.versions += 1
+        self.tr = self._db.create_transaction()
+        self.begun = time.monotonic()
+
+
+def rows_of(db: Database, name: str, moment: Moment | None = None) -> Rows:
+    """Return a function that reads the rows of a named queue, whose references are names.
 
     Raises:
         QueueNotFound: There is no queue with this name.
     """
     subspace = run(db, partial(find_existing, name=name))
-    return partial(_read_rows, db, Layout(subspace, name))
+    return partial(_with_names, db, partial(_read_rows, db, Layout(subspace, name), moment))
 
 
-def _read_rows(db: Database, layout: Layout) -> Iterator[Row]:
+def _with_names(db: Database, rows: Rows) -> Iterator[Row]:
+    """Yield rows whose references to other queues have the names of these instead of a prefix."""
+
+    @cache
+    def name_of_queue(prefix: bytes) -> bytes | None:
+        name = read(db, partial(name_of, prefix=prefix))
+        return None if name is None else named(name)
+
+    return with_references(rows(), name_of_queue)
+
+
+def with_references(
+    rows: Iterable[Row], subspace_of: Callable[[bytes], bytes | None]
+) -> Iterator[Row]:
+    """Yield rows whose references have other bytes for queues, as `refer` says."""
+    change = partial(refer, subspace_of=subspace_of)
+    return (Row(key, with_memberships(key, value, change)) for key, value in rows)
+
+
+def prefix_in(db: Database, name: str) -> bytes | None:
+    """Return the prefix of the queue with this name; `None` if there is none."""
+    subspace = run(db, partial(find, name=name))
+    return None if subspace is None else bytes(subspace.key())
+
+
+def notes_of(links: Links, name: str, chosen: Iterable[str]) -> tuple[str, ...]:
+    """Return what a queue of some chosen ones and queues that were not chosen have of each other.
+
+    `links` has the rows of all chosen queues, under their names.
+    """
+    known = {*map(named, chosen)}
+    notes = [
+        f"{n:,} of its jobs end for jobs that wait in queue {name_in(target)!r}, which is left out"
+        for target, n in sorted(links.targets[named(name)].items())
+        if target not in known
+    ]
+    if lost := sum(each.n for each in links.lost(named(name)).values()):
+        notes.append(f"its jobs wait for {lost:,} jobs of queues that are left out")
+    return (*notes,)
+
+
+def _read_rows(db: Database, layout: Layout, moment: Moment | None = None) -> Iterator[Row]:
     """Yield the rows of a queue as they were at one moment, in the order of their keys.
 
     They are read at one read version, which lasts for five seconds. After that, further
@@ -126,7 +192,7 @@ def _read_rows(db: Database, layout: Layout) -> Iterator[Row]:
     Raises:
         QueueChanged: The queue has changed, and not all of its rows were read at one moment.
     """
-    reader = _Reader(db, layout)
+    reader = _Reader(layout, moment or Moment(db))
     first, second = hashlib.sha256(), hashlib.sha256()
     for row in reader.rows():
         _hash(first, row)
@@ -148,13 +214,15 @@ def _hash(digest: hashlib._Hash, row: Row) -> None:
 class _Reader:
     """Reads of one queue at one read version, or at a later one as long as it has not changed."""
 
-    def __init__(self, db: Database, layout: Layout) -> None:
-        self._db = db
+    def __init__(self, layout: Layout, moment: Moment) -> None:
+        self._moment = moment
         self._layout = layout
+        if time.monotonic() - moment.begun > _SHARED:
+            moment.renew()
         self._watched: list[Row] | None = None
         self._seen: list[Row] = []  # of what is compared, in this transaction
-        self.versions = 0
-        self._begin()
+        self.versions = 1
+        self._is_verified = False
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows of the queue that mean the same in another database."""
@@ -173,26 +241,25 @@ class _Reader:
 
     def _begin(self) -> None:
         self.versions += 1
-        self._tr = self._db.create_transaction()
-        self._begun = time.monotonic()
+        self._moment.renew()
         self._is_verified = False
 
     def read(self, begin: bytes, end: bytes) -> list[KeyValue]:
         """Return the first rows of a range; raise `QueueChanged` if the queue has changed."""
-        if time.monotonic() - self._begun > _LIFETIME:
+        if time.monotonic() - self._moment.begun > _LIFETIME:
             self._begin()
         while True:
             try:
                 self._verify()
-                return [*self._tr.snapshot.get_range(begin, end, limit=_PAGE)]
+                return [*self._moment.tr.snapshot.get_range(begin, end, limit=_PAGE)]
             except error_classes() as error:
-                seconds = time.monotonic() - self._begun
+                seconds = time.monotonic() - self._moment.begun
                 if not self._is_verified and has_read_for_too_long(error, seconds, len(self._seen)):
                     raise  # to find out what has changed takes too long, and would again
                 if error.code == TOO_OLD:
                     self._begin()
                 else:
-                    prepare_retry(self._tr, error)
+                    prepare_retry(self._moment.tr, error)
                     self._is_verified = False
 
     def _verify(self) -> None:
@@ -200,9 +267,12 @@ class _Reader:
         if self._is_verified:
             return
         name = self._layout.name
-        if name is not None and find_existing(self._tr, name).key() != self._layout.subspace.key():
+        if (
+            name is not None
+            and find_existing(self._moment.tr, name).key() != self._layout.subspace.key()
+        ):
             raise QueueChanged(name)
-        snapshot = self._tr.snapshot
+        snapshot = self._moment.tr.snapshot
         watched_ranges = self._layout.watched_ranges()
         reads = [snapshot.get_range(*keys, limit=limit) for keys, limit in watched_ranges]
         self._seen = []
@@ -216,12 +286,11 @@ class _Reader:
 
 
 def stored_copy(db: Database, name: str) -> QueueCopy | None:
-    """Return the summary of a named queue; `None` if there is none."""
-    try:
-        rows = rows_of(db, name)
-    except QueueNotFound:
+    """Return the summary of a named queue as it is stored; `None` if there is none."""
+    prefix = prefix_in(db, name)
+    if prefix is None:
         return None
-    return summary_of(rows())
+    return summary_of(_read_rows(db, Layout(decode_subspace(prefix), name)))
 
 
 class NewQueue:
@@ -307,30 +376,50 @@ class NewQueue:
         """Read back all that was written."""
         return summary_of(_read_rows(self._db, Layout(self.subspace)))
 
-    def finish(self) -> None:
-        """Give the queue its name.
+    def is_taken(self, tr: Transaction) -> bool:
+        """Return whether another queue has the name; if so, delete the rows."""
+        found = find(tr, self.name)
+        if found is None or found.key() == self.subspace.key():
+            return False
+        drop_unfinished(tr, self.name)
+        return True
+
+    def finish(self, tr: Transaction, now: int, lost: Mapping[bytes, Lost]) -> None:
+        """Give the queue its name; end what its batches have lost.
 
         Raises:
-            QueueExists: Another queue got the name meanwhile.
             RestoreRunning: Another process writes the queue at the same time.
         """
         prefix: bytes = self.subspace.key()
+        if find(tr, self.name) is not None:
+            return  # an earlier try has committed
+        if tr[self._key].value != self._progress:
+            raise RestoreRunning(self.name)
+        del tr[self._key]
+        tr[name_key(self.name)] = prefix
+        for id, each in lost.items():
+            end_lost(tr, Layout(self.subspace), now, id, each)
 
-        def body(tr: Transaction) -> bool:
-            found = find(tr, self.name)
-            if found is not None and found.key() == prefix:
-                return True  # an earlier try has committed
-            if found is not None:
-                drop_unfinished(tr, self.name)
-                return False
-            if tr[self._key].value != self._progress:
-                raise RestoreRunning(self.name)
-            del tr[self._key]
-            tr[name_key(self.name)] = prefix
-            return True
 
-        if not run(self._db, body):
-            raise QueueExists(self.name)
+def finish(db: Database, queues: Mapping[NewQueue, Mapping[bytes, Lost]]) -> None:
+    """Give queues their names in one transaction, and end what their batches have lost.
+
+    Raises:
+        QueueExists: Another queue got one of the names meanwhile. None of the new ones gets its
+            name.
+        RestoreRunning: Another process writes one of the queues at the same time.
+    """
+    now = milliseconds()
+
+    def body(tr: Transaction) -> list[str]:
+        taken = [queue.name for queue in queues if queue.is_taken(tr)]
+        if not taken:
+            for queue, lost in queues.items():
+                queue.finish(tr, now, lost)
+        return taken
+
+    for name in run(db, body):
+        raise QueueExists(name)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
