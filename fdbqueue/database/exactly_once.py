@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.database.binding import check_fork
+from fdbqueue.database.event_loops import warn_in_event_loop
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
 from fdbqueue.errors import FDBError, StorageError, error_classes
 from fdbqueue.layout.keys import receipt_key, receipts_before
@@ -78,6 +79,7 @@ def run_once(
     """
     if getattr(db, "commits_are_certain", False):
         return run(db, body, begin)
+    warn_in_event_loop()
     check_fork(db)
     with Receipt(receipts) as receipt:
         steps = _without_pause(body)
@@ -101,6 +103,7 @@ def run_once_with_pauses(
     >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
     [None]
     """
+    warn_in_event_loop()
     holds_lock = getattr(db, "retries_hold_lock", False)
     steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
     needs_receipt = not getattr(db, "commits_are_certain", False)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
 from fdbqueue.database.binding import check_fork, is_database
+from fdbqueue.database.event_loops import warn_in_event_loop
 from fdbqueue.database.guard import Guard
 from fdbqueue.errors import error_classes
 from fdbqueue.types import (
@@ -89,6 +90,7 @@ def run(db: Database, body: Callable[[Transaction], _T], begin: Callable[[], obj
     >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
     False
     """
+    warn_in_event_loop()
     if binding.client_was_forked:
         check_fork(db)
     transaction = new_transaction(db)

@@ -26,7 +26,7 @@ from fdbqueue.types import (
     Transactor,
     UniqueUntil,
 )
-from fdbqueue.worker.supplied import supplied
+from fdbqueue.worker.handler import supplied
 from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:
