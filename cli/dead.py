@@ -112,8 +112,8 @@ def release(
 def cancel(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs of QUEUE, whether they wait or run.
 
-    A job that waits is removed. One that runs is told by its worker, and does not run again,
-    however it ends.
+    A job that waits ends at once. One that runs is told by its worker, and does not run again,
+    however it ends. A queue that keeps done items keeps both as done.
 
     Exits with code 1 if a job has ended or is unknown.
 

@@ -179,7 +179,7 @@ _FLAGS = {
     help="Maximum number of its items, including delayed and claimed ones.",
 )
 @click.option(
-    "--latest/--not-latest", default=None, help="Whether a push removes its items that wait."
+    "--latest/--not-latest", default=None, help="Whether a push cancels its items that wait."
 )
 @click.option("--reset", is_flag=True, help="First forget all that was set.")
 @command_options()

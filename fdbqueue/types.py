@@ -96,7 +96,7 @@ UniqueUntil: TypeAlias = Literal["claimed", "ended"]
 """When the unique key of an item is free again: once it is claimed, or once it has ended."""
 
 Outcome: TypeAlias = Literal["done", "discarded", "cancelled"]
-"""How a done item ended: acknowledged, discarded by its handler, or cancelled while it ran."""
+"""How a done item ended: acknowledged, discarded by its handler, or cancelled."""
 
 Missed: TypeAlias = Literal["latest", "skip", "all"]
 """The policy for ticks of a schedule that nobody found in time: push for the last one, for none, or
@@ -402,7 +402,7 @@ class ItemInfo:
         outcome: How a done item ended; `None` in any other state.
         result: What the handler of a done item returned, if that is stored; otherwise `None`.
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
-            done item, why it was discarded.
+            done item, why it was discarded, or which push has cancelled it.
         unique: Its unique key, or `None`.
         group: Its group, or `None`; the agent of a task.
         held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
@@ -533,7 +533,7 @@ class QueueStats:
         delayed: Items that were pushed with a delay, or wait for their next attempt.
         claimed: Items under a lease.
         dead: Items that failed too often.
-        done: Acknowledged items that are kept.
+        done: Acknowledged and cancelled items that are kept.
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed; `None` if there is none, or if another
             implementation of the recipe pushed it.
@@ -546,7 +546,7 @@ class QueueStats:
         total_failed: Attempts that failed, including those whose lease ran out.
         total_retried: Failed items that returned for another attempt, and retried dead letters.
         total_expired: Items that expired before they were taken.
-        total_removed: Items removed, and dead letters dropped.
+        total_removed: Items removed, or cancelled while they waited, and dead letters dropped.
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.

@@ -125,7 +125,7 @@ class Store(Generic[_T]):
         slots = self._slots = Slots(items, agents, places)
         leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
         self._bound = Bound(items, places)
-        full_groups = FullGroups(items, places, self._changes.remove)
+        full_groups = FullGroups(items, places, self._changes.cancel)
         self.schedules = Schedules(items, self._bound, full_groups)
         self.steps = DurableSteps(items, leases, self._changes)
         sweep = self._sweep = Sweep(items, leases, self.schedules)
@@ -607,13 +607,13 @@ class Store(Generic[_T]):
         return self._change_if(tr, item, "claimed", self._leases.take_back)
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """Remove a ready or delayed item, or mark a claimed one; return false for any other."""
+        """End a ready or delayed item, or mark a claimed one; return false for any other."""
         return self._change_if(tr, item, None, self._cancel)
 
     def _cancel(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
         if found.state == "claimed":
             return self._leases.cancel(tr, now, found)
-        return found.state in ("ready", "delayed") and self._changes.remove(tr, now, found)
+        return found.state in ("ready", "delayed") and self._changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch that fires when an item is cancelled, and which of the claims are."""

@@ -66,7 +66,7 @@ class Handle(Generic[_Result]):
     def cancel(self) -> bool:
         """Cancel the job; return false if it has ended.
 
-        A waiting job is removed. A running job is told (`Context.cancelled`), and does not run
+        A waiting job ends at once. A running job is told (`Context.cancelled`), and does not run
         again, however it ends.
         """
         return self._job.app.queue(self.queue).cancel(self._job.app.db, self.id)

@@ -68,7 +68,7 @@ class GroupSettings(NamedTuple):
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
         max_size: The most items it may have, including delayed and claimed ones.
-        latest: Whether a push removes the items that wait.
+        latest: Whether a push cancels the items that wait.
     """
 
     weight: float | None = None

@@ -19,7 +19,7 @@ TALLIES = (
 - `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
   items that returned; they count as moved too.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
-- `done`: acknowledged items that are kept.
+- `done`: acknowledged and cancelled items that are kept.
 """
 
 

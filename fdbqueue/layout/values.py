@@ -270,15 +270,16 @@ class Dead(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The metadata of a done item: the end of a claim.
+    """The metadata of a done item: how it has ended.
 
     Attributes:
         finished_at: When it ended, in milliseconds since 1970.
         attempts: How often it was claimed.
         outcome: How it ended.
-        error: Why it was discarded, or `None`.
-        started_at: When it was claimed, in milliseconds since 1970.
-        client: The name of the client that had claimed it.
+        error: Why it was discarded or cancelled, or `None`.
+        started_at: When it was claimed, in milliseconds since 1970; `None` if it was cancelled
+            while it waited.
+        client: The name of the client that had claimed it, or an empty text.
         log: The lines that its handler has logged.
     """
 
@@ -286,7 +287,7 @@ class Done(NamedTuple):
     attempts: int
     outcome: Outcome
     error: str | None
-    started_at: int
+    started_at: int | None
     client: str
     log: str
 
@@ -474,6 +475,19 @@ def text_end(text: str, size: int) -> str:
     return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
 
 
+CANCELLED = 1
+"""Stands for the time at which an item expires in the lease of one that was cancelled."""
+
+
+def lease_expiry(header: Header) -> int | None:
+    """Return when a claimed item expires, in milliseconds since 1970, for the value of its lease.
+
+    >>> lease_expiry(Header(expires=1000)), lease_expiry(Header(expires=1000, cancelled=900))
+    (1000, 1)
+    """
+    return header.expires if header.cancelled is None else CANCELLED
+
+
 class Lease(NamedTuple):
     """The value of a lease's timer.
 
@@ -481,7 +495,7 @@ class Lease(NamedTuple):
         length: The length of the lease in milliseconds.
         clock_end: Its end by the clock, in milliseconds since 1970.
         delivery_count: How many times the item has been claimed so far; 0 if unknown.
-        expires: The time at which the item expires; 0 for never, or if unknown.
+        expires: The time at which the item expires; 0 for never, or if unknown; `CANCELLED`.
         client: The name of the client that has the lease; empty if unknown.
         report: What that client has said of its work.
     """

@@ -1,4 +1,4 @@
-"""Changes of single items within a transaction: remove, move or keep them, and end their delays."""
+"""Changes of single items within a transaction: remove, cancel, move or keep them, end delays."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from fdbqueue.layout.values import (
     encode_metadata,
     with_header,
 )
-from fdbqueue.operations.batches import REMOVED, end_wait
+from fdbqueue.operations.batches import REMOVED, end_wait, note_end
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
     NewItem,
     Tail,
     clear_kept,
+    clear_waits,
     free_unique,
     stored_at,
 )
@@ -49,7 +50,7 @@ class DoneItems:
         self._items = items
 
     def finish(self, tr: Transaction, position: bytes, value: bytes, done: Done) -> None:
-        """Keep an item that was claimed and is done. The caller counts it."""
+        """Keep an item that has ended. The caller counts it."""
         layout = self._layout
         free_unique(tr, layout, value)
         stored = encode_metadata(done, value)
@@ -136,6 +137,33 @@ class Changes:
         self._items.tally(tr, now, **_REMOVED[found.state])
         return True
 
+    def cancel(
+        self, tr: Transaction, now: int, waiting: LocatedItem, why: str | None = None
+    ) -> bool:
+        """End a ready or delayed item, and keep it as done if the queue does so; return true.
+
+        It counts as removed in either case.
+        """
+        options = self._items.options.read(tr.snapshot)
+        if options is None or not options.keeps_done:
+            return self.remove(tr, now, waiting)
+        position, value = self._layout.position(waiting.key), waiting.item.value
+        self._take_out(tr, now, waiting)
+        kept = clear_waits(tr, self._layout, position, value)
+        done = Done(now, waiting.attempts, "cancelled", why, None, "", "")
+        self._done.finish(tr, position, kept, done)
+        note_end(tr, self._layout, now, position, value, REMOVED)
+        self._items.tally(tr, now, done=1, **_REMOVED[waiting.state])
+        return True
+
+    def _take_out(self, tr: Transaction, now: int, waiting: LocatedItem) -> None:
+        """Delete a ready or delayed item, but not what it owns. The caller counts it."""
+        if waiting.state == "ready":
+            tr.add_read_conflict_key(waiting.key)
+            self._items.delete(tr, now, [waiting.item], None)
+        else:
+            self._items.undelay(tr, now, self._layout.position(waiting.key), waiting.due)
+
     def _delete(self, tr: Transaction, now: int, found: LocatedItem, end: End | None) -> None:
         """Delete an item in any state but claimed, with what it owns. The caller counts it.
 
@@ -143,10 +171,8 @@ class Changes:
         """
         layout, items = self._layout, self._items
         position, value = layout.position(found.key), found.item.value
-        if found.state == "ready":
-            items.take(tr, now, found.item, end)
-        elif found.state == "delayed":
-            items.undelay(tr, now, position, found.due)
+        if found.state in ("ready", "delayed"):
+            self._take_out(tr, now, found)
             items.end(tr, now, found.item, end)
         elif found.state == "dead":
             items.unpark(tr, layout.dead, position)

@@ -670,10 +670,17 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
         tr.clear(layout.moved + header.origin)
     if header.steps:
         tr.clear_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
+    clear_waits(tr, layout, position, value)
+
+
+def clear_waits(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> bytes:
+    """Let an item wait for no signal and no batch any more; return its value."""
+    header, content = header_of(value)
     if header.waits:
         tr.clear(layout.signal_waits + header.waits)
     if header.awaits:
         clear_batch(tr, layout, header.origin or position)
+    return with_header(header._replace(waits=b"", awaits=False), content)
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

@@ -15,6 +15,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
+    CANCELLED,
     HEADER_MARK,
     NOW,
     ONE,
@@ -27,6 +28,7 @@ from fdbqueue.layout.values import (
     encode_claim,
     encode_lease,
     header_of,
+    lease_expiry,
     lease_value,
     text_end,
     text_room,
@@ -441,16 +443,17 @@ class Leases:
         ended = self._end(tr, now, claim)
         cancelled = [each for each in ended if _is_cancelled(each[1])]
         if cancelled:
-            options = self._items.options.begin_read(tr.snapshot)
-            self._finish(tr, now, AckRequest(claim), cancelled, options)(None)
+            self._finish_cancelled(tr, now, claim, cancelled)
         return [each for each in ended if each not in cancelled]
 
-    def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
-        """Mark a claimed item, so that it ends with its claim, and wake its worker; return true.
+    def _finish_cancelled(
+        self, tr: Transaction, now: int, claim: Claim, ended: _Ended, log: str = ""
+    ) -> None:
+        options = self._items.options.begin_read(tr.snapshot)
+        self._finish(tr, now, AckRequest(claim, log=log), ended, options)(None)
 
-        If the lease runs out, the item returns and expires at once, by the clock of any client: it
-        expires when the lease began, by the clock that also says when the lease is over.
-        """
+    def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
+        """Mark a claimed item, so that it ends with its claim, and wake its worker; return true."""
         layout = self._layout
         position = layout.position(claimed.key)
         timer = layout.timer_key(layout.leases, claimed.lease_end, position)
@@ -458,11 +461,10 @@ class Leases:
         assert stored is not None  # the item was just found claimed
         item = decode_claim(stored)
         header, content = header_of(item.value)
-        expires = now if lease is None else max(1, min(now, lease.clock_end - lease.length))
-        value = with_header(header._replace(cancelled=now, expires=expires), content)
+        value = with_header(header._replace(cancelled=now), content)
         self._items.park(tr, layout.claims, position, encode_claim(item._replace(value=value)))
         if lease is not None:
-            tr[timer] = lease_value(lease._replace(expires=expires))
+            tr[timer] = lease_value(lease._replace(expires=CANCELLED))
         tr.add(layout.cancel_counter, ONE)
         return True
 
@@ -527,7 +529,7 @@ class Leases:
                 told = lease_of(tr.snapshot[old_timer].value or b"").report
             tr.clear(old_timer)
             claimed = item._replace(lease_end=end, value=change(item.value))
-            expires = header_of(item.value)[0].expires
+            expires = lease_expiry(header_of(item.value)[0])
             timer = encode_lease(lease, now, item.delivery_count, expires, claim.client, told)
             self._store(tr, position, claimed, timer)
             if end < item.lease_end:
@@ -629,6 +631,10 @@ class Leases:
             else:
                 self._items.unpark(tr, layout.claims, position)
                 self._slots.free_now(tr, now, item.slots)
+                if _is_cancelled(item):
+                    over: Claim = Claim((), (), (), item.token, lease.client)
+                    self._finish_cancelled(tr, now, over, [(position, item)], lease.report.log)
+                    continue
                 failed.append(FailedItem(position, item, None, lease.client, lease.report.log))
         return self._failures.return_failed(tr, now, failed, None, are_lost=True)
 

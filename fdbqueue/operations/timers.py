@@ -14,7 +14,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from fdbqueue.layout.values import NOW, ClaimedItem, Header, Lease, decode_lease, header_of
+from fdbqueue.layout.values import (
+    CANCELLED,
+    NOW,
+    ClaimedItem,
+    Header,
+    Lease,
+    decode_lease,
+    header_of,
+    lease_expiry,
+)
 from fdbqueue.types import Options, State, Transaction
 
 if TYPE_CHECKING:
@@ -69,8 +78,11 @@ def fate_of_failure(attempts: int, expires: int | None, options: Options | None,
 
 
 def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | None:
-    """Return the fate of an item whose lease is over by its version; `None` if not by the clock."""
-    if lease.left(now) > 0:
+    """Return the fate of an item whose lease is over by its version; `None` if not by the clock.
+
+    An item that was cancelled stays claimed until a sweep ends it.
+    """
+    if lease.left(now) > 0 or lease.expires == CANCELLED:
         return None
     return fate_of_failure(lease.delivery_count, lease.expires, options, now)
 
@@ -93,7 +105,7 @@ def lease_of(timer: bytes, claim: ClaimedItem | None = None) -> Lease:
     lease = decode_lease(timer) or Lease(0, 0)
     if claim is None:
         return lease
-    expires = header_of(claim.value)[0].expires
+    expires = lease_expiry(header_of(claim.value)[0])
     return lease._replace(delivery_count=claim.delivery_count, expires=expires or 0)
 
 

@@ -963,16 +963,16 @@ class BaseQueue(ABC, Generic[_T]):
         return self._store.retry(tr, item, state, validate_by(by))
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
-        """Cancel a job: remove its item, or tell its worker; return false if it has ended.
+        """Cancel a job: end its item, or tell its worker; return false if it has ended.
 
-        An item that is ready or delayed is removed. If a client has claimed it, the item ends with
-        the claim, whichever way that ends, and is not handed out again: a queue that keeps done
-        items keeps it with the `ItemInfo.outcome` `"cancelled"`. A `Worker` learns of it by a
-        watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the item
-        expires when the lease is over.
+        An item that is ready or delayed ends at once. If a client has claimed it, the item ends
+        with the claim, whichever way that ends, and is not handed out again. A `Worker` learns of
+        it by a watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the
+        item ends when the lease is over. A queue that keeps done items keeps it in either case,
+        with the `ItemInfo.outcome` `"cancelled"`, its steps and its failed attempts.
 
-        Conflicts only with clients that take, move or end the same item. Cost: that of `remove`;
-        two more reads for a claimed item.
+        Conflicts only with clients that take, move or end the same item. Cost: that of `remove`,
+        and one or two more reads.
 
         Args:
             tr: A transaction or a database.
@@ -1226,7 +1226,7 @@ class BaseQueue(ABC, Generic[_T]):
                 window of this length. `in_order`, whether an item that failed is retried before
                 those behind it, if only one may be claimed at a time; by default true. `max_size`,
                 the maximum number of ready, delayed and claimed items, from 1: a push without room
-                is refused as by a full queue. `latest`, whether a push removes the waiting items of
+                is refused as by a full queue. `latest`, whether a push cancels the waiting items of
                 the group instead: up to 100 ready or delayed ones, but no job that has stored
                 steps. `paused`, whether none of its items are handed out. `None` is the default of
                 all groups.
@@ -1344,7 +1344,7 @@ class BaseQueue(ABC, Generic[_T]):
     def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
         """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
 
-        Delayed and ready items are removed. Claimed ones end with their claims, and their workers
+        Delayed and ready items end at once. Claimed ones end with their claims, and their workers
         are told. Dead letters and done items stay. An item that is pushed or enters another state
         in the meantime may or may not be cancelled. Transactions and cost are those of
         `change_all`.

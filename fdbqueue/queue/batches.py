@@ -37,6 +37,7 @@ from fdbqueue.operations.batches import (
     put_batch,
 )
 from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
+from fdbqueue.operations.limits.full_groups import REPLACED
 from fdbqueue.operations.names import name_of
 from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.queue.arguments import new_headers
@@ -390,7 +391,8 @@ def push_after(
 
 
 def _has_failed(found: LocatedItem) -> bool:
-    return found.state == "dead" or (found.state == "done" and found.outcome == "cancelled")
+    is_cancelled = found.state == "done" and found.outcome == "cancelled"
+    return found.state == "dead" or (is_cancelled and found.error != REPLACED)
 
 
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:

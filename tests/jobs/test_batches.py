@@ -140,7 +140,9 @@ def test_an_exception_within_the_block_cancels_the_batch(
         batch.flush()
         batch.push(work, 2)
         raise OSError
-    assert batch.handle.state() is None
+    info = batch.handle.info()
+    assert info is not None
+    assert (info.state, info.outcome, info.in_batch) == ("done", "cancelled", False)
     assert [attempt.job for attempt in drain(app)] == ["work"]
 
 

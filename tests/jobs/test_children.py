@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.admin import check
 from fdbqueue.jobs import (
     App,
     ChildFailed,
@@ -286,7 +287,7 @@ def test_jobs_can_be_moved_while_one_waits_for_the_other(app: App, name: str) ->
     assert got == ["result"]
 
 
-def test_a_cancelled_job_leaves_nothing_although_the_others_run(app: App, name: str) -> None:
+def test_the_jobs_of_a_cancelled_job_run_and_its_steps_show_it(app: App, name: str) -> None:
     @app.job(queue=f"{name}-later")
     def later() -> None: ...
 
@@ -298,8 +299,14 @@ def test_a_cancelled_job_leaves_nothing_although_the_others_run(app: App, name: 
     app.work(name, drain=True)
     assert handle.cancel()
     report = app.work(f"{name}-later", drain=True)
-    assert (report.done, handle.state(), rows_of_batches(app, name)) == (2, None, 0)
-    assert app.queue(name).size(app.db) == 0
+    assert (report.done, rows_of_batches(app, name)) == (2, 0)
+    info, queue = handle.info(), app.queue(name)
+    assert info is not None
+    assert (info.state, info.outcome) == ("done", "cancelled")
+    assert [step.state for step in queue.steps.all(app.db, handle.id)] == ["done", "done"]
+    assert check(app.db, queue).problems == ()
+    assert queue.remove(app.db, handle.id)
+    assert check(app.db, queue).problems == ()
 
 
 def test_a_unique_key_that_another_job_has_is_an_error(app: App, name: str) -> None:

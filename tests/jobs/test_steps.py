@@ -517,7 +517,11 @@ def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> Non
     assert rows_of_steps(app, name) == 0
 
 
-def test_a_suspended_job_can_be_cancelled_and_leaves_nothing(app: App, name: str) -> None:
+@pytest.mark.parametrize("keep", [None, 10])
+def test_a_suspended_job_can_be_cancelled(app: App, name: str, keep: int | None) -> None:
+    """It stays as done with its steps, if the queue keeps done jobs."""
+    app.queue(name).configure(app.db, keep=keep)
+
     @app.job(queue=name)
     def fulfil(context: Context) -> None:
         context.step("charge", str)
@@ -527,8 +531,17 @@ def test_a_suspended_job_can_be_cancelled_and_leaves_nothing(app: App, name: str
     app.work(drain=True)
     assert rows_of_steps(app, name) == 3
     assert handle.cancel()
-    assert rows_of_steps(app, name) == 0
+    assert rows_of_steps(app, name) == (0 if keep is None else 2)
     assert app.signal(app.db, "shipped", key=handle.id) == 0
+    assert check(app.db, app.queue(name)).problems == ()
+    if keep is not None:
+        steps = app.queue(name).steps.all(app.db, handle.id)
+        assert [(step.name, step.state) for step in steps] == [
+            ("charge", "done"),
+            ("shipped", "waiting"),
+        ]
+        assert app.queue(name).remove(app.db, handle.id)
+        assert rows_of_steps(app, name) == 0
 
 
 def test_a_job_that_was_cancelled_ends_where_it_would_be_suspended(app: App, name: str) -> None:
@@ -661,7 +674,7 @@ def test_a_job_that_does_something_else_than_to_wait_does_not_wait(
     app.queue(name).retry(app.db, handle.id, state="delayed")
     app.work(drain=True)
     assert app.signal(app.db, "shipped", key=handle.id) == 0
-    assert handle.cancel()
+    assert app.queue(name).remove(app.db, handle.id)
     assert rows_of_steps(app, name) == 0
 
 

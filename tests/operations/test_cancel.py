@@ -7,21 +7,71 @@ from typing import Any
 
 import pytest
 
+from fdbqueue import PriorityQueue
 from fdbqueue.errors import LeaseLost
+from fdbqueue.testing import Clock
 from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse
 from tests.support.scan import assert_views_agree
 
 
+@pytest.mark.parametrize("keep", [None, 100])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_waiting_item_is_removed(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name)
+def test_a_waiting_item_ends_at_once(db: Any, name: str, kind: Any, keep: int | None) -> None:
+    queue = kind.named(db, name, keep=keep)
     item = push(db, queue, "job")
+    queue.nack(db, queue.claim(db), error="busy", delay=0)
     assert queue.cancel(db, item)
-    assert queue.state(db, item) is None
     assert not queue.cancel(db, item)
     stats = assert_views_agree(db, queue)
-    assert (stats.ready, stats.total_removed) == (0, 1)
+    assert (stats.ready, stats.done, stats.total_removed) == (0, 1 if keep else 0, 1)
+    info = queue.get(db, item)
+    if keep is None:
+        assert info is None
+        return
+    assert (info.state, info.outcome, info.attempts) == ("done", "cancelled", 1)
+    assert (info.claimed_by, info.claimed_at, info.run_time) == ("", None, None)
+    assert [attempt.error for attempt in info.failed_attempts] == ["busy"]
+    assert queue.remove(db, item)
+    assert assert_views_agree(db, queue).done == 0
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed"])
+def test_a_cancelled_item_frees_what_it_held(db: Any, name: str, state: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=100, max_size=1)
+    delay = 60 if state == "delayed" else None
+    payload = "x" * 100_000  # in pieces
+    item = queue.push(db, payload, unique="k", group="g", delay=delay, ttl=3600)
+    assert queue.cancel(db, item)
+    assert queue.get(db, item).item.value == payload
+    other = queue.push(db, payload, unique="k", group="g")
+    assert other.is_new
+    assert queue.claim(db).item.id == other.id
+    assert_views_agree(db, queue)
+
+
+def test_cancelled_items_are_trimmed_with_other_done_items(
+    db: Any, name: str, clock: Clock
+) -> None:
+    queue = PriorityQueue.named(db, name, keep=2)
+    items = queue.push_many(db, range(5))
+    assert sum(queue.change_all(db, "cancel", state="ready").values()) == 5
+    clock.advance(60)
+    assert queue.claim(db) is None
+    kept = [info.id for info in queue.items(db, state="done")]
+    assert len(kept) == 2
+    assert {*kept} < {item.id for item in items}
+    assert_views_agree(db, queue)
+
+
+def test_an_item_that_a_newer_one_of_its_group_replaces_says_so(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=10)
+    queue.set_group(db, "ada", latest=True)
+    items = [queue.push(db, number, group="ada") for number in range(3)]
+    shown = [queue.get(db, item) for item in items]
+    assert [info.outcome for info in shown] == ["cancelled", "cancelled", None]
+    assert [info.error for info in shown[:2]] == ["a newer item of its group has replaced it"] * 2
+    assert_views_agree(db, queue)
 
 
 @pytest.mark.parametrize("keep", [None, 100])
@@ -54,39 +104,26 @@ def test_a_claimed_item_ends_with_its_claim(
     assert not queue.cancel(db, item)
 
 
+@pytest.mark.parametrize("max_attempts", [None, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_does_not_return_if_its_worker_dies(db: Any, name: str, kind: Any) -> None:
-    queue = kind.named(db, name, keep=100)
+def test_it_does_not_return_if_its_worker_dies(
+    db: Any, name: str, kind: Any, max_attempts: int | None
+) -> None:
+    queue = kind.named(db, name, keep=100, max_attempts=max_attempts)
     item = push(db, queue, "job")
-    claim = queue.claim(db)
+    claim = queue.claim(db, client="a worker")
     queue.cancel(db, item)
     queue.extend(db, claim)
     lapse(db, queue)
-    assert queue.state(db, item) is None
+    assert queue.get(db, item).cancelling  # until a client looks for items
     assert_views_agree(db, queue)
     assert queue.claim(db) is None
     stats = assert_views_agree(db, queue)
-    assert (stats.total_expired, stats.is_empty) == (1, True)
+    assert (stats.total_completed, stats.total_failed, stats.is_empty) == (1, 0, True)
+    info = queue.get(db, item)
+    assert (info.outcome, info.attempts, info.claimed_by) == ("cancelled", 1, "a worker")
     with pytest.raises(LeaseLost):
         queue.ack(db, claim)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_cancelled_item_that_died_runs_again_once_it_is_retried(
-    db: Any, name: str, kind: Any
-) -> None:
-    queue = kind.named(db, name, max_attempts=1, keep=10)
-    item = push(db, queue, "job")
-    queue.claim(db)
-    assert queue.cancel(db, item)
-    lapse(db, queue)
-    assert queue.state(db, item) == "dead"  # it was the last attempt
-    assert queue.retry(db, item)
-    claim = queue.claim(db)
-    assert not queue.get(db, item).cancelling
-    queue.ack(db, claim)
-    assert queue.get(db, item).outcome == "done"
-    assert_views_agree(db, queue)
 
 
 def test_only_the_cancelled_items_of_a_claim_end(db: Any, queue: Any) -> None:

@@ -132,8 +132,8 @@ def test_a_cancelled_agent_has_only_ended_tasks(db: Any, tasks: Any, both: Any) 
     own, others = both
     assert len(tasks.cancel_group(db, "own")) == 6
     expected = {"done": ["done"] * 2, "dead": ["dead"] * 2, "claimed": ["claimed"] * 2}
-    gone: list[None] = [None, None]
-    assert states_of(db, tasks, own) == {**expected, "ready": gone, "delayed": gone}
+    ended = ["done"] * 2
+    assert states_of(db, tasks, own) == {**expected, "ready": ended, "delayed": ended}
     assert all(tasks.get(db, each).cancelling for each in own["claimed"])
     assert states_of(db, tasks, others) == UNCHANGED
 

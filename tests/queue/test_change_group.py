@@ -136,12 +136,13 @@ def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any
     assert jobs.claim(db).item.value == 3  # the slot is free
 
 
-def test_cancel_removes_what_waits_and_tells_what_runs(db: Any, jobs: Any, both: Any) -> None:
+def test_cancel_ends_what_waits_and_tells_what_runs(db: Any, jobs: Any, both: Any) -> None:
     own, others = both
     cancelled = jobs.cancel_group(db, "own")
     waiting = [item.id for state in ("ready", "delayed", "claimed") for item in own[state]]
     assert cancelled == dict.fromkeys(waiting, True)
-    assert states_of(db, jobs, own) == UNCHANGED | {"ready": [None] * 2, "delayed": [None] * 2}
+    ended = {"ready": ["done"] * 2, "delayed": ["done"] * 2}
+    assert states_of(db, jobs, own) == UNCHANGED | ended
     assert all(jobs.get(db, item).cancelling for item in own["claimed"])
     assert states_of(db, jobs, others) == UNCHANGED
     assert not any(jobs.get(db, item).cancelling for item in others["claimed"])

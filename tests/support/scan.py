@@ -64,6 +64,7 @@ def scan(tr: Any, queue: Any, now: int) -> Scan:
         timer = tr[layout.timer_key(layout.leases, item.lease_end, position)].value
         lease = decode_lease(timer or b"")
         is_over = item.lease_end <= version and (lease is None or lease.clock_end <= now)
+        is_over &= header_of(item.value)[0].cancelled is None
         is_last = options.max_attempts is not None and item.delivery_count >= options.max_attempts
         add(("dead" if is_last else "ready") if is_over else "claimed", position, item.value)
     for position, stored in rows(layout.dead):

@@ -34,9 +34,9 @@ const ACTIONS = [
     single: (queue, id) => post(`${itemPath(queue, id)}/release`),
   },
   {
-    name: "cancel", icon: "cancel", label: "Cancel", past: "cancelled", states: ["claimed"], danger: true, no: "Go back",
-    effect: ["Its worker is told to stop, and it does not run again, however it ends.",
-      "Their workers are told to stop, and they do not run again, however they end."],
+    name: "cancel", icon: "cancel", label: "Cancel", past: "cancelled", states: ["ready", "delayed", "claimed"], danger: true, no: "Go back",
+    effect: ["It does not run again. If it runs, its worker is told to stop. It stays as done, if the queue keeps done items.",
+      "They do not run again. Workers that run one are told to stop. They stay as done, if the queue keeps done items."],
     single: (queue, id) => post(`${itemPath(queue, id)}/cancel`),
   },
   {

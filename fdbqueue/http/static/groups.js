@@ -182,7 +182,7 @@ async function editGroup(group, path) {
       { name: "weight", label: "Weight", value: stored.weight, hint: `Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. ${rest}` },
       { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `Its items that are claimed at a time. ${rest}` },
       { name: "rate", label: "Rate", value: stored.rate, hint: `Its items that are started in a time, such as 100/1m. ${rest}` },
-      { name: "size", label: "Size", value: stored.size, hint: `Its ready, delayed and claimed items; “latest” if a push removes the items that wait. ${rest}` },
+      { name: "size", label: "Size", value: stored.size, hint: `Its ready, delayed and claimed items; “latest” if a push cancels the items that wait. ${rest}` },
     ].filter((field) => group.name !== "" || field.name === "weight"),
     yes: "Save",
     async action(values) {

@@ -729,7 +729,7 @@ class AllGroupsChanges(UngroupedChanges):
         None, description="The most ready, delayed and claimed items of a group."
     )
     latest: bool | None = Field(
-        None, description="Whether a push removes the items of its group that wait."
+        None, description="Whether a push cancels the items of its group that wait."
     )
 
 
@@ -754,7 +754,7 @@ class Group(BaseModel):
     held_until: datetime | None = Field(description="When its rate allows more, if that holds it.")
     delayed: int | None
     max_size: int | None = Field(description="Its most ready, delayed and claimed items.")
-    latest: bool = Field(description="Whether a push removes the items that wait.")
+    latest: bool = Field(description="Whether a push cancels the items that wait.")
 
 
 class AllGroupsSettings(BaseModel):

@@ -233,7 +233,7 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
 
 @router.post("/queues/{name}/items/{item_id}/cancel", status_code=204, responses=_CHANGED_ITEM)
 async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Remove a ready or delayed item; let a claimed one end with its claim, and tell its worker."""
+    """End a ready or delayed item as cancelled; let a claimed one end with its claim."""
     handle = await served.queue(name)
     changed = await handle.cancel(served.db, item_id)
     return await _changed(served, handle, item_id, changed, "it has ended")

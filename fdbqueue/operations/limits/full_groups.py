@@ -16,7 +16,7 @@ from fdbqueue.types import ReadTransaction, State, Transaction
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items, LocatedItem, NewItem
 
-_MAX_REPLACED = 100  # items that one push removes
+_MAX_REPLACED = 100  # items that one push cancels
 
 
 class Room(NamedTuple):
@@ -26,8 +26,11 @@ class Room(NamedTuple):
     bound: int
 
 
-Remove: TypeAlias = "Callable[[Transaction, int, LocatedItem], bool]"
-"""A function of a transaction, the time and an item: `Changes.remove`."""
+Cancel: TypeAlias = "Callable[[Transaction, int, LocatedItem, str], bool]"
+"""A function of a transaction, the time, an item, and why it ends: `Changes.cancel`."""
+
+REPLACED = "a newer item of its group has replaced it"
+"""Why an item that waited was cancelled by a push."""
 
 
 class FullGroups:
@@ -37,18 +40,18 @@ class FullGroups:
     queue (see `Pusher`): ready, delayed and claimed items count. A push reads their numbers in its
     own snapshot.
 
-    In a group with `latest`, a push removes the items that waited before it, and such pushes
+    In a group with `latest`, a push cancels the items that waited before it, and such pushes
     conflict with each other.
 
     The options of a queue say whether any of its groups may be full. Only then does a push read the
     settings of its groups. It conflicts with changes of them.
     """
 
-    def __init__(self, items: Items, places: Places, remove: Remove) -> None:
+    def __init__(self, items: Items, places: Places, cancel: Cancel) -> None:
         self._layout = items.layout
         self._items = items
         self._places = places
-        self._remove = remove
+        self._cancel = cancel
 
     # Read
 
@@ -156,9 +159,9 @@ class FullGroups:
             tr.add_write_conflict_key(key)
 
     def replace(self, tr: Transaction, now: int, group: str, kept: set[bytes], n: int) -> None:
-        """Remove the waiting items of a group, but not some.
+        """Cancel the waiting items of a group, but not some.
 
-        A job that has stored steps has begun, and stays. At most 100 older items are removed.
+        A job that has stored steps has begun, and stays. At most 100 older items are cancelled.
 
         Args:
             tr: A transaction.
@@ -182,5 +185,5 @@ class FullGroups:
                     found = self._items.located(state, key, each.value)
                     if left > 0 and key not in kept and not found.item.header.steps:
                         tr.add_read_conflict_key(each.key)
-                        self._remove(tr, now, found)
+                        self._cancel(tr, now, found, REPLACED)
                         left -= 1

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import attrgetter
 
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.values import Lease, decode_lease, header_of
+from fdbqueue.layout.values import Lease, decode_lease, header_of, lease_expiry
 from fdbqueue.operations.items import Items, LocatedItem
 from fdbqueue.operations.timers import Fate, fate_of_delay, fate_of_lease
 from fdbqueue.operations.views.overdue import (
@@ -206,7 +206,7 @@ class Views:
     def _as_swept(self, tr: ReadTransaction, found: LocatedItem, now: int) -> LocatedItem | None:
         if found.timer_over(tr, self._layout, now) is None:
             return found
-        expires = found.item.header.expires
+        expires = lease_expiry(found.item.header)
         fate: Fate | None = Fate.EXPIRED
         if found.state == "claimed":
             lease = self.begin_lease(tr, found)() or Lease(0, 0)
