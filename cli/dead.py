@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -39,6 +40,7 @@ from .common import (
 @click.option(
     "--error", metavar="TEXT", help="With --state, only items with this text in their last error."
 )
+@click.option("--job", metavar="NAME", help="With --state, only the jobs of this name.")
 @click.option(
     "--step",
     metavar="NAME",
@@ -51,6 +53,7 @@ def retry_command(
     ids: tuple[str, ...],
     state: State | None,
     error: str | None,
+    job: str | None,
     step: str | None,
     as_json: bool,
 ) -> None:
@@ -66,10 +69,13 @@ def retry_command(
     Example:
       fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
       fdbq retry jobs --state dead --error Timeout
+      fdbq retry jobs --state delayed --job shop.send
       fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
     """
-    if error is not None and state is None:
-        raise click.UsageError("--error needs --state")
+    wanted = {"error": error, "job": job}
+    for option, text in wanted.items():
+        if text is not None and state is None:
+            raise click.UsageError(f"--{option} needs --state")
     if step is not None and (state is not None or len(ids) != 1):
         raise click.UsageError("--step takes one ID, and no --state")
     target = existing_queue(db, queue)
@@ -78,7 +84,7 @@ def retry_command(
         change = partial(
             item_queue(db, queue, must_exist=True).steps.retry_from, step=step, by=user_name()
         )
-    _change(db, target, ids, state, change, "retry", "retried", as_json, "--state", error)
+    _change(db, target, ids, state, change, "retry", "retried", as_json, "--state", wanted)
 
 
 @click.command()
@@ -250,7 +256,7 @@ def _change(
     done: str,
     as_json: bool,
     option: str = "--all",
-    error: str | None = None,
+    wanted: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Change items by id, or all items in a state, and print the results.
 
@@ -264,7 +270,7 @@ def _change(
         done: The change, as a past participle.
         as_json: Print a line of JSON for each item.
         option: The option that chooses all items.
-        error: Change only items with this text in their last error.
+        wanted: The filters of the items in the state, as `change_all` names them.
     """
     if bool(ids) == (state is not None):
         raise click.UsageError(f"give either the ids of items, or {option}")
@@ -280,7 +286,7 @@ def _change(
     if state is None:
         results = {item_id: try_change(item_id) for item_id in ids}
     else:
-        results = queue.change_all(db, change_all, state=state, error=error, by=user_name())
+        results = queue.change_all(db, change_all, state=state, by=user_name(), **wanted)
 
     def explain(item_id: str) -> str:
         found = queue.state(db, item_id)

@@ -31,7 +31,7 @@ from fdbqueue.errors import FDBError, FdbqueueError, error_classes
 from fdbqueue.queue.fifo import Queue
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.registry import existing_queue
-from fdbqueue.queue.task import TaskQueue
+from fdbqueue.queue.task import TaskQueue, create_deadline
 from fdbqueue.types import (
     Claim,
     Codec,
@@ -40,7 +40,6 @@ from fdbqueue.types import (
     Task,
     TaskPriority,
     Transaction,
-    create_deadline,
 )
 
 if TYPE_CHECKING:

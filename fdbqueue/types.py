@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import (
     TYPE_CHECKING,
@@ -74,7 +74,6 @@ __all__ = [
     "UniqueUntil",
     "Value",
     "ValueLike",
-    "create_deadline",
 ]
 
 Priority: TypeAlias = int | tuple[Any, ...]
@@ -336,6 +335,18 @@ class StoredJob(NamedTuple):
         return f"{self.name}({', '.join([*map(repr, self.args), *named])})"
 
     @property
+    def unknown(self) -> str:
+        """Why it waits if no worker knows it.
+
+        >>> StoredJob("shop.send", [], {}, 1).unknown
+        "no worker knows the job 'shop.send'"
+        >>> StoredJob("shop.send", [], {}, 3).unknown
+        "no worker knows the job 'shop.send' in version 3"
+        """
+        version = f" in version {self.version}" if self.version > 1 else ""
+        return f"no worker knows the job {self.name!r}{version}"
+
+    @property
     def value(self) -> dict[str, Any]:
         """The value of the item."""
         value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
@@ -460,29 +471,6 @@ class ItemInfo:
         if self.state in ("claimed", "done"):
             return _between(self.claimed_at, self.finished_at)
         return self.failed_attempts[-1].run_time if self.failed_attempts else None
-
-
-class Filter(NamedTuple):
-    """The items that a search looks for: those to which all of these apply. `None` is for any.
-
-    Attributes:
-        priority: Their priority.
-        agent: Text within the name of the agent of a task, ignoring case.
-        id: Text within the id.
-        error: Text within the error of the last failed attempt, ignoring case.
-        client: Text within the name of the client that has claimed the item, ignoring case.
-        job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty string for the items without one. The group of a task is its
-            agent.
-    """
-
-    priority: Any = None
-    agent: str | None = None
-    id: str | None = None
-    error: str | None = None
-    client: str | None = None
-    job: str | None = None
-    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -748,20 +736,6 @@ class TaskStats:
         """The share of pushes that the queue had no room for, from 0 to 1."""
         tried = self.total_pushed + self.total_rejected
         return self.total_rejected / tried if tried else 0.0
-
-
-def create_deadline(
-    days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
-) -> datetime:
-    """Return the time that is the given time from now, by this machine's clock, in UTC.
-
-    Call it outside of a transaction's body, which may run more than once.
-
-    >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
-    True
-    """
-    ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
-    return datetime.now(timezone.utc) + ahead
 
 
 # The interfaces of an engine: what FoundationDB's binding and the embedded engine have in common.

@@ -16,7 +16,7 @@ from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.items import Filter, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.changes import DoneItems
@@ -30,7 +30,6 @@ from fdbqueue.operations.views.listing import Views
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     Database,
-    Filter,
     HistoryWindow,
     Item,
     ItemInfo,

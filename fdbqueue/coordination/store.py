@@ -43,6 +43,7 @@ from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
+from fdbqueue.operations.timers import due_after
 from fdbqueue.operations.waking import Waiters, has_items
 from fdbqueue.types import (
     Claim,
@@ -71,11 +72,6 @@ def _never(_: Transaction) -> float:
 
 def _always(_: object) -> bool:
     return True
-
-
-def _due(now: int, delay: float | None) -> int | None:
-    """Return the time after a delay, in milliseconds since 1970; `None` for at once."""
-    return now + math.ceil(delay * 1000) if delay else None
 
 
 def _not_empty(result: object) -> bool:
@@ -123,7 +119,7 @@ class Store(Generic[_T]):
         done = DoneItems(items)
         self._changes = Changes(items, done)
         slots = self._slots = Slots(items, agents, places)
-        leases = self._leases = Leases(items, codec, slots, failures, done, self._retry_delay)
+        leases = self.leases = Leases(items, codec, slots, failures, done, self._retry_delay)
         self._bound = Bound(items, places)
         full_groups = FullGroups(items, places, self._changes.cancel)
         self.schedules = Schedules(items, self._bound, full_groups)
@@ -438,7 +434,7 @@ class Store(Generic[_T]):
         """
         request = self.ack_request(claim, returned, discarded, log, cancelled)
         if not is_database(tr):
-            yield Call(partial(self._leases.ack, tr, milliseconds(), request))
+            yield Call(partial(self.leases.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
@@ -447,7 +443,7 @@ class Store(Generic[_T]):
 
         It returns a function that stores what the handler returned, to be called at the end.
         """
-        return self._leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
+        return self.leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
         self,
@@ -507,22 +503,22 @@ class Store(Generic[_T]):
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
-            dues = [_due(now, seconds) for seconds in delays]
-            self._leases.nack(tr, now, claim, dues, text, traceback, dead, log)
+            dues = [due_after(now, seconds) for seconds in delays]
+            self.leases.nack(tr, now, claim, dues, text, traceback, dead, log)
 
         self.change(tr, body, _always)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
-        self._begin_leases(tr, lease, partial(self._leases.extend, extension=extension))
+        self._begin_leases(tr, lease, partial(self.leases.extend, extension=extension))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its process; renew the lease."""
-        self._begin_leases(db, lease, partial(self._leases.begin_alone, claim=claim))
+        self._begin_leases(db, lease, partial(self.leases.begin_alone, claim=claim))
 
     def bury(self, db: Database, claim: Claim) -> None:
         """Make items dead letters whose attempts were used up before this claim."""
-        self.change(db, partial(self._leases.bury, claim=claim), _always)
+        self.change(db, partial(self.leases.bury, claim=claim), _always)
 
     def extend_each(
         self,
@@ -541,7 +537,7 @@ class Store(Generic[_T]):
         ) -> list[LeaseLost | None]:
             if also is not None:
                 also(tr)
-            return self._leases.extend_each(tr, now, some, lease=lease)
+            return self.leases.extend_each(tr, now, some, lease=lease)
 
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
@@ -566,8 +562,8 @@ class Store(Generic[_T]):
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
-        due = _due(milliseconds(), delay)
-        self.change(tr, partial(self._leases.release, claim=claim, due=due), _always)
+        due = due_after(milliseconds(), delay)
+        self.change(tr, partial(self.leases.release, claim=claim, due=due), _always)
 
     # Single items
 
@@ -604,7 +600,7 @@ class Store(Generic[_T]):
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
-        return self._change_if(tr, item, "claimed", self._leases.take_back)
+        return self._change_if(tr, item, "claimed", self.leases.take_back)
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """End a ready or delayed item, or mark a claimed one; return false for any other."""
@@ -612,14 +608,14 @@ class Store(Generic[_T]):
 
     def _cancel(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
         if found.state == "claimed":
-            return self._leases.cancel(tr, now, found)
+            return self.leases.cancel(tr, now, found)
         return found.state in ("ready", "delayed") and self._changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch that fires when an item is cancelled, and which of the claims are."""
 
         def body(tr: Transaction) -> tuple[Future, list[bool]]:
-            look = self._leases.begin_look(tr, claims)
+            look = self.leases.begin_look(tr, claims)
             return tr.watch(self.layout.cancel_counter), look()
 
         return run(db, body)

@@ -59,7 +59,7 @@ _R = TypeVar("_R")
 _J = TypeVar("_J", bound=Job[Any, Any, Any, Any])
 _Middleware = TypeVar("_Middleware", bound=Callable[[Context], Iterator[None]])
 
-_DAY = timedelta(days=1)
+_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 
 _log = logging.getLogger("fdbqueue.jobs")
 
@@ -108,6 +108,8 @@ class App:
             first push. `None` to pass it to `bind` later: in tests, or from settings.
         keep: Which done jobs, with their results, are kept by the queues that the app creates, as
             for `PriorityQueue`; `None` for none.
+        keep_unknown: The time after which a job that no worker knows becomes a dead letter, when
+            one of this app meets it; `None` for never.
 
     Example:
         >>> app = App("memory:")
@@ -123,9 +125,18 @@ class App:
         3
     """
 
-    def __init__(self, database: str | Database | None = None, *, keep: Keep | None = _DAY) -> None:
+    def __init__(
+        self,
+        database: str | Database | None = None,
+        *,
+        keep: Keep | None = _DAY,
+        keep_unknown: Duration | None = _WEEK,
+    ) -> None:
         kept_options(keep)  # which checks it
         self._keep = keep
+        self._keep_unknown = None
+        if keep_unknown is not None:
+            self._keep_unknown = validate_seconds("keep_unknown", keep_unknown)
         self._guard = Guard()
         self._jobs: dict[str, Job[Any, Any, Any, Any]] = {}
         self._middleware: list[Around] = []
@@ -623,7 +634,8 @@ def worker_of(
     """
     opened = app.queue(queue)
     store_results = bool(opened.options(app.db).keeps_done)
-    made = handler(app.jobs, app._middleware, partial(was_cancelled, opened, app.db))
+    cancelled = partial(was_cancelled, opened, app.db)
+    made = handler(app.jobs, app._middleware, cancelled, app._keep_unknown)
     return Worker(app.db, opened, made, store_results=store_results, **options)
 
 

@@ -14,26 +14,26 @@ from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Snooze, Spent
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, Spent
 
 _log = logging.getLogger("fdbqueue.jobs")
 
 Around: TypeAlias = Callable[[Context], AbstractContextManager[None]]
 """Returns what to enter around the call of a job."""
 
-_UNKNOWN = 10.0  # seconds after which a job that a worker does not know is ready again
-
 
 class JobHandler(Handler):
     """Calls the functions of jobs by their names.
 
-    A job with an unknown name or a newer version is given back for ten seconds, and the attempt
-    does not count: after an upgrade, other workers may know it.
+    A job with an unknown name or a newer version is given back, and the attempt does not count:
+    after an upgrade, other workers may know it.
 
     Args:
         jobs: The jobs by their names.
         middleware: What to enter around each call, the outermost first.
         was_cancelled: Whether the item of a job is not to begin, because its batch is cancelled.
+        keep_unknown: The seconds after which a job that no worker knows becomes a dead letter;
+            `None` for never.
     """
 
     def __init__(
@@ -41,8 +41,10 @@ class JobHandler(Handler):
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
         middleware: Sequence[Around] = (),
         was_cancelled: Callable[[Item[Any]], bool] | None = None,
+        keep_unknown: float | None = None,
     ) -> None:
         super().__init__()
+        self.keep_unknown = keep_unknown
         self._was_cancelled = was_cancelled
         self._jobs = jobs
         self.results = partial(Arguments, jobs=jobs, kind="step")
@@ -66,12 +68,22 @@ class JobHandler(Handler):
         job = None if stored is None else self._jobs.get(stored.name)
         return job is not None and _is_spent(job.settings.retry, attempt)
 
+    def unknown(self, item: Item[Any]) -> str | None:
+        """Return why the item is left to other workers; `None` if there is a function for it."""
+        stored = stored_job(item.value)
+        if stored is None:
+            return None
+        job = self._jobs.get(stored.name)
+        if job is not None and stored.version <= job.version:
+            return None
+        self._say_once(stored.name, stored.version)
+        return stored.unknown
+
     def call(self, context: Context) -> Call:
-        """Return the call for a job.
+        """Return the call for a job that is not unknown.
 
         Raises:
             BatchCancelled: Its batch is cancelled.
-            Snooze: The job is unknown.
             Dead: The item is not a job.
             Spent: Its attempts were used up before this claim.
         """
@@ -80,10 +92,7 @@ class JobHandler(Handler):
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
         if self._was_cancelled is not None and self._was_cancelled(context.item):
             raise BatchCancelled
-        job = self._jobs.get(stored.name)
-        if job is None or stored.version > job.version:
-            self._say_once(stored.name, stored.version)
-            raise Snooze(_UNKNOWN)
+        job = self._jobs[stored.name]
         context.job = job.name
         policy = job.settings.retry
         if isinstance(policy, Retry):

@@ -53,6 +53,29 @@ class Level(NamedTuple):
     packed_group: bytes = b""
 
 
+class Filter(NamedTuple):
+    """The items that a search looks for: those to which all of these apply. `None` is for any.
+
+    Attributes:
+        priority: Their priority.
+        agent: Text within the name of the agent of a task, ignoring case.
+        id: Text within the id.
+        error: Text within the error of the last failed attempt, ignoring case.
+        client: Text within the name of the client that has claimed the item, ignoring case.
+        job: The name of the job that is its value, or the end of the name behind a dot.
+        group: Their group; an empty string for the items without one. The group of a task is its
+            agent.
+    """
+
+    priority: Any = None
+    agent: str | None = None
+    id: str | None = None
+    error: str | None = None
+    client: str | None = None
+    job: str | None = None
+    group: str | None = None
+
+
 Rate: TypeAlias = tuple[int, int]
 """The most items that may be started in a time, and that time in milliseconds."""
 

@@ -99,6 +99,8 @@ class Header(NamedTuple):
         followers: The number of jobs that follow it, each of which has a row until this one ends.
         alone: Whether a worker runs it alone in its process, `NEXT` or `NOW`, because its last
             claim ended with its lease; 0 if not.
+        unknown: Since when workers have met it that do not know its job, in milliseconds since
+            1970; `None` if none has, or if it was claimed since then.
     """
 
     attempts: int = 0
@@ -120,6 +122,7 @@ class Header(NamedTuple):
     earlier_attempts: int = 0
     followers: int = 0
     alone: int = 0
+    unknown: int | None = None
 
     @property
     def failed_attempts(self) -> int:

@@ -111,6 +111,16 @@ def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
     tr.clear(layout.batch_counts + id)
 
 
+def clear_waits(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> bytes:
+    """Let an item wait for no signal and no batch any more; return its value."""
+    header, content = header_of(value)
+    if header.waits:
+        tr.clear(layout.signal_waits + header.waits)
+    if header.awaits:
+        clear_batch(tr, layout, header.origin or position)
+    return with_header(header._replace(waits=b"", awaits=False), content)
+
+
 def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
     """Count jobs that the transaction pushes for a batch; raise `BatchClosed` unless it is open."""
     batch = get_batch(tr, layout, position)

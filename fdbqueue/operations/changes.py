@@ -16,14 +16,13 @@ from fdbqueue.layout.values import (
     encode_metadata,
     with_header,
 )
-from fdbqueue.operations.batches import REMOVED, end_wait, note_end
+from fdbqueue.operations.batches import REMOVED, clear_waits, end_wait, note_end
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
     NewItem,
     Tail,
     clear_kept,
-    clear_waits,
     free_unique,
     stored_at,
 )
@@ -184,7 +183,7 @@ class Changes:
 
     def run_now(self, tr: Transaction, now: int, delayed: LocatedItem) -> bool:
         """Make a delayed item ready; return true, because it existed."""
-        header = delayed.item.header._replace(since=now)
+        header = delayed.item.header._replace(since=now, unknown=None)
         self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
         self._items.undelay(tr, now, self._layout.position(delayed.key), delayed.due)
         self._items.count_returned(tr, now, 1, delayed=-1)

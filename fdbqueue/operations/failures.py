@@ -43,6 +43,8 @@ _MAX_STDERR = 4_096  # bytes
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
+_FIRST_UNKNOWN = 10.0  # seconds before a job is ready again that a worker has met and not known
+
 _NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
 _item_of = attrgetter("item")
 
@@ -55,6 +57,20 @@ def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> floa
     """
     delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
     return delay * uniform(0.5, 1.0)
+
+
+def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
+    """Return the seconds before a job is ready again that a worker does not know.
+
+    Args:
+        passed: The seconds since a worker first met it.
+        uniform: Returns a number between two others.
+
+    Example:
+        >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
+        ([10.0, 60.0, 3600.0], 30.0)
+    """
+    return min(_MAX_DELAY, max(_FIRST_UNKNOWN, passed)) * uniform(0.5, 1.0)
 
 
 def traceback_text(error: object) -> str | None:
@@ -217,10 +233,15 @@ class Failures:
         self._items.park(tr, layout.dead, position, stored)
         note_end(tr, layout, now, position, value, End("dead", error=error))
 
-    def bury(self, tr: Transaction, now: int, position: bytes, value: bytes) -> None:
-        """Make a claimed item a dead letter whose attempts were used up before this claim."""
+    def bury(
+        self, tr: Transaction, now: int, position: bytes, value: bytes, why: str | None = None
+    ) -> None:
+        """Make a claimed item a dead letter whose claim does not count.
+
+        `why` is its error; `None` if its attempts were used up before this claim.
+        """
         header = header_of(value)[0]
-        error = begin_last_error(tr, self._layout, position)()
+        error = why or begin_last_error(tr, self._layout, position)()
         if error is None and header.alone:
             error = LEASE_OVER
         self._die(tr, now, position, value, header.attempts, error)

@@ -32,7 +32,7 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.batches import clear_batch, note_end
+from fdbqueue.operations.batches import clear_waits, note_end
 from fdbqueue.operations.groups.groups import Groups
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.history import History
@@ -671,16 +671,6 @@ def clear_kept(tr: Transaction, layout: Layout, position: bytes, value: bytes) -
     if header.steps:
         tr.clear_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
     clear_waits(tr, layout, position, value)
-
-
-def clear_waits(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> bytes:
-    """Let an item wait for no signal and no batch any more; return its value."""
-    header, content = header_of(value)
-    if header.waits:
-        tr.clear(layout.signal_waits + header.waits)
-    if header.awaits:
-        clear_batch(tr, layout, header.origin or position)
-    return with_header(header._replace(waits=b"", awaits=False), content)
 
 
 def free_unique(tr: Transaction, layout: Layout, value: bytes) -> None:

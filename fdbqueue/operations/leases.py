@@ -34,9 +34,9 @@ from fdbqueue.layout.values import (
     text_room,
     with_header,
 )
-from fdbqueue.operations.batches import note_end
+from fdbqueue.operations.batches import is_cancelled, note_end
 from fdbqueue.operations.changes import DoneItems
-from fdbqueue.operations.failures import FailedItem, Failures, traceback_text
+from fdbqueue.operations.failures import FailedItem, Failures, traceback_text, unknown_delay
 from fdbqueue.operations.items import (
     Items,
     LocatedItem,
@@ -74,12 +74,15 @@ def _unchanged(value: bytes) -> bytes:
 
 
 def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
-    """Return the value of an item while it is claimed; free its unique key if a claim does so."""
-    header = item.header
-    if header.unique is None or header.key is None:
-        return item.value
-    free_unique(tr, layout, item.value)
-    return with_header(header._replace(unique=None), item.content)
+    """Return the value of an item while it is claimed; free its unique key if a claim does so.
+
+    The worker may know its job.
+    """
+    header = item.header if item.header.unknown is None else item.header._replace(unknown=None)
+    if header.unique is not None and header.key is not None:
+        free_unique(tr, layout, item.value)
+        header = header._replace(unique=None)
+    return item.value if header is item.header else with_header(header, item.content)
 
 
 def _survived(value: bytes) -> bytes:
@@ -450,7 +453,7 @@ class Leases:
         self, tr: Transaction, now: int, claim: Claim, ended: _Ended, log: str = ""
     ) -> None:
         options = self._items.options.begin_read(tr.snapshot)
-        self._finish(tr, now, AckRequest(claim, log=log), ended, options)(None)
+        self._finish(tr, now, AckRequest(claim, log=log, cancelled=True), ended, options)(None)
 
     def cancel(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Mark a claimed item, so that it ends with its claim, and wake its worker; return true."""
@@ -560,6 +563,43 @@ class Leases:
             ReturnedItem(position, change(_survived(item.value)), due) for position, item in ended
         ]
         self._items.requeue(tr, now, returned, returned=len(ended))
+
+    def leave(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        why: str,
+        since: int | None,
+        longest: float | None,
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        """Leave the items of a claim to workers that know their jobs, as if it had never been.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            claim: The claim.
+            why: The error of the items that become dead letters.
+            since: Since when workers have left them, in milliseconds since 1970; `None` for now.
+            longest: The seconds after which they become dead letters; `None` for never.
+            uniform: Returns a number between two others.
+        """
+        since = now if since is None else min(since, now)
+        passed = (now - since) / 1000
+        returned: list[ReturnedItem] = []
+        left = self._end_unless_cancelled(tr, now, claim)
+        for position, item in left:
+            header, content = header_of(item.value)
+            if is_cancelled(tr, self._layout, header, header.origin or position):
+                self._finish_cancelled(tr, now, claim, [(position, item)])
+            elif longest is not None and passed >= longest:
+                self._failures.bury(tr, now, position, item.value, why)
+            else:
+                value = with_header(header._replace(unknown=since), content)
+                due = now + int(1000 * unknown_delay(passed, uniform))
+                returned.append(ReturnedItem(position, value, due))
+        self._items.requeue(tr, now, returned, returned=len(returned))
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Release an item as the client that has claimed it would; return true."""

@@ -120,6 +120,11 @@ class StoredOptions:
         self.keeps_done = options.keeps_done
         self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
 
+    @property
+    def has_any_rate(self) -> bool:
+        """True if a claim may use up a start of a rate."""
+        return self.has_rate or self.has_rate_of_group
+
     def note_rate_of_group(self) -> None:
         """Note that the items of some group use up starts when they are taken."""
         self.has_rate_of_group = True

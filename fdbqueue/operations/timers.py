@@ -11,6 +11,7 @@ A sweep carries it out; a view shows it as done.
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,11 @@ class Fate(Enum):
     def __init__(self, before: State, after: State | None) -> None:
         self.before: State = before
         self.after: State | None = after
+
+
+def due_after(now: int, delay: float | None) -> int | None:
+    """Return the time after a delay in seconds, in milliseconds since 1970; `None` for at once."""
+    return now + math.ceil(delay * 1000) if delay else None
 
 
 def has_expired(expires: int | None, now: int) -> bool:

@@ -16,6 +16,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
+from fdbqueue.layout.items import Filter
 from fdbqueue.layout.tasks import TaskRecord, rank
 from fdbqueue.layout.values import (
     LAST_MILLISECOND,
@@ -29,7 +30,6 @@ from fdbqueue.layout.values import (
 from fdbqueue.types import (
     Claim,
     Duration,
-    Filter,
     Keep,
     Progress,
     State,

@@ -24,6 +24,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
+from fdbqueue.layout.items import Filter
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     MAX_PAYLOAD,
@@ -67,7 +68,6 @@ from fdbqueue.types import (
     Claim,
     Database,
     Duration,
-    Filter,
     HistoryWindow,
     Item,
     ItemInfo,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
@@ -61,6 +61,20 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+
+def create_deadline(
+    days_ahead: float = 0, hours_ahead: float = 0, minutes_ahead: float = 0
+) -> datetime:
+    """Return the time that is the given time from now, by this machine's clock, in UTC.
+
+    Call it outside of a transaction's body, which may run more than once.
+
+    >>> create_deadline(days_ahead=1) > create_deadline(hours_ahead=23)
+    True
+    """
+    ahead = timedelta(days=days_ahead, hours=hours_ahead, minutes=minutes_ahead)
+    return datetime.now(timezone.utc) + ahead
 
 
 class TaskChanges(TypedDict, total=False):

@@ -24,7 +24,7 @@ from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
-from fdbqueue.types import Database, ItemInfo, stored_job
+from fdbqueue.types import Database, Item, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, outcome_of
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze, Suspended
@@ -34,9 +34,18 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
 End: TypeAlias = Literal[
-    "done", "failed", "snoozed", "suspended", "discarded", "cancelled", "dead", "lost"
+    "done",
+    "failed",
+    "snoozed",
+    "suspended",
+    "discarded",
+    "cancelled",
+    "dead",
+    "lost",
+    "unknown",
 ]
-"""How an attempt ended. A failed one is followed by another, a lost one had lost its lease."""
+"""How an attempt ended. A failed one is followed by another, a lost one had lost its lease. One at
+a job that the app does not know is left to other workers."""
 
 
 @dataclass
@@ -46,7 +55,8 @@ class Attempt:
     Attributes:
         job: The name of the job, or an empty text if the item is none.
         id: The id of its item.
-        number: The number of the attempt, from 1.
+        number: The number of the attempt, from 1; 0 if no attempt was made, because the app does
+            not know the job.
         outcome: How it ended.
         error: The exception that ended it, or `None`.
     """
@@ -233,6 +243,13 @@ class _Handler(JobHandler):
         self._drain = drain
         self._queue = queue
         self._thread = thread
+
+    def unknown(self, item: Item[Any]) -> str | None:
+        """Return why the item is left to other workers, and note it."""
+        why, job = super().unknown(item), stored_job(item.value)
+        if why is not None and job is not None:
+            self._drain.begin(Attempt(job.name, item.id, 0, "unknown"))
+        return why
 
     def call(self, context: Context) -> Call:
         """Return the call for a job."""

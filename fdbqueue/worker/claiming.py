@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fdbqueue.database.clock import Since
-from fdbqueue.layout.values import runs_alone
+from fdbqueue.database.clock import Since, milliseconds
+from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
-from fdbqueue.types import Database
+from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
 from fdbqueue.worker.held import HeldJob, HeldLease
 from fdbqueue.worker.outcomes import Snooze
@@ -32,6 +33,31 @@ _PATIENCE = 1.0  # seconds for which running jobs hold up one that is to run alo
 # Jobs are claimed ahead for this many seconds of work, up to a maximum.
 _AHEAD = 0.05  # seconds
 _MAX_AHEAD = 100
+
+
+Release: TypeAlias = Callable[[Transaction, Claim], object]
+"""Gives back the items of a claim in a transaction."""
+
+
+def leave(
+    queue: BaseQueue[Any],
+    longest: float | None,
+    whys: Mapping[tuple[bytes, ...], str | None],
+    tr: Transaction,
+    claim: Claim,
+) -> None:
+    """Leave an item to workers that know its job, as if it had never been claimed.
+
+    Args:
+        queue: The queue.
+        longest: The seconds after which it becomes a dead letter; `None` for never.
+        whys: Its error if it does so, by the keys of its claim.
+        tr: A transaction.
+        claim: The claim.
+    """
+    since, why = Header(*claim.item.metadata).unknown, whys[claim.keys] or ""
+    leases = store_of(queue).leases
+    leases.leave(tr, milliseconds(), claim, why, since, longest, random.uniform)
 
 
 class Member:
@@ -196,6 +222,7 @@ class Claiming(ABC):
         self._seconds = 1.0  # moving average of the duration of a job
         self._n_timed = 0  # jobs in it
         self._may_claim_ahead = True
+        self._among = 1  # jobs to look through, behind jobs that the handler does not know
         self._patience = self._first_patience = _PATIENCE
         self._alone_at = -math.inf  # the time from which a job may run alone
         self._met_lone = False  # whether the last claim had a job that is to run alone
@@ -209,7 +236,7 @@ class Claiming(ABC):
         """End an attempt whose handler has raised an error or an outcome."""
 
     @abstractmethod
-    def _release(self, jobs: list[HeldJob]) -> None:
+    def _release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
         """Release jobs whose attempt does not count."""
 
     @contextmanager
@@ -236,12 +263,14 @@ class Claiming(ABC):
         return True
 
     def _claim(self, wait: float, n: int) -> int:
-        """Claim up to `n` jobs, begin those that may run now, and return their number."""
+        """Claim jobs, begin up to `n` that may run now, and return how many were claimed."""
         with process.claiming(self._member, self._stop) as stop:
             if self._stop.is_set:
                 return 0
             may_be_alone = time.monotonic() >= self._alone_at
-            jobs = self._claimed(stop, wait, 1 if self._met_lone and may_be_alone else n)
+            n = 1 if self._met_lone and may_be_alone else n
+            claimed = self._claimed(stop, wait, n)
+            jobs = self._known(claimed, n)
             lone = [job for job in jobs if self._runs_alone(job)]
             self._met_lone = bool(lone)
             if lone and lone[0] is jobs[0] and may_be_alone:
@@ -249,7 +278,7 @@ class Claiming(ABC):
             else:
                 self._begin([job for job in jobs if job not in lone])
                 self._put_off(lone)
-        return len(jobs)
+        return len(claimed)
 
     def _put_off(self, lone: list[HeldJob]) -> None:
         """Give back jobs that are to run alone, until this process may do so."""
@@ -261,9 +290,9 @@ class Claiming(ABC):
             self._fail_attempt(job, Snooze(left))
 
     def _claimed(self, stop: Stop, wait: float, n: int) -> list[HeldJob]:
-        """Claim up to `n` jobs, and hold them."""
+        """Claim up to `n` jobs, or more behind jobs that the handler does not know; hold them."""
         options = {"lease": self._lease, "wait": wait, **self._options}
-        claim = claim_until(stop, self._queue, self._db, n=n, **options)
+        claim = claim_until(stop, self._queue, self._db, n=max(n, self._among), **options)
         if claim is None:
             return []
         since = Since()
@@ -271,6 +300,18 @@ class Claiming(ABC):
         with self._guard:
             self._held.update(dict.fromkeys(jobs))
         return jobs
+
+    def _known(self, jobs: list[HeldJob], n: int) -> list[HeldJob]:
+        """Return up to `n` of these jobs that the handler knows, and give back all others."""
+        whys = {job.claim.keys: self._handler.unknown(job.claim.item) for job in jobs}
+        known = [job for job in jobs if whys[job.claim.keys] is None]
+        # Many more may follow, which are not to hold up the others.
+        are_many = jobs and not known and not self._store.options.has_any_rate
+        self._among = min(2 * len(jobs), _MAX_AHEAD) if are_many else 1
+        unknown = [job for job in jobs if job not in known]
+        self._release(unknown, partial(leave, self._queue, self._handler.keep_unknown, whys))
+        self._release(known[n:])
+        return known[:n]
 
     def _runs_alone(self, job: HeldJob) -> bool:
         claim = job.claim
@@ -305,7 +346,7 @@ class Claiming(ABC):
         began = time.monotonic()
         with process.exclusive(self._member, self._stop, self._patience, len(jobs)) as is_alone:
             if is_alone:
-                jobs = jobs or self._claimed(self._stop, 0, 1)
+                jobs = jobs or self._known(self._claimed(self._stop, 0, 1), 1)
                 self._threads.put(jobs)
                 self._patience = self._first_patience
                 while any(map(self._runs_alone, jobs)) and self._held:
@@ -321,8 +362,7 @@ class Claiming(ABC):
     def _room(self) -> int:
         """Return how many jobs to claim now; none while more than half that many are held ahead."""
         held = len(self._held) - self._concurrency
-        options = self._store.options
-        if not self._may_claim_ahead or options.has_rate or options.has_rate_of_group:
+        if not self._may_claim_ahead or self._store.options.has_any_rate:
             return max(0, -held)
         in_time = int(self._concurrency * _AHEAD / self._seconds)
         # At first no more than were timed: one quick job says little about the next hundred.

@@ -182,9 +182,12 @@ def give_back(
 
 
 def release_all(
-    queue: BaseQueue[Any], db: Database, claims: Sequence[Claim]
+    queue: BaseQueue[Any],
+    db: Database,
+    claims: Sequence[Claim],
+    release: Callable[[Transaction, Claim], object],
 ) -> list[Exception | None]:
-    """Release claims as if they had never been: in one transaction, or each if one is over.
+    """Release claims by `release`: in one transaction, or each if one is over.
 
     Returns:
         For each claim `None`, or the error with which it could not be released.
@@ -192,14 +195,14 @@ def release_all(
 
     def body(tr: Transaction) -> None:
         for claim in claims:
-            queue.release(tr, claim)
+            release(tr, claim)
 
     try:
         change_once(queue, db, body)
     except LeaseLost as error:
         if len(claims) == 1:
             return [error]
-        return [release_all(queue, db, [claim])[0] for claim in claims]
+        return [release_all(queue, db, [claim], release)[0] for claim in claims]
     except Exception as error:
         return [error] * len(claims)
     return [None] * len(claims)

@@ -152,9 +152,12 @@ class Handler(ABC):
 
     Attributes:
         results: Converts the results of the functions of steps.
+        keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
+            `None` for never.
     """
 
     results: Callable[[str, Callable[..., Any]], Results] = JsonResults
+    keep_unknown: float | None = None
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -175,6 +178,10 @@ class Handler(ABC):
     def is_spent(self, item: Any, attempt: int) -> bool:
         """Return whether a job has no attempt of this number, whatever its queue allows."""
         return False
+
+    def unknown(self, item: Any) -> str | None:
+        """Return why the item is left to other workers; `None` if there is a function for it."""
+        return None
 
     @abstractmethod
     def call(self, context: Context) -> Call:

@@ -36,7 +36,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue, wait_to_claim
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Duration, Transaction
-from fdbqueue.worker.claiming import Claiming, process
+from fdbqueue.worker.claiming import Claiming, Release, process
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
     Ends,
@@ -536,11 +536,12 @@ class Worker(Claiming):
         with self._ended:
             self._let_go(job)
 
-    def _release(self, jobs: list[HeldJob]) -> None:
+    def _release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
         """Release jobs whose attempt does not count."""
         if not jobs:
             return
-        errors = release_all(self._queue, self._db, [job.claim for job in jobs])
+        claims = [job.claim for job in jobs]
+        errors = release_all(self._queue, self._db, claims, release or self._queue.release)
         with self._ended:
             for job in jobs:
                 self._let_go(job)

@@ -177,7 +177,7 @@ def test_what_is_no_job_of_the_app_is_told_too(app: App, name: str) -> None:
     app.queue(name).push(app.db, {"job": "elsewhere"})
     app.queue(name).push(app.db, "no job")
     first, second = drain(app)
-    assert (first.job, first.outcome) == ("elsewhere", "snoozed")
+    assert (first.job, first.number, first.outcome) == ("elsewhere", 0, "unknown")
     assert (second.job, second.outcome) == ("", "dead")
 
 

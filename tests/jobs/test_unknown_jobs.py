@@ -1,0 +1,243 @@
+"""A job that no worker knows waits for longer and longer, says so, and holds up no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from fdbqueue import WorkerReport
+from fdbqueue.admin import check
+from fdbqueue.database import exactly_once
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.jobs import App
+from fdbqueue.jobs.handler import JobHandler
+from fdbqueue.testing import Clock
+from fdbqueue.types import Item, ItemInfo
+
+HOUR, WEEK = 3600, 7 * 86_400
+
+
+@pytest.fixture
+def works(db: Any, name: str) -> App:
+    """Return an app that knows one job."""
+    app = App(db)
+
+    @app.job(queue=name, name="known")
+    def known(number: int) -> int:
+        return number
+
+    return app
+
+
+def now() -> float:
+    return milliseconds() / 1000
+
+
+def push_unknown(app: App, name: str, n: int = 1, **fields: Any) -> list[str]:
+    values = [{"job": "shop.send", "args": [number], **fields} for number in range(n)]
+    return [item.id for item in app.queue(name).push_many(app.db, values)]
+
+
+def work(app: App, name: str) -> WorkerReport:
+    return app.work(name, drain=True, concurrency=1)
+
+
+def shown(app: App, name: str, id: str) -> ItemInfo:
+    info = app.queue(name).get(app.db, id)
+    assert info is not None
+    return info
+
+
+def test_the_delay_grows_to_an_hour_and_no_attempt_counts(
+    works: App, name: str, clock: Clock
+) -> None:
+    (id,) = push_unknown(works, name)
+    delays: list[float] = []
+    for _ in range(40):
+        assert work(works, name) == WorkerReport()
+        info = shown(works, name, id)
+        assert (info.state, info.attempts) == ("delayed", 0)
+        assert info.due_at is not None
+        delays.append(info.due_at.timestamp() - now())
+        clock.advance(delays[-1] + 0.001)
+    assert 0 < delays[0] <= 10
+    assert max(delays) <= HOUR
+    assert min(delays[-10:]) > HOUR / 3
+
+
+def test_it_is_a_dead_letter_after_a_week(works: App, name: str, clock: Clock) -> None:
+    (id,) = push_unknown(works, name, version=3)
+    began, claims = now(), 0
+    while shown(works, name, id).state != "dead" and claims < 1_000:
+        work(works, name)
+        claims += 1
+        due = shown(works, name, id).due_at
+        if due is not None:
+            clock.advance(due.timestamp() - now() + 0.001)
+    info = shown(works, name, id)
+    assert (info.state, info.error, info.attempts, info.failed_attempts) == (
+        "dead",
+        "no worker knows the job 'shop.send' in version 3",
+        0,
+        (),
+    )
+    assert WEEK <= now() - began <= WEEK + 2 * HOUR
+    assert claims < 2 * WEEK / HOUR + 30
+    stats = works.queue(name).stats(works.db)
+    assert (stats.dead, stats.total_died, stats.total_failed) == (1, 1, 0)
+    assert check(works.db, works.queue(name)).problems == ()
+
+
+@pytest.mark.parametrize(("keep", "state"), [(60, "dead"), ("90s", "delayed"), (None, "delayed")])
+def test_the_time_is_set_by_the_app(
+    db: Any, name: str, clock: Clock, keep: Any, state: str
+) -> None:
+    app = App(db, keep_unknown=keep)
+
+    @app.job(queue=name)
+    def known() -> None: ...
+
+    (id,) = push_unknown(app, name)
+    work(app, name)
+    clock.advance(61)
+    work(app, name)
+    assert shown(app, name, id).state == state
+
+
+@pytest.mark.parametrize("keep", ["soon", -1, True])
+def test_a_time_that_is_none_is_refused(keep: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="keep_unknown"):
+        App(keep_unknown=keep)
+
+
+@pytest.mark.parametrize("how", ["run", "retry", "dead"])
+def test_the_time_begins_again_once_a_worker_knows_it_or_it_is_retried(
+    works: App, name: str, clock: Clock, how: str
+) -> None:
+    (id,) = push_unknown(works, name)
+    queue = works.queue(name)
+    for _ in range(4):
+        work(works, name)
+        clock.advance(HOUR)
+    if how == "run":
+        claim = queue.claim(works.db)
+        assert claim is not None
+        queue.nack(works.db, claim, delay=0)
+    elif how == "retry":
+        work(works, name)
+        assert queue.retry(works.db, id)
+    else:
+        clock.advance(WEEK)
+        work(works, name)
+        assert queue.retry(works.db, id, state="dead")
+    work(works, name)
+    due = shown(works, name, id).due_at
+    assert due is not None
+    assert due.timestamp() - now() <= 10.1
+
+
+def test_a_worker_that_knows_it_takes_it_when_it_is_due(
+    db: Any, works: App, name: str, clock: Clock
+) -> None:
+    """During a deploy, workers of both versions run."""
+    newer = App(db)
+
+    @newer.job(queue=name, name="shop.send")
+    def send(number: int) -> int:
+        return number
+
+    (id,) = push_unknown(works, name)
+    work(works, name)
+    assert work(newer, name) == WorkerReport()
+    clock.advance(11)
+    assert work(newer, name) == WorkerReport(done=1)
+    info = shown(works, name, id)
+    assert (info.outcome, info.attempts) == ("done", 1)
+
+
+def test_many_unknown_jobs_do_not_hold_up_a_known_one(
+    works: App, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in transactions: each claim looks at many of them, and they go back together."""
+    n = 2_000
+    push_unknown(works, name, n)
+    queue = works.queue(name)
+    ids = [item.id for item in queue.push_many(works.db, [{"job": "known", "args": [1]}])]
+    transactions = 0
+    run_once = exactly_once.run_once
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal transactions
+        transactions += 1
+        return run_once(*args, **options)
+
+    for module in ("coordination.store", "coordination.claims", "queue.base"):
+        monkeypatch.setattr(f"fdbqueue.{module}.run_once", counted)
+    assert work(works, name) == WorkerReport(done=1)
+    assert shown(works, name, ids[0]).state == "done"
+    # About 20 claims of up to 100, as many releases, and some on the way there.
+    assert 2 * n / 100 <= transactions <= 4 * n / 100
+    # A day later, each of them is claimed once or twice an hour, some together.
+    clock.advance(86_400)
+    work(works, name)
+    claimed: Counter[str] = Counter()
+    unknown = JobHandler.unknown
+
+    def noted(handler: JobHandler, item: Item[Any]) -> str | None:
+        claimed[item.id] += 1
+        return unknown(handler, item)
+
+    monkeypatch.setattr(JobHandler, "unknown", noted)
+    transactions = 0
+    for _ in range(60):
+        clock.advance(60)
+        work(works, name)
+    assert max(claimed.values()) <= 3
+    assert transactions <= n / 2
+    assert queue.stats(works.db).delayed == n
+    assert check(works.db, queue).problems == ()
+
+
+def test_known_jobs_among_unknown_ones_are_done_once(works: App, name: str, rng: Any) -> None:
+    queue, kinds = works.queue(name), [rng.choice(["known", "shop.send"]) for _ in range(300)]
+    queue.push_many(works.db, [{"job": kind, "args": [1]} for kind in kinds])
+    report = works.work(name, drain=True, concurrency=3)
+    assert report == WorkerReport(done=kinds.count("known"))
+    assert queue.stats(works.db).delayed == kinds.count("shop.send")
+    assert {info.attempts for info in queue.items(works.db, state="done")} == {1}
+
+
+def test_an_unknown_job_that_was_cancelled_ends(works: App, name: str) -> None:
+    push_unknown(works, name)
+    queue = works.queue(name)
+    claim = queue.claim(works.db)
+    assert claim is not None
+    assert queue.cancel(works.db, claim.item)
+    queue.release(works.db, claim)
+    assert shown(works, name, claim.item.id).outcome == "cancelled"
+    (other,) = push_unknown(works, name)
+    work(works, name)
+    assert queue.cancel(works.db, other)
+    assert shown(works, name, other).outcome == "cancelled"
+
+
+def test_an_unknown_job_of_a_cancelled_batch_ends_as_cancelled(works: App, name: str) -> None:
+    @works.job(queue=name)
+    def report(*, done: int, dead: int, cancelled: int) -> list[int]:
+        return [done, dead, cancelled]
+
+    @works.job(queue=name, name="gone")
+    def gone() -> None: ...
+
+    with suppress(OSError), works.batch(then=report, on_dead="cancel") as batch:
+        batch.push(gone)
+        batch.flush()
+        raise OSError
+    works._jobs.pop("gone")
+    work(works, name)
+    outcomes = {info.outcome for info in works.queue(name).items(works.db, state="done")}
+    assert outcomes == {"cancelled"}
+    assert works.queue(name).stats(works.db).delayed == 0
