@@ -150,7 +150,9 @@ class Item(Generic[V_co]):
     key: bytes = field(repr=False)
     is_new: bool = field(default=True, repr=False, compare=False)
     tick: datetime | None = field(default=None, repr=False, compare=False)
-    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    metadata: tuple[Any, ...] = field(
+        default=(), repr=False, compare=False, metadata={"in_json": False}
+    )
 
 
 Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]
@@ -695,7 +697,9 @@ class Task(Generic[V_co]):
     payload: V_co
     created_at: datetime
     key: bytes = field(default=b"", repr=False, compare=False)
-    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+    metadata: tuple[Any, ...] = field(
+        default=(), repr=False, compare=False, metadata={"in_json": False}
+    )
 
 
 @dataclass(frozen=True, slots=True)

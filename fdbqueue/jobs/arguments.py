@@ -42,6 +42,7 @@ _USE = (
 # Where nothing says that a value is a handle, the value stands in an object with the first key, and
 # each handle in one with the second key.
 _HANDLES, _HANDLE = "fdbqueue.handles", "fdbqueue.handle"
+_SCALARS: list[type[Any]] = [str, int, bool, type(None)]
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
 
 
@@ -160,7 +161,7 @@ class _Converter:
         self._kind = Any if self._is_any else kind
         msgspec.json.Decoder(self._kind)
         self._is_json = _is_json(self._kind)
-        self._unchanged = kind if kind in (str, int, bool, type(None)) else None
+        self._unchanged = _SCALARS if self._is_any else [each for each in _SCALARS if each is kind]
 
     @cached_property
     def _abstract(self) -> tuple[type[Any], ...]:
@@ -172,7 +173,7 @@ class _Converter:
         Raises:
             InvalidArguments: The value does not fit.
         """
-        if type(value) is self._unchanged:
+        if type(value) in self._unchanged:
             return value
         try:
             encoded = self._json(name, value) if self._is_json else self._encoded(value)
@@ -233,7 +234,7 @@ class _Converter:
         Raises:
             UndecodableArguments: The value does not fit.
         """
-        if type(stored) is self._unchanged:
+        if type(stored) in self._unchanged:
             return stored
         try:
             return self._decoded(stored)

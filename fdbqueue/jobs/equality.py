@@ -144,13 +144,15 @@ def _fields(value: Any) -> dict[str, Any] | None:
     """Return the fields of a value by name; `None` if its class has no fields."""
     kind = _type_of(value)
     if dataclasses.is_dataclass(kind):
-        names: Iterable[str] = [field.name for field in dataclasses.fields(kind)]
+        fields = dataclasses.fields(kind)
+        # What only the process that popped an item needs is no part of it in JSON.
+        names: Iterable[str] = [each.name for each in fields if each.metadata.get("in_json", True)]
     elif hasattr(kind, "__struct_fields__"):  # of msgspec
         names = kind.__struct_fields__
     elif hasattr(kind, "__attrs_attrs__"):
         names = [field.name for field in kind.__attrs_attrs__]
-    elif hasattr(kind, "__pydantic_fields__"):
-        own = {name: value.__dict__.get(name, _MISSING) for name in kind.__pydantic_fields__}
+    elif hasattr(kind, "model_fields"):  # of pydantic
+        own = {name: value.__dict__.get(name, _MISSING) for name in kind.model_fields}
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         return {**own, **(extra or {}), **(private or {})}
     elif kind.__eq__ is object.__eq__:  # which compares identities

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import aio
+from fdbqueue import PriorityQueue, TaskQueue, aio
 from fdbqueue.jobs import App, Context, Handle, InvalidArguments, Retry
 from fdbqueue.types import Transaction
 
@@ -117,6 +117,31 @@ def test_handles_come_back_by_the_annotation_of_a_step(mails: Mails) -> None:
     first, again = mails.twice(run)
     assert first == again
     assert mails_of(mails, again) == ["to ada", "to bob", "to eve", "to dan"]
+
+
+def test_a_step_may_push_an_item_to_a_queue(mails: Mails, name: str) -> None:
+    db = mails.app.db
+    queue = PriorityQueue.named(db, f"{name} items")
+    tasks = TaskQueue.named(db, f"{name} tasks")
+
+    def run(context: Context) -> Any:
+        return [
+            context.step("push", queue.push, db, {"a": 1}, ttl="1h", group="g", unique="k"),
+            context.commit("commit", queue.push, {"b": 1}),
+            *context.step("many", queue.push_many, db, [1]),
+        ]
+
+    first, again = mails.twice(run)
+    assert first == again
+    assert {item.id for item in again} == {item.id for item in queue.peek_many(db, 9)}
+
+    @mails.app.job(queue=name)
+    def push_task(context: Context) -> str | None:
+        return context.step("task", tasks.push, db, priority=1, payload={"c": 1})
+
+    handle = push_task.push()
+    mails.app.work(name, drain=True)
+    assert handle.result() == tasks.peek(db).id
 
 
 def test_handles_come_back_from_the_steps_of_a_coroutine(mails: Mails) -> None:
