@@ -36,6 +36,8 @@ from collections.abc import (
     Sequence,
 )
 from concurrent import futures
+from contextvars import copy_context
+from functools import partial
 from itertools import islice
 from typing import (
     Any,
@@ -605,7 +607,8 @@ class Worker:
                     self.stop()
 
         threads = futures.ThreadPoolExecutor(2, thread_name_prefix="fdbqueue.aio.worker")
-        work = threads.submit(self._worker.run, drain=drain, progress=forward, health=health)
+        in_context = partial(copy_context().run, self._worker.run)
+        work = threads.submit(in_context, drain=drain, progress=forward, health=health)
         threads.submit(stop_with_loop)
         threads.shutdown(wait=False)
         try:

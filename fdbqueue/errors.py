@@ -21,6 +21,7 @@ __all__ = [
     "ForeignClaim",
     "ForeignKey",
     "FormatVersionMismatch",
+    "HandlerExited",
     "HandlerTooSlow",
     "IdempotencyKeyReused",
     "ImportMismatch",
@@ -178,7 +179,7 @@ def error_text(error: object) -> str | None:
     if isinstance(error, BaseException):
         try:
             error = f"{type(error).__name__}: {error}"
-        except Exception:  # raised by its `__str__`
+        except BaseException:  # raised by its `__str__`
             error = f"{type(error).__name__} (its text cannot be read)"
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
@@ -738,13 +739,24 @@ class InvalidIdempotencyKey(FdbqueueError, ValueError):
         super().__init__(f"an idempotency key must be text of 1 to {longest} bytes, not {key!r}")
 
 
+class HandlerExited(FdbqueueError):
+    """A handler that raised a `BaseException` of another kind than `Exception`: its `__cause__`.
+
+    The policy of a job gets this error. The attempt keeps the cause.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the handler raised {error_text(error)}, which is no Exception")
+        self.__cause__ = error
+
+
 class HandlerTooSlow(FdbqueueError):
-    """A transactional handler that outlived its transaction. Nothing was written."""
+    """A handler or a function of `at_end` that outlived its transaction. Nothing was written."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(
-            f"the handler took {seconds:.1f} seconds, and a transaction lives five; move the slow "
+            f"the function took {seconds:.1f} seconds, and a transaction lives five; move the slow "
             "part into a handler without a transaction"
         )
 

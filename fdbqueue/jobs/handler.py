@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -14,9 +13,10 @@ from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
+from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Spent
 
-_log = logging.getLogger("fdbqueue.jobs")
+_log = Log("fdbqueue.jobs")
 
 Around: TypeAlias = Callable[[Context], AbstractContextManager[None]]
 """Returns what to enter around the call of a job."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn
+from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, as_exception, validate_outcome
 from fdbqueue.worker.steps.errors import ChildFailed, StepFailed, WaitTimedOut
 
 ATTEMPTS = 20
@@ -93,7 +93,7 @@ class Retry:
             is_over = isinstance(error, RetryIn) and self.is_last(attempt)
             return Dead(error.reason) if is_over else error
         cause = error.__cause__ if isinstance(error, StepFailed) else None
-        raised = cause or error
+        raised = cause if isinstance(cause, Exception) else error
         is_hopeless = not isinstance(raised, self.on) or isinstance(
             raised, (self.never_on, ChildFailed, WaitTimedOut)
         )
@@ -110,8 +110,27 @@ def _is_exception(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)
 
 
+_DEFAULT = Retry()
+
+
 def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
-    """Return what a policy says about the error of an attempt."""
+    """Return what a policy says about the error of an attempt.
+
+    If it raises another error, that is the error of the attempt, and the cause of the outcome,
+    which is that of the default policy.
+    """
+    try:
+        return validate_outcome(_decided(policy, error, context))
+    except BaseException as failure:
+        if failure.__context__ is None and failure is not error:
+            failure.__context__ = error
+        outcome = _DEFAULT.decide(as_exception(failure), context.attempt)
+        if outcome is not failure:
+            outcome.__cause__ = failure
+        return validate_outcome(outcome)
+
+
+def _decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
     if isinstance(policy, Retry):
         return policy.decide(error, context.attempt)
     if isinstance(error, Outcome):

@@ -85,11 +85,12 @@ def traceback_text(error: object) -> str | None:
     """
     if not isinstance(error, BaseException):
         return None
+    stderr = None
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # raised by its `__str__`
+        stderr = getattr(error, "stderr", None)
+    except BaseException:  # raised by a method of its class
         text = "".join(traceback.format_tb(error.__traceback__))
-    stderr = getattr(error, "stderr", None)
     if isinstance(stderr, bytes):
         stderr = stderr.decode(errors="replace")
     errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""

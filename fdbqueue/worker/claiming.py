@@ -325,7 +325,7 @@ class Claiming(ABC):
         self._stores_results = self._stores_results and not keeps_no_results
         kept, back = self._divided(jobs)
         self._threads.put(kept)
-        # These calls log, and logging may raise an error. So the threads have their jobs before.
+        # These calls take time. So the threads have their jobs before.
         self._release(back)
         if keeps_no_results:
             self._ends.warn_about_results()

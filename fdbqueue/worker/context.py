@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
@@ -267,7 +268,9 @@ class Context:
         So the job may take hours, and its writes, its follow-ups and its end are one transaction,
         which takes effect exactly once; if the lease was lost meanwhile, none of them does. The
         transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. It does not run if the job fails.
+        identities, and must end within five seconds. If it takes longer, the attempt fails with
+        `HandlerTooSlow`. It does not run if the job fails. It sees the context variables of the
+        caller of this method.
 
         Args:
             function: The function. Functions run in the order in which they were given.
@@ -285,9 +288,10 @@ class Context:
             >>> fdbqueue.Worker(db, jobs, work).run(drain=True)
             WorkerReport(done=2, failed=0, lost=0)
         """
+        variables = copy_context()
 
         def ending(tr: Transaction) -> object:
-            return function(tr, *args, **kwargs)
+            return variables.copy().run(function, tr, *args, **kwargs)
 
         self.endings.append(ending)
 

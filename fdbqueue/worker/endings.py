@@ -12,6 +12,7 @@ from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import BaseQueue, change_once, end_cancelled, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -23,7 +24,7 @@ from fdbqueue.worker.outcomes import (
 )
 from fdbqueue.worker.telemetry import Telemetry
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 _LEVELS = {"lost": logging.WARNING, "failed": logging.ERROR}  # INFO for all others
 
@@ -125,7 +126,7 @@ class Ends:
             attempt,
             1000 * seconds,
             "" if error is None else f": {error_text(error)}",
-            exc_info=error,
+            exc_info=error is not None and (type(error), error, error.__traceback__),
             extra=fields,
         )
         is_last = outcome == "failed" and max_attempts is not None and attempt >= max_attempts
@@ -134,7 +135,7 @@ class Ends:
             _log.warning("%s %s: %s", self._queue, job.name, advice)
         try:
             self.progress(self.report)
-        except Exception:
+        except BaseException:
             _log.exception("%s: the progress callback failed", self._queue)
 
     def warn_about_results(self) -> None:
@@ -146,15 +147,33 @@ class Ends:
         )
 
 
-def end_together(queue: BaseQueue[Any], db: Database, job: HeldJob, returned: bytes | None) -> None:
-    """Acknowledge a job in one transaction with what its handler gave to `at_end`."""
+def end_together(
+    queue: BaseQueue[Any],
+    db: Database,
+    job: HeldJob,
+    returned: bytes | None,
+    run: Callable[[Callable[[], None]], None],
+) -> None:
+    """Acknowledge a job in one transaction with what its handler gave to `at_end`.
+
+    Args:
+        queue: The queue.
+        db: The database.
+        job: The job.
+        returned: The stored form of what the handler has returned.
+        run: Calls a function, as part of a try of the transaction.
+    """
     store = store_of(queue)
-    endings = [] if job.context is None else job.context.endings
+    endings = () if job.context is None else tuple(job.context.endings)
 
     def body(tr: Transaction) -> None:
         end_with = store.begin_ack(tr, job.claim, job.report.log)()
-        for ending in endings:
-            ending(tr)
+
+        def end() -> None:
+            for ending in endings:
+                ending(tr)
+
+        run(end)
         end_with(returned)
 
     change_once(queue, db, body)

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import builtins
 import inspect
-import logging
 import math
 import os
 import sys
@@ -25,7 +24,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.outcomes import Outcome
+from fdbqueue.worker.log import Log
+from fdbqueue.worker.outcomes import Outcome, validate_outcome
 from fdbqueue.worker.steps.steps import JsonResults, Results
 
 _OURS = ("fdb", "fdbqueue")
@@ -34,6 +34,8 @@ Supplied: TypeAlias = Literal["Context", "Transaction", ""]
 """The class of ours that annotates the first parameter of a function."""
 
 _NAMES: dict[str, Supplied] = {"Context": "Context", "Transaction": "Transaction"}
+
+_log = Log("fdbqueue.worker")
 
 _T = TypeVar("_T")
 _Item_co = TypeVar("_Item_co", covariant=True)
@@ -61,7 +63,7 @@ _BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
 
 def outcome_of(error: Exception) -> Outcome | None:
     """Return the outcome that a handler has raised; `None` for any other error."""
-    return error if isinstance(error, Outcome) else None
+    return validate_outcome(error) if isinstance(error, Outcome) else None
 
 
 def _as_it_is(returned: Any) -> Any:
@@ -107,8 +109,6 @@ class Observer:
 
 
 _UNOBSERVED = Observer()
-
-_log = logging.getLogger("fdbqueue.worker")
 
 
 class EndingChildren:
@@ -217,7 +217,7 @@ class Handler(ABC):
             try:
                 with EndingChildren(call.name):
                     return await awaitable, None
-            except (SystemExit, KeyboardInterrupt) as error:
+            except BaseException as error:
                 return None, error
 
         loop, own = self.loop, None
@@ -321,7 +321,10 @@ class _EventLoop:
 
     def _run(self) -> None:
         while not self._is_closed.is_set():  # a handler may have stopped the loop
-            self.loop.run_forever()
+            try:
+                self.loop.run_forever()
+            except BaseException:  # of what a handler has left to it
+                _log.exception("a task or callback of the event loop of jobs has failed")
         if tasks := asyncio.all_tasks(self.loop):  # of jobs that the worker has given up
             for task in tasks:
                 task.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import workers_range
 from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, Transaction
+from fdbqueue.worker.log import Log
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 _DATABASE = 2_000  # milliseconds in which the database has to answer
 _REQUEST = 5.0  # seconds in which a client has to send its request

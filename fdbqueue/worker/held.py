@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 import threading
 import time
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue.database.clock import Since
+from fdbqueue.errors import HandlerTooSlow, TimedOut
 from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Observer
+from fdbqueue.worker.outcomes import TRANSACTION
 
 
 @dataclass(slots=True)
@@ -53,9 +56,12 @@ class HeldJob(Observer):
         reported: What its handler had said of its work when that was last stored.
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
-        told_after: The seconds after which it was told that its time is over; `None` if it was not.
+        variables: The context variables of its handler.
+        tried: When the body of its transaction began that runs, by the performance counter;
+            infinite while none does.
+        late: The error of its attempt, if it was told that its time is over.
         told_at: When it was told, by the performance counter.
-        is_ending: Whether its handler has returned.
+        is_ending: Whether no code of the program runs for it any more, or for now.
         is_given_up: Whether the worker has ended the attempt without it.
     """
 
@@ -68,7 +74,9 @@ class HeldJob(Observer):
     reported: Report = NO_REPORT
     loop_thread: int = 0
     future: futures.Future[Any] | None = None
-    told_after: float | None = None
+    variables: contextvars.Context = field(default_factory=contextvars.Context)
+    tried: float = math.inf
+    late: TimedOut | HandlerTooSlow | None = None
     told_at: float = 0.0
     is_ending: bool = False
     is_given_up: bool = False
@@ -85,18 +93,32 @@ class HeldJob(Observer):
     def note(self, future: futures.Future[Any]) -> None:
         """Note its coroutine; cancel it if its time is over."""
         self.future = future
-        if self.told_after is not None:
+        if self.late is not None:
             future.cancel()
 
-    def tell(self, seconds: float) -> float:
-        """Tell the job that its time is over, which was so many seconds; cancel its coroutine.
+    def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
+        """Return for how many seconds its time is over, and with which error; less than 0 before.
+
+        Args:
+            timeout: Its time. The body of a transaction has no other than that of transactions.
+        """
+        now = time.perf_counter()
+        if timeout is None or (self.call and self.call.in_transaction):
+            timeout = math.inf
+        over, body = now - self.began - timeout, now - self.tried
+        if body - TRANSACTION > over:
+            return body - TRANSACTION, HandlerTooSlow(body)
+        return over, TimedOut(timeout)
+
+    def tell(self, late: TimedOut | HandlerTooSlow) -> float:
+        """Tell the job that its time is over; cancel its coroutine.
 
         Returns:
             The seconds since it was told.
         """
         now = time.perf_counter()
-        if self.told_after is None and self.context is not None:
-            self.told_after, self.told_at = seconds, now
+        if self.late is None and self.context is not None:
+            self.late, self.told_at = late, now
             self.context.cancelled.set("timeout")
             if self.future is not None:
                 self.future.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -15,9 +14,10 @@ from fdbqueue.layout.values import Report
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Database, Future
 from fdbqueue.worker.held import HeldJob, HeldLease
+from fdbqueue.worker.log import Log
 from fdbqueue.worker.presence import LOOK, Presence
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 
 class Leases:

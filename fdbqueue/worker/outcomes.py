@@ -1,11 +1,22 @@
-"""The ends of an attempt that a handler chooses: it raises one of these."""
+"""The ends of an attempt that a handler chooses by raising one of these; errors that end it."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from fdbqueue.errors import HandlerExited, HandlerTooSlow
 from fdbqueue.queue.arguments import validate_seconds
 from fdbqueue.types import Duration
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 _MAX_SECONDS = 10**10
+
+TRANSACTION = 5.0
+"""Seconds that a transaction lives."""
 
 
 class Suspended(BaseException):
@@ -31,6 +42,16 @@ class Outcome(Exception):
     """
 
     reason = ""
+
+
+def validate_outcome(outcome: Outcome) -> Outcome:
+    """Return an outcome; raise an error if the worker cannot do what it says."""
+    if isinstance(outcome, (Snooze, RetryIn)):
+        validate_seconds("after", outcome.after, below=_MAX_SECONDS)
+    for text in (outcome.reason, str(outcome)):
+        if not isinstance(text, str):
+            raise TypeError(f"the reason of an outcome is a text, not {text!r}")
+    return outcome
 
 
 class Snooze(Outcome):
@@ -111,3 +132,42 @@ class Spent(Dead):
 
     def __init__(self, attempts: int) -> None:
         super().__init__(f"all {attempts} attempts are used up")
+
+
+def as_exception(error: BaseException) -> Exception:
+    """Return an error that policies can decide on: itself, or one that stands for it."""
+    return error if isinstance(error, Exception) else HandlerExited(error)
+
+
+def guarded(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call a function; raise `HandlerExited` from an error of it that is no `Exception`."""
+    try:
+        return function(*args, **kwargs)
+    except (Exception, Suspended):
+        raise
+    except BaseException as error:
+        raise HandlerExited(error) from error
+
+
+class Tries:
+    """The tries of a part of the body of one transaction.
+
+    Attributes:
+        seconds: The seconds that the last one took.
+
+    >>> Tries().call(abs, -1)
+    1
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def call(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Call a function; raise `HandlerTooSlow` if it was too slow in the try before."""
+        if self.seconds > TRANSACTION:
+            raise HandlerTooSlow(self.seconds)
+        began = time.monotonic()
+        try:
+            return guarded(function, *args, **kwargs)
+        finally:
+            self.seconds = time.monotonic() - began

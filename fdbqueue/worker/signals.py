@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-_log = logging.getLogger("fdbqueue.worker")
+from fdbqueue.worker.log import Log
+
+_log = Log("fdbqueue.worker")
 
 
 @contextmanager

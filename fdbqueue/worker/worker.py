@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
 from contextlib import AbstractContextManager, closing
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,6 +16,7 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
 from fdbqueue.errors import (
     FdbqueueError,
+    HandlerExited,
     HandlerTooSlow,
     LeaseLost,
     TimedOut,
@@ -35,7 +36,7 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue, wait_to_claim
 from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, Database, Duration, Transaction
+from fdbqueue.types import Database, Duration, Transaction
 from fdbqueue.worker.claiming import Claiming, Release, process
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import (
@@ -57,7 +58,17 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Discard, Outcome, Snooze, Suspended
+from fdbqueue.worker.log import Log
+from fdbqueue.worker.outcomes import (
+    BatchCancelled,
+    Dead,
+    Discard,
+    Outcome,
+    Snooze,
+    Suspended,
+    Tries,
+    guarded,
+)
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
@@ -68,11 +79,10 @@ _T = TypeVar("_T")
 
 _InSpan: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 _PAUSE = 1.0  # seconds after an error of the database
 _AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
-_TRANSACTION = 5.0  # seconds that a transaction lives
 _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 
 _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
@@ -196,6 +206,7 @@ class Worker(Claiming):
         if name is not None:
             self._options["client"] = validate_client_name(name)
         self._share: Share | None = None
+        self._variables = copy_context()
         self._is_claiming = False
         self._leases = Leases(db, self._queue, self._lease, self._presence, self._all_held)
         self._stopped_at = math.inf  # the time of `stop`
@@ -229,8 +240,7 @@ class Worker(Claiming):
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            progress: Called with the report after each job. Its `Exception` is logged; any other
-                error stops the worker.
+            progress: Called with the report after each job. Its errors are logged.
             health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
                 answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
 
@@ -238,11 +248,10 @@ class Worker(Claiming):
             The numbers of jobs that succeeded, failed, or lost their lease.
 
         Raises:
-            BaseException: The logging of the program, or `progress`, has raised it. The worker has
-                ended as after `stop`.
             OSError: The process cannot listen on the address of `health`.
         """
         self._ends.progress = progress
+        self._variables = copy_context()
         self._threads.errors.clear()
         with (
             serving_health(health, partial(trouble_of, self)),
@@ -313,7 +322,7 @@ class Worker(Claiming):
             if job.lease.seconds_left() < 0:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._leases.extend(job.lease, job.report)
-            call = job.call = self._handler.call(context)
+            call = job.call = guarded(self._handler.call, context)
             if runs_alone(claim.item):
                 self._store.begin_alone(self._db, claim, self._lease)
             with self._telemetry.span(
@@ -321,13 +330,15 @@ class Worker(Claiming):
             ) as in_span:
                 if call.in_transaction:
                     returned = None
-                    yield from self._run_in_transaction(call, claim, in_span)
+                    yield from self._run_in_transaction(job, call, in_span)
                 else:
-                    returned = self._run_handler(job, context, call, in_span)
+                    run_handler = partial(self._run_handler, job, call, in_span)
+                    returned = self._unless_given_up(job, run_handler)
                     if context.is_suspended:  # and its function has caught what told it so
                         raise Suspended(call.name)
                     if context.endings:
-                        end_together(self._queue, self._db, job, returned)
+                        run = partial(self._tried, job, Tries())
+                        end_together(self._queue, self._db, job, returned, run)
         except LeaseLost:
             if not job.is_given_up:
                 self._end(job, "lost")
@@ -338,7 +349,7 @@ class Worker(Claiming):
                 self._release([job])
         except _GivenUp:
             _log.info("%s %s: it returned after its time was over", self._name, job.name)
-        except BaseException as failure:
+        except Exception as failure:
             self._fail_attempt(job, failure)
         else:
             seconds = time.perf_counter() - job.began
@@ -352,26 +363,42 @@ class Worker(Claiming):
                 acknowledged = partial(self._acknowledged, job)
                 self._store.acks.submit(self._db, request, self._background.call, acknowledged)
 
-    def _run_handler(
-        self, job: HeldJob, context: Context, call: Call, in_span: _InSpan
-    ) -> bytes | None:
-        """Run a handler outside of a transaction, unless the worker gives up on it."""
+    def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
+        """Run a handler in a fresh copy of the worker's context variables."""
+        job.variables = self._variables.copy()
+        return job.variables.run(guarded, self._call_handler, job, call, in_span, *tr)
+
+    def _call_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
         returned = None
+        with in_span(), call.around():
+            try:
+                ran = self._handler.run(call, *tr, observer=job)
+                returned = self._encoded(call, job.claim.item, ran)
+            except futures.CancelledError:
+                if job.late is None:
+                    raise
+                raise job.late from None
+        return returned
+
+    def _unless_given_up(self, job: HeldJob, function: Callable[[], _T]) -> _T:
+        """Call a function of the program; raise `_GivenUp` if the worker gives up on it."""
+        job.thread = threading.get_ident()
+        job.is_ending = False
         try:
-            with in_span(), call.around():
-                try:
-                    ran = self._handler.run(call, observer=job)
-                    returned = self._encoded(call, context.item, ran)
-                except futures.CancelledError:
-                    if job.told_after is None:
-                        raise
-                    raise TimedOut(job.told_after) from None
+            return function()
         finally:
             with self._guard:
                 job.is_ending = True
             if job.is_given_up:
                 raise _GivenUp
-        return returned
+
+    def _tried(self, job: HeldJob, tries: Tries, function: Callable[[], _T]) -> _T:
+        """Call a function of the program, as part of a try of a transaction."""
+        job.tried = time.perf_counter()
+        try:
+            return self._unless_given_up(job, partial(tries.call, function))
+        finally:
+            job.tried = math.inf
 
     def _all_held(self) -> list[HeldJob]:
         with self._guard:
@@ -379,17 +406,15 @@ class Worker(Claiming):
 
     def _end_late(self) -> float:
         """Stop the jobs whose time is over; return the seconds until that of the next one."""
-        running = [job for job in self._all_held() if job.call and not job.call.in_transaction]
         left = math.inf
-        for job in running:
-            timeout = (job.call and job.call.timeout) or self._timeout
-            if timeout is None:
+        for job in self._all_held():
+            if job.call is None:
                 continue
-            over = time.perf_counter() - job.began - timeout
+            over, late = job.lateness(job.call.timeout or self._timeout)
             if over >= 0:
-                over = job.tell(timeout)  # perhaps late: this process may have been stopped
+                over = job.tell(late)  # perhaps late: this process may have been stopped
             if over >= self._grace:
-                self._give_up(job, timeout)
+                self._give_up(job, late)
             else:
                 left = min(left, -over if over < 0 else self._grace - over)
         return min(left, self._shut_down())
@@ -407,9 +432,9 @@ class Worker(Claiming):
         if left > 0:
             return left
         for job in begun:
-            if job.told_after is not None:  # its own time is over, too
-                self._give_up(job, job.told_after)
-        interrupted = [job for job in begun if job.told_after is None]
+            if job.late is not None:  # its own time is over, too
+                self._give_up(job, job.late)
+        interrupted = [job for job in begun if job.late is None]
         if late := [job for job in interrupted if self._takes_from_handler(job)]:
             for job in late:
                 _log.warning("%s %s goes back: it still runs", self._name, job.name)
@@ -423,11 +448,11 @@ class Worker(Claiming):
             self._n_hung += (is_hanging := job.give_up())
         return is_hanging
 
-    def _give_up(self, job: HeldJob, timeout: float) -> None:
+    def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
         """End an attempt without its handler, which hangs, and go on without its thread."""
         if not self._takes_from_handler(job):
             return
-        failure = TimedOut(timeout).with_traceback(stack_of(job.loop_thread or job.thread))
+        failure = late.with_traceback(stack_of(job.loop_thread or job.thread))
         self._threads.replace(job.thread)
         self._fail_attempt(job, failure)
 
@@ -461,32 +486,28 @@ class Worker(Claiming):
         except Exception as error:
             raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
-    def _run_in_transaction(self, call: Call, claim: Claim, in_span: _InSpan) -> Pausing:
+    def _run_in_transaction(self, job: HeldJob, call: Call, in_span: _InSpan) -> Pausing:
         """Run the handler in a transaction that also acknowledges the job."""
         note = self._threads.note
-        tries = 0
-        seconds = 0.0
+        is_retry = False
+        tries = Tries()
 
         def body(tr: Transaction) -> Pausing:
-            nonlocal tries, seconds
-            if tries and self._stop.is_set:
+            nonlocal is_retry
+            if is_retry and self._stop.is_set:
                 raise _Stopped
-            if tries:
+            if is_retry:
                 note(_RETRY)
-            if seconds > _TRANSACTION:
-                raise HandlerTooSlow(seconds)
-            tries += 1
-            ack = self._store.begin_ack(tr, claim)
+            is_retry = True
+            ack = self._store.begin_ack(tr, job.claim)
             yield
             end_with = ack()
-            began = time.monotonic()
-            returned = None
             try:
-                with in_span(), call.around():
-                    returned = self._encoded(call, claim.item, self._handler.run(call, tr))
+                returned = self._tried(
+                    job, tries, partial(self._run_handler, job, call, in_span, tr)
+                )
             finally:
-                seconds = time.monotonic() - began
-                note(seconds)
+                note(tries.seconds)
             end_with(returned)
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
@@ -505,18 +526,15 @@ class Worker(Claiming):
         """End an attempt whose handler has raised an error or an outcome."""
         if self._handler.is_orphan:  # which another thread may notice only later
             self.stop()
-        is_late = job.told_after is not None
+        is_late = job.late is not None
         if self._stopped_at < math.inf and not is_late and not isinstance(failure, Outcome):
             _log.warning("%s %s goes back: %s", self._name, job.name, error_text(failure))
             self._release([job])
             return
         began = time.monotonic()
-        decide = outcome_of if job.call is None else job.call.outcome
-        outcome = decide(failure) if isinstance(failure, Exception) else None
-        if isinstance(failure, Outcome) and failure.__cause__ is not None:
-            failure = failure.__cause__
+        outcome, kept = _decided(job, failure)
         try:
-            give_back(self._queue, self._db, job, outcome, failure)
+            give_back(self._queue, self._db, job, outcome, kept)
         except Exception as error:
             # The lease will expire, so the job is retried anyway.
             _log.error("%s %s: cannot be returned: %s", self._name, job.name, error)
@@ -527,7 +545,7 @@ class Worker(Claiming):
             text = "cancelled" if isinstance(outcome, BatchCancelled) else "discarded"
             self._end(job, "done", text=text)
         else:
-            self._end(job, "failed", failure)
+            self._end(job, "failed", kept)
 
     def _end_uncounted(self, job: HeldJob, outcome: str, why: BaseException) -> None:
         """Log a job that goes on later, and whose attempt does not count."""
@@ -559,6 +577,20 @@ class Worker(Claiming):
         if not self._held or self._room():
             self._ended.notify()
         process.note()
+
+
+def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:
+    """Return what follows a failure, and the error that the attempt keeps."""
+    decide: Callable[[Any], Outcome | None] = outcome_of if job.call is None else job.call.outcome
+    outcome = None
+    try:
+        outcome = job.variables.copy().run(decide, failure)
+    except BaseException as error:  # of a class of outcomes
+        failure = error
+    for each in (outcome, failure):
+        if isinstance(each, (Outcome, HandlerExited)) and each.__cause__ is not None:
+            return outcome, each.__cause__
+    return outcome, failure
 
 
 def held_jobs(worker: Worker) -> int:

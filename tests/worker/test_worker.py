@@ -453,7 +453,7 @@ def test_a_failing_progress_callback_is_logged(
 def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.worker._TRANSACTION", 0.0)
+    monkeypatch.setattr("fdbqueue.worker.outcomes.TRANSACTION", 0.0)
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push(db, 1)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +16,7 @@ from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
 from fdbqueue.worker.handler import IN_THREAD
 from fdbqueue.worker.health import serving_health
+from fdbqueue.worker.log import Log
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Slots
@@ -28,7 +29,7 @@ from fdbqueue.worker.worker import (
     trouble_of,
 )
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 _STATM = Path("/proc/self/statm")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -100,7 +101,9 @@ def run_together(
     def trouble() -> str | None:
         return next(filter(None, map(trouble_of, workers)), None)
 
-    threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
+    threads = [
+        threading.Thread(target=copy_context().run, args=(run, worker)) for worker in workers
+    ]
     with (
         serving_health(own_health(health), trouble),
         stopping_on_signals(stop, "claimed jobs", lambda: sum(map(held_jobs, workers)), kill),

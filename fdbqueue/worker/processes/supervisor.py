@@ -7,7 +7,6 @@ The child's last message tells the parent what it has done, so a child that ends
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -20,9 +19,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.log import Log
 from fdbqueue.worker.signals import stopping_on_signals
 
-_log = logging.getLogger("fdbqueue.worker")
+_log = Log("fdbqueue.worker")
 
 _VARIABLE = "FDBQUEUE_SUPERVISOR"
 _LOOK = 0.1  # seconds between looks at the processes

@@ -35,7 +35,7 @@ from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
 from fdbqueue.types import Duration, Transaction
-from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended
+from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, Tries, as_exception
 from fdbqueue.worker.steps.children import Child, ChildJob, Pushes, first_error_or, gathered
 from fdbqueue.worker.steps.errors import (
     ChildFailed,
@@ -50,6 +50,7 @@ _R = TypeVar("_R")
 
 _MAX_SECONDS = 10**10
 _RESULTS: tuple[StepKind, ...] = ("step", "commit")
+_INTERRUPTIONS = (Suspended, asyncio.CancelledError, GeneratorExit)
 
 
 class _Blocking(NamedTuple):
@@ -231,9 +232,9 @@ class Plans:
             step = found or StoredStep("step", "waiting", began_at)
             try:
                 returned = yield _Own(call, options.timeout)
-            except (Outcome, LeaseLost):
+            except (Outcome, LeaseLost, *_INTERRUPTIONS):
                 raise
-            except Exception as error:
+            except BaseException as error:
                 raise (yield from self._failed(name, step, error, options.retry)) from error
             value = _stored(name, results, returned)
             found = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
@@ -252,9 +253,10 @@ class Plans:
         done = yield from self._found(name, _RESULTS)
         if done is None or done.state == "waiting":
             step = done or StoredStep("commit", "waiting", milliseconds())
+            tries = Tries()
 
             def body(tr: Transaction) -> bytes:
-                return _stored(name, results, call(tr))
+                return _stored(name, results, tries.call(call, tr))
 
             try:
                 done = yield _Blocking(partial(self._claimed.commit, name, body, step))
@@ -361,7 +363,7 @@ class Plans:
         raise Suspended(name)
 
     def _failed(
-        self, name: str, step: StoredStep, error: Exception, retry: Policy | None
+        self, name: str, step: StoredStep, error: BaseException, retry: Policy | None
     ) -> _Plan[Exception]:
         """Suspend the job until the step is tried again, or return the error to raise.
 
@@ -372,7 +374,7 @@ class Plans:
         failures = step.failures + 1
         now = milliseconds()
         failed = step._replace(failures=failures, error=text)
-        outcome = None if retry is None else retry.decide(error, failures)
+        outcome = None if retry is None else retry.decide(as_exception(error), failures)
         if isinstance(outcome, RetryIn):
             due = now + round(1000 * outcome.after)
             yield from self._suspend(name, failed._replace(due=due))
