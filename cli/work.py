@@ -70,7 +70,17 @@ _RELOADED = 0.5  # seconds from the failure of a changed program to its next sta
 
 _log = logging.getLogger("fdbqueue.worker")
 
-_OF_APPS = ("concurrency", "lease", "name", "grace", "drain", "max_jobs", "max_memory", "health")
+_OF_APPS = (
+    "concurrency",
+    "lease",
+    "prefetch",
+    "name",
+    "grace",
+    "drain",
+    "max_jobs",
+    "max_memory",
+    "health",
+)
 """The options of `fdbq work` that `App.work` has, too."""
 
 _running: set[subprocess.Popen[bytes]] = set()
@@ -211,6 +221,14 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
     type=Duration(0.1, 1_000_000),
     help="Time after which another worker may take over a dead worker's jobs.",
 )
+@click.option(
+    "--prefetch",
+    metavar="N",
+    default=100,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    help="Number of jobs to claim ahead, at most, while jobs are quick; 0 for none.",
+)
 @click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
     "--name",
@@ -280,6 +298,7 @@ def work(
     command: str | None,
     concurrency: int,
     lease: float,
+    prefetch: int,
     agent: str | None,
     name: str | None,
     results: bool,
@@ -353,6 +372,7 @@ def work(
             function,
             concurrency=concurrency,
             lease=lease,
+            prefetch=prefetch,
             agent=agent,
             store_results=results,
             name=name,

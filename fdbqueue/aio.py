@@ -524,6 +524,7 @@ class Worker:
         handler: The function to call for each job, or a coroutine function to await.
         concurrency: The number of jobs that run at a time, from 1.
         lease: Seconds until other workers may take over the jobs of a worker that died.
+        prefetch: As for `fdbqueue.Worker`.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: As for `fdbqueue.Worker`.
         name: As for `fdbqueue.Worker`.
@@ -551,6 +552,7 @@ class Worker:
         *,
         concurrency: int = 1,
         lease: Duration = 30,
+        prefetch: int = 100,
         agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
@@ -566,6 +568,7 @@ class Worker:
             self._handler,
             concurrency=concurrency,
             lease=lease,
+            prefetch=prefetch,
             agent=agent,
             store_results=store_results,
             name=name,

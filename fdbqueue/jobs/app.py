@@ -526,6 +526,7 @@ class App:
         at_most: Mapping[str, int] | None = None,
         weights: Mapping[str, float] | None = None,
         lease: Duration = 30,
+        prefetch: int = 100,
         name: str | None = None,
         grace: Duration = 10,
         drain: bool = False,
@@ -549,6 +550,8 @@ class App:
                 then get shares instead of an order: with 3 and 1, three of four jobs that begin are
                 from the first queue, while both have ready jobs.
             lease: The time until other workers may take over the jobs of a worker that died.
+            prefetch: The most jobs to claim ahead of those that run, from 0, if they are quick. The
+                workers of several queues claim none ahead.
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop but continues has failed:
                 another thread runs the next job. After SIGTERM or SIGINT, the time that running
@@ -596,6 +599,7 @@ class App:
                 "at_most": at_most,
                 "weights": weights,
                 "lease": validate_seconds("lease", lease),
+                "prefetch": validate_number(prefetch, "prefetch", 0),
                 "name": name,
                 "grace": validate_seconds("grace", grace),
                 "drain": drain,
@@ -605,6 +609,7 @@ class App:
             command = command_of(self, queues, given)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run()
         options: dict[str, Any] = {"lease": lease, "name": name, "grace": grace}
+        options["prefetch"] = prefetch
         workers = [
             worker_of(self, share.queue, concurrency=share.most, **options) for share in shares
         ]

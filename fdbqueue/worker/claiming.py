@@ -30,9 +30,9 @@ _FULL = 0.2  # seconds that a worker without room waits before the handlers of s
 _LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
 _PATIENCE = 1.0  # seconds for which running jobs hold up one that is to run alone, at first
 
-# Jobs are claimed ahead for this many seconds of work, up to a maximum.
-_AHEAD = 0.05  # seconds
-_MAX_AHEAD = 100
+_AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
+_MAX_AMONG = 100  # jobs to look through for those that the handler knows
+_LATE = 0.1  # seconds after which a job that waits for running ones goes back
 
 
 Release: TypeAlias = Callable[[Transaction, Claim], object]
@@ -192,6 +192,7 @@ class Claiming(ABC):
         handler: The handler.
         concurrency: The number of jobs that run at a time.
         lease: The length of a lease in seconds.
+        prefetch: The most jobs to claim ahead of those that run.
         stores_results: Whether what the handler returns is to be stored.
     """
 
@@ -204,6 +205,7 @@ class Claiming(ABC):
         handler: Handler,
         concurrency: int,
         lease: float,
+        prefetch: int,
         stores_results: bool,
     ) -> None:
         self._db = db
@@ -212,6 +214,7 @@ class Claiming(ABC):
         self._handler = handler
         self._concurrency = concurrency
         self._lease = lease
+        self._prefetch = prefetch
         self._stores_results = stores_results
         self._options: dict[str, Any] = {}
         self._stop = Stop()  # not an event, whose lock a signal handler must not take
@@ -249,14 +252,17 @@ class Claiming(ABC):
 
     def _feed_alone(self, drain: bool) -> bool:
         """Claim jobs once there is room; return false if nothing is left to do."""
+        self._give_back(self._threads.withdraw(self._is_late))
+        has_waiting = self._threads.has_waiting  # they may be late before others can be claimed
         n = self._room()
         if n == 0:
             with self._ended:
-                self._ended.wait_for(self._room, _FULL)
+                self._ended.wait_for(self._room, _LAST_JOBS if has_waiting else _FULL)
             return True
         was_idle = not self._held  # otherwise a running job may push others
-        if not self._claim(0 if drain else math.inf, n) and drain:
-            if was_idle:
+        looks_once = drain or has_waiting
+        if not self._claim(0 if looks_once else math.inf, n) and looks_once:
+            if was_idle and drain:
                 return False
             with self._ended:
                 self._ended.wait_for(lambda: not self._held, _LAST_JOBS)
@@ -307,7 +313,7 @@ class Claiming(ABC):
         known = [job for job in jobs if whys[job.claim.keys] is None]
         # Many more may follow, which are not to hold up the others.
         are_many = jobs and not known and not self._store.options.has_any_rate
-        self._among = min(2 * len(jobs), _MAX_AHEAD) if are_many else 1
+        self._among = min(2 * len(jobs), _MAX_AMONG) if are_many else 1
         unknown = [job for job in jobs if job not in known]
         self._release(unknown, partial(leave, self._queue, self._handler.keep_unknown, whys))
         self._release(known[n:])
@@ -339,6 +345,7 @@ class Claiming(ABC):
         staying = [each for each in others if self._uses_start(each) and not self._runs_alone(each)]
         self._begin(staying)
         back = [each for each in others if each not in staying]
+        back += self._threads.withdraw(lambda waiting: not self._uses_start(waiting))
         if process.held > 1 + len(back) and not self._uses_start(job):
             back.insert(0, job)
         self._release(back)
@@ -360,15 +367,26 @@ class Claiming(ABC):
             self._alone_at = time.monotonic() + self._patience
 
     def _room(self) -> int:
-        """Return how many jobs to claim now; none while more than half that many are held ahead."""
+        """Return how many jobs to claim now; none while more than half are left ahead."""
         held = len(self._held) - self._concurrency
-        if not self._may_claim_ahead or self._store.options.has_any_rate:
-            return max(0, -held)
+        free, waiting = max(0, -held), max(0, held)
+        may_claim_ahead = self._may_claim_ahead and self._seconds <= _AHEAD
+        if not may_claim_ahead or self._store.options.has_any_rate:
+            return free
         in_time = int(self._concurrency * _AHEAD / self._seconds)
         # At first no more than were timed: one quick job says little about the next hundred.
-        ahead = max(self._concurrency, min(_MAX_AHEAD, in_time, self._n_timed))
-        held = max(0, held)
-        return ahead - held if 2 * held <= ahead else 0
+        ahead = min(self._prefetch, in_time, self._n_timed)
+        return free + ahead - waiting if 2 * waiting <= ahead else 0
+
+    def _is_late(self, job: HeldJob) -> bool:
+        """Return whether a job has waited for longer than it takes to claim it again."""
+        return time.monotonic() - job.claimed_at > _LATE and not self._uses_start(job)
+
+    def _give_back(self, late: list[HeldJob]) -> None:
+        """Give back jobs that wait for long ones, and claim none ahead until one has ended."""
+        if late:
+            self._may_claim_ahead = False
+            self._release(late)
 
     def _divided(self, jobs: list[HeldJob]) -> tuple[list[HeldJob], list[HeldJob]]:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.

@@ -48,6 +48,7 @@ class HeldJob(Observer):
     Attributes:
         claim: Its claim.
         lease: Its lease.
+        claimed_at: When it was claimed, by the monotonic clock.
         began: When it began to run, by the performance counter; infinite for a coroutine that has
             not begun.
         call: The call of its handler; `None` before it is known.
@@ -67,6 +68,7 @@ class HeldJob(Observer):
 
     claim: Claim
     lease: HeldLease
+    claimed_at: float = field(default_factory=time.monotonic)
     began: float = 0.0
     call: Call | None = None
     context: Context | None = None

@@ -134,10 +134,17 @@ class Threads(Generic[_Job]):
             self._start(is_first)
             self._threads = {**self._threads, **others} if is_first else {**others, **self._threads}
 
-    def withdraw(self) -> list[_Job]:
-        """Return the jobs that have not begun, and begin none of them."""
+    @property
+    def has_waiting(self) -> bool:
+        """True if there are jobs that have not begun."""
+        return bool(self._ready)
+
+    def withdraw(self, goes: Callable[[_Job], bool] = lambda _: True) -> list[_Job]:
+        """Begin none of the first jobs that have not begun and that go; return them."""
+        jobs: list[_Job] = []
         with self._lock:
-            jobs, self._ready = list(self._ready), deque()
+            while self._ready and goes(self._ready[0]):
+                jobs.append(self._ready.popleft())
         return jobs
 
     def abandon(self) -> None:

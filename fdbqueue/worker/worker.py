@@ -99,11 +99,13 @@ class _GivenUp(Exception):
 class Worker(Claiming):
     """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
-    Jobs are claimed ahead, so that none waits for the database: as many as run at a time, or as
-    many as take a twentieth of a second. Their leases are extended while this process lives. If a
-    handler returns, its job is acknowledged, together with others. If it raises an exception, the
-    job has failed: it is retried later or becomes a dead letter (`nack`). Neither a failing job nor
-    an unreachable database stops a worker.
+    Quick jobs are claimed ahead, so that none waits for the database: as many as take a twentieth
+    of a second, if jobs take less than that on average. A job that has waited for running ones for
+    a tenth of a second goes back, so that another worker can take it. Its attempt does not count.
+    Leases are extended while this process lives. If a handler returns, its job is acknowledged,
+    together with others. If it raises an exception, the job has failed: it is retried later or
+    becomes a dead letter (`nack`). Neither a failing job nor an unreachable database stops a
+    worker.
 
     A handler is a function or coroutine function with one parameter, the item (the task, for a task
     queue). Its jobs may be repeated after a crash: they run at least once.
@@ -135,6 +137,7 @@ class Worker(Claiming):
         concurrency: The number of jobs that are under way at a time, from 1, as a rule each in a
             thread.
         lease: Seconds until other workers may take over the jobs of a worker that died.
+        prefetch: The most jobs to claim ahead of those that run, from 0, which claims none ahead.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
@@ -151,7 +154,7 @@ class Worker(Claiming):
 
     Raises:
         TypeError: An argument has the wrong type, or the handler cannot be called for a job.
-        ValueError: `concurrency` or `lease` is out of range.
+        ValueError: `concurrency`, `lease` or `prefetch` is out of range.
 
     Example:
         >>> import fdbqueue
@@ -174,6 +177,7 @@ class Worker(Claiming):
         *,
         concurrency: int = 1,
         lease: Duration = 30,
+        prefetch: int = 100,
         agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
@@ -191,6 +195,7 @@ class Worker(Claiming):
             handler if isinstance(handler, Handler) else FunctionHandler(handler),
             validate_number(concurrency, "concurrency", 1),
             validate_lease(lease),
+            validate_number(prefetch, "prefetch", 0),
             store_results,
         )
         self._timeout = None if timeout is None else validate_timeout(timeout)

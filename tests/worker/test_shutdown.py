@@ -12,6 +12,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead
+from fdbqueue.worker import claiming
 from tests.support.waiting import MAX_WAIT, wait_until
 
 GRACE = 0.2
@@ -76,8 +77,9 @@ def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effec
 
 
 def test_jobs_that_have_not_begun_go_back_at_once(
-    db: Any, queue: PriorityQueue, go: threading.Event
+    db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claiming, "_LATE", MAX_WAIT)
     begun: list[Any] = []
 
     def handler(item: Any) -> None:

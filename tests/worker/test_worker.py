@@ -34,7 +34,7 @@ from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
 from fdbqueue.operations import failures
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import threads
+from fdbqueue.worker import claiming, threads
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
@@ -291,8 +291,9 @@ def test_undecodable_items_do_not_block_the_other_items(
 
 
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
-    db: Any, queue: PriorityQueue
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claiming, "_LATE", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 
@@ -308,6 +309,7 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
                 job.lease.seconds = 0.0
 
     worker = Worker(db, queue, handler, concurrency=1)
+    worker._seconds, worker._n_timed = 1e-4, 1  # as if jobs were quick
     assert worker.run(drain=True) == WorkerReport(lost=2)
     assert seen == ["first"]
 

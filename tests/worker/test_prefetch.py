@@ -1,0 +1,173 @@
+"""Jobs that are claimed ahead do not wait for a long one while another worker is idle."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fdb.subspace_impl import Subspace
+
+from fdbqueue import PriorityQueue, Worker
+from fdbqueue.admin import check
+from fdbqueue.worker import claiming
+from tests.support.shell import Shell
+from tests.support.waiting import MAX_WAIT, wait_until
+
+JOBS = """
+import os, time
+
+def work(item):
+    time.sleep(0.05)
+    while item.value == "long" and not os.path.exists("go"):
+        time.sleep(0.01)
+"""
+
+
+def test_no_short_job_waits_for_a_long_one_while_another_process_is_idle(
+    db: Any, shared_url: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    fdbq = Shell(tmp_path, shared_url, name)
+    queue = PriorityQueue.named(db, name, keep=100)
+    queue.push_many(db, range(40))
+    workers = [fdbq.start("work", name, "jobs:work", "--concurrency", "1") for _ in range(2)]
+    try:
+        wait_until(lambda: queue.stats(db).done == 40)
+        queue.push_many(db, ["long", 1, 2, 3])
+        wait_until(lambda: queue.stats(db).done == 43)
+        assert [info.item.value for info in queue.items(db, state="claimed")] == ["long"]
+    finally:
+        (tmp_path / "go").touch()
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        for worker in workers:
+            worker.communicate(timeout=MAX_WAIT)
+    assert queue.stats(db).done == 44
+
+
+class Long:
+    """A handler whose jobs end at once, except for the jobs "long", which the test ends."""
+
+    def __init__(self) -> None:
+        self.began: list[Any] = []
+        self.go = threading.Event()
+
+    def __call__(self, item: Any) -> None:
+        self.began.append(item.value)
+        if item.value == "long":
+            assert self.go.wait(MAX_WAIT)
+
+
+@contextmanager
+def running(worker: Worker, handler: Long) -> Iterator[None]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        handler.go.set()
+        worker.stop()
+        thread.join(MAX_WAIT)
+        assert not thread.is_alive()
+
+
+def as_if_quick(worker: Worker) -> None:
+    worker._seconds, worker._n_timed = 1e-4, 1000
+
+
+def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, ["long", *range(150)])
+    handler = Long()
+    worker: Worker = Worker(db, queue, handler)
+    as_if_quick(worker)
+    with running(worker, handler):
+        wait_until(lambda: handler.began == ["long"] and len(worker._held) == 1)
+        # Another worker gets them all, in their order, and no attempt was counted.
+        other = Long()
+        idle: Worker = Worker(db, PriorityQueue(queue.subspace), other)
+        with running(idle, other):
+            wait_until(lambda: idle.report.done == 150)
+        assert other.began == [*range(150)]
+        assert handler.began == ["long"]
+        assert queue.stats(db).total_failed == 0
+        # With its only slot taken, the worker claims nothing that it would give back again.
+        queue.push_many(db, range(3))
+        time.sleep(0.2)
+        assert [queue.state(db, item) for item in queue.items(db)] == ["ready"] * 3
+        assert {claim.attempt for claim in queue.claim(db, n=3)} == {1}
+    assert check(db, queue).ok
+
+
+def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
+    db: Any, queue: PriorityQueue
+) -> None:
+    handler = Long()
+    worker: Worker = Worker(db, queue, handler)
+    with running(worker, handler):
+        queue.push_many(db, range(300))
+        wait_until(lambda: worker.report.done == 300)
+        assert worker._n_timed == 300
+        queue.push_many(db, ["long", *range(50)])
+        wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
+        handler.go.set()
+        wait_until(lambda: worker.report.done == 351)
+    assert handler.began == [*range(300), "long", *range(50)]
+
+
+def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
+    held: list[int] = []
+    queue.push_many(db, range(20))
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    as_if_quick(worker)
+    assert worker.run(drain=True).done == 20
+    assert max(held) <= 2
+
+
+@pytest.mark.parametrize("prefetch", [0, 5])
+def test_prefetch_limits_what_is_claimed_ahead(
+    db: Any, queue: PriorityQueue, prefetch: int
+) -> None:
+    held: list[int] = []
+    queue.push_many(db, range(200))
+    worker: Worker = Worker(
+        db, queue, lambda _: held.append(len(worker._held)), concurrency=2, prefetch=prefetch
+    )
+    as_if_quick(worker)
+    assert worker.run(drain=True).done == 200
+    assert max(held) <= 2 + prefetch
+
+
+def test_jobs_that_have_used_up_a_start_of_a_rate_do_not_go_back(db: Any, space: Subspace) -> None:
+    """The rate comes while they are claimed ahead. Given back, they might wait for an hour."""
+    queue = PriorityQueue(space["queue"])
+    queue.push_many(db, ["long", *range(4)])
+    queue.configure(db, rate=(5, "1h"))
+    handler = Long()
+    worker: Worker = Worker(db, queue, handler)
+    as_if_quick(worker)
+    with running(worker, handler):
+        wait_until(lambda: handler.began == ["long"])
+        time.sleep(0.2)
+        handler.go.set()
+        wait_until(lambda: worker.report.done == 5)
+
+
+def test_a_stop_while_jobs_wait_gives_them_back(db: Any, queue: PriorityQueue) -> None:
+    queue.push_many(db, ["long", *range(20)])
+    handler = Long()
+    worker: Worker = Worker(db, queue, handler)
+    as_if_quick(worker)
+    with running(worker, handler):
+        wait_until(lambda: handler.began == ["long"])
+        worker.stop()
+        wait_until(lambda: queue.size(db) == 20)
+    assert queue.claim(db).attempt == 1
