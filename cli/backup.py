@@ -26,6 +26,7 @@ from .common import (
     open_database,
     queue_argument,
     queues_argument,
+    say,
     states_text,
 )
 from .files import replacing
@@ -51,9 +52,9 @@ def report(name: str, copy: QueueCopy, verb: str, as_json: bool, to_stderr: bool
     line = f"{verb} {name}: {states_text(copy)}"
     if as_json:
         line = json_line({"queue": name, **dataclasses.asdict(copy)})
-    click.echo(line, err=True) if to_stderr else echo(line)
+    say(line, err=True) if to_stderr else echo(line)
     for note in copy.notes:
-        click.echo(f"fdbq: {verb} {name}: {note}", err=True)
+        say(f"fdbq: {verb} {name}: {note}", err=True)
 
 
 def write_backup(db: Database, file: str, queues: list[str] | None, as_json: bool) -> None:
@@ -177,6 +178,6 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
             target.close()
     report(name, copied, "copied", as_json)
     for problem in problems:
-        click.echo(f"fdbq copy: {problem}", err=True)
+        say(f"fdbq copy: {problem}", err=True)
     if problems:
         sys.exit(1)

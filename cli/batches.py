@@ -10,7 +10,7 @@ from fdbqueue import existing_queue
 from fdbqueue.queue.batches import Batches, BatchKind, ItemBatch, batch_as_json, batches_of
 from fdbqueue.types import Database
 
-from .common import command_options, count_noun, json_line, queue_argument
+from .common import command_options, count_noun, json_line, queue_argument, say
 
 _WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for"}
 
@@ -44,9 +44,9 @@ def batch(db: Database, queue: str, id: str, close: bool, as_json: bool) -> None
         Batches(target).close(db, id)
     found = batches_of(db, target, id)
     for each in found:
-        click.echo(json_line(batch_as_json(each)) if as_json else _line(each))
+        say(json_line(batch_as_json(each)) if as_json else _line(each))
     if not found:
-        click.echo(f"fdbq batch: {queue} has no item {id} with a batch", err=True)
+        say(f"fdbq batch: {queue} has no item {id} with a batch", err=True)
         sys.exit(1)
 
 

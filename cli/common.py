@@ -305,7 +305,9 @@ def _on_database(command: Callable[..., _R], creates: bool) -> Callable[..., _R]
 
 def log_to_stderr(level: int) -> None:
     """Print log records from this level on to standard error."""
-    logging.basicConfig(format="%(asctime)s %(name)s %(message)s", level=level)
+    handler = logging.StreamHandler()
+    handler.setFormatter(EscapedLog("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=level)
 
 
 def chosen_database(
@@ -390,8 +392,19 @@ def parse_value(text: str | bytes) -> Any:
 
 
 def json_line(value: object) -> str:
-    """Return a value as JSON on one line."""
-    return json_bytes(value).decode()
+    """Return a value as JSON on one line, with control characters escaped for the terminal."""
+    return escaped_json(json_bytes(value).decode())
+
+
+def escaped_json(text: str) -> str:
+    """Return the same JSON with control characters escaped for the terminal.
+
+    >>> escaped_json('"caf\u00e9 \x9b"')
+    '"caf\u00e9 \\\\u009b"'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def priority_line(priority: Priority | None) -> str:
@@ -459,10 +472,28 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with control characters escaped for the terminal, except for ends of lines."""
+    """Return a text with control characters escaped for the terminal, except for ends of lines.
+
+    So are characters that change the direction of text, and others that cannot be printed.
+    """
+    if text.isprintable():
+        return text
     return "".join(
-        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
+        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
     )
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print a text with control characters escaped for the terminal, and an end of line."""
+    click.echo(escaped(text), err=err)
+
+
+class EscapedLog(logging.Formatter):
+    """Log records as text, with control characters escaped for the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return escaped(super().format(record))
 
 
 def count_noun(number: int, noun: str) -> str:
@@ -480,7 +511,7 @@ def print_items(items: list[Item], as_json: bool) -> None:
     """
     for index, item in enumerate(items):
         try:
-            click.echo(item_json(item) if as_json else json_line(item.value))
+            say(item_json(item) if as_json else json_line(item.value))
             sys.stdout.flush()
         except BaseException as error:
             raise PrintError(items[index:]) from error
@@ -535,7 +566,7 @@ def echo(line: str) -> None:
         OutputError: The line could not be printed. The message says that the change was made.
     """
     try:
-        click.echo(line)
+        say(line)
         sys.stdout.flush()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -559,7 +590,7 @@ def echo_results(
         if as_json:
             echo(json_line({"id": item_id, done: is_done}))
         elif not is_done:
-            click.echo(f"fdbq: {item_id} was not {done}: {explain(item_id)}", err=True)
+            say(f"fdbq: {item_id} was not {done}: {explain(item_id)}", err=True)
     if not as_json:
         echo(f"{sum(results.values()):,} {done}")
     if not all(results.values()):
@@ -572,7 +603,7 @@ def confirm(question: str) -> None:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
         if not sys.stdin.isatty():
-            click.echo(err=True)  # ends the line of the question, as the Enter key would
+            say(err=True)  # ends the line of the question, as the Enter key would
         raise
 
 
@@ -605,7 +636,7 @@ def found_queue(
     except QueueNotFound as error:
         check_integrity(db)
         waiting = " (waiting until there is one)" if wait else ""
-        click.echo(f"fdbq {command}: {error}{waiting}", err=True)
+        say(f"fdbq {command}: {error}{waiting}", err=True)
     if not wait or wait_for_queue(db, name, Stop(), wait) is None:
         return None
     return json_queue(db, name, must_exist=True)

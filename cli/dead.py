@@ -24,6 +24,7 @@ from .common import (
     json_line,
     printable,
     queue_argument,
+    say,
     user_name,
     value_of,
 )
@@ -172,7 +173,7 @@ def ls(db: Database, queue: str, as_json: bool) -> None:
         fields = _fields(letter)
         shown = [*fields.values()][:-1] + ([letter.job] if letter.job else [])
         line = "  ".join(printable(str(value or "-")) for value in shown)
-        click.echo(json_line(fields) if as_json else line)
+        say(json_line(fields) if as_json else line)
 
 
 @dead.command()
@@ -190,17 +191,17 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """
     letter = existing_queue(db, queue).get(db, id)
     if letter is None or letter.state != "dead":
-        click.echo(f"fdbq dead show: {id} is not a dead letter", err=True)
+        say(f"fdbq dead show: {id} is not a dead letter", err=True)
         sys.exit(1)
     item = letter.item
     if item is None:
         raise click.ClickException(f"{id} cannot be decoded: {letter.error}")
     value = value_of(item)
     if not as_json:
-        click.echo(json_line(value))
+        say(json_line(value))
         return
     priority = priority_as_json(item.priority)
-    click.echo(json_line({**_fields(letter), "priority": priority, "value": value}))
+    say(json_line({**_fields(letter), "priority": priority, "value": value}))
 
 
 @dead.command()

@@ -42,7 +42,6 @@ from .common import (
     deleted_text,
     echo,
     echo_results,
-    escaped,
     found_queue,
     item_json,
     item_queue,
@@ -57,6 +56,7 @@ from .common import (
     push_options,
     queue_argument,
     read_value,
+    say,
     states_text,
     unsupported,
     usage_errors,
@@ -133,10 +133,10 @@ def push(
             item = target.push(db, parsed, **options, if_full="raise")
         except QueueFull as error:
             full = queue if error.group is None else f"the group {error.group!r} of {queue}"
-            click.echo(f"fdbq push: {full} is full; nothing was stored", err=True)
+            say(f"fdbq push: {full} is full; nothing was stored", err=True)
             sys.exit(1)
     if not item.is_new:
-        click.echo(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
+        say(f"fdbq push: nothing was stored; item {item.id} has this key", err=True)
     stored = {} if options["unique"] is None else {"stored": item.is_new}
     echo(item_json(item, **stored) if as_json else item.id)
 
@@ -319,7 +319,7 @@ def items(
         job = stored_job(item.value)
         value = json_line(item.value) if job is None else printable(str(job))
         line = f"{item.id}  {priority_line(item.priority):>4}  {value}"
-        click.echo(item_json(item) if as_json else line)
+        say(item_json(item) if as_json else line)
     check_integrity(db)
 
 
@@ -334,7 +334,7 @@ def _list_in_state(
             page = queue.search(db, limit=int(min(left, _PAGE)), **wanted)
         for info in page.items:
             fields = _info_json(info, codec)
-            click.echo(json_line(fields) if as_json else _info_line(info, fields))
+            say(json_line(fields) if as_json else _info_line(info, fields))
         left -= len(page.items)
         wanted["after"] = page.next
         if page.next is None:
@@ -397,12 +397,12 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     target = existing_queue(db, queue)
     info = target.get(db, id)
     if info is None:
-        click.echo(f"fdbq show: {queue} has no item {id}", err=True)
+        say(f"fdbq show: {queue} has no item {id}", err=True)
         sys.exit(1)
     fields = _info_json(info, target.options(db).codec)
     steps = [] if target.kind == "task" else target.steps.all(db, id)
     if as_json:
-        click.echo(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
+        say(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
     fields["in_batch"] = info.in_batch or None
@@ -416,32 +416,32 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     for name, value in fields.items():
         if value is not None or name == "value":
             text = value if isinstance(value, str) and name != "value" else json_line(value)
-            click.echo(f"{name:<14}  {escaped(text)}")
+            say(f"{name:<14}  {text}")
     _show_log(log)
     for step in steps:
-        click.echo(escaped(step_line(step)))
+        say(step_line(step))
     for attempt in failed:
         client = attempt["client"] or "unknown client"
         error = attempt["error"] or "failed"
         ran = attempt["run_time"]
         after = "" if ran is None else f" after {text_of_seconds(ran)}"
         line = f"attempt {attempt['number']}, {attempt['ended_at']}{after}, {client}: {error}"
-        click.echo(escaped(line))
+        say(line)
         _show_log(attempt["log"])
         if attempt["traceback"]:
-            click.echo(_indented(_OWN_FRAMES.sub("  ...\n", attempt["traceback"])))
+            say(_indented(_OWN_FRAMES.sub("  ...\n", attempt["traceback"])))
         if attempt["retried_at"]:
-            click.echo(escaped(f"retried {attempt['retried_at']} by {attempt['retried_by']}"))
+            say(f"retried {attempt['retried_at']} by {attempt['retried_by']}")
 
 
 def _show_log(log: str) -> None:
     if log:
-        click.echo("log")
-        click.echo(_indented(log))
+        say("log")
+        say(_indented(log))
 
 
 def _indented(text: str) -> str:
-    return "  " + escaped(text).rstrip().replace("\n", "\n  ")
+    return "  " + text.rstrip().replace("\n", "\n  ")
 
 
 @click.command()
@@ -470,9 +470,9 @@ def result(db: Database, queue: str, id: str, wait: float, as_json: bool) -> Non
     try:
         returned = existing_queue(db, queue).result(db, id, wait=wait)
     except NoResult as error:
-        click.echo(f"fdbq result: {error}", err=True)
+        say(f"fdbq result: {error}", err=True)
         sys.exit(1)
-    click.echo(json_line({"id": id, "result": returned} if as_json else returned))
+    say(json_line({"id": id, "result": returned} if as_json else returned))
 
 
 @click.command()

@@ -11,7 +11,7 @@ from fdbqueue.jobs import Retry
 from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import text_of_seconds, validate_seconds
 
-from .common import json_line
+from .common import json_line, say
 from .terminal import print_table
 from .work import loaded_app
 
@@ -38,7 +38,7 @@ def jobs(app: str, as_json: bool) -> None:
     found = [job for _, job in sorted(loaded_app(app).jobs.items())]
     if as_json:
         for job in found:
-            click.echo(json_line(_fields(job)))
+            say(json_line(_fields(job)))
         return
     print_table(_COLUMNS, [[*map(_row, found)]], "no jobs")
 

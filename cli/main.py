@@ -15,7 +15,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import signals
-from .common import Group, OutputError, database_options
+from .common import Group, OutputError, database_options, say
 
 _SECTIONS = {
     "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
@@ -194,5 +194,5 @@ def _drop_output() -> None:
 
 def _fail(message: str) -> NoReturn:
     """Print an error on one line and exit."""
-    click.echo(" ".join(message.split()), err=True)
+    say(" ".join(message.split()), err=True)
     sys.exit(signals.exit_code(2))

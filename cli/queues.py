@@ -45,6 +45,7 @@ from .common import (
     priority_line,
     queue_argument,
     rate_or_none,
+    say,
     states_text,
     usage_errors,
     with_options,
@@ -71,7 +72,7 @@ def ls(db: Database, as_json: bool) -> None:
     if as_json:
         for page in _pages(db):
             for name, stats in page.items():
-                click.echo(json_line({"queue": name, **stats_as_json(stats)}))
+                say(json_line({"queue": name, **stats_as_json(stats)}))
     else:
         rows = ([_row(name, stats) for name, stats in page.items()] for page in _pages(db))
         print_table(("queue", *STATES, "oldest", ""), rows, "no queues")
@@ -111,7 +112,7 @@ def counts(db: Database, queue: str, as_json: bool) -> None:
         by_priority = {None: size}
     if as_json:
         for priority, count in by_priority.items():
-            click.echo(json_line({"priority": priority_as_json(priority), "count": count}))
+            say(json_line({"priority": priority_as_json(priority), "count": count}))
     else:
         rows = [(priority_line(priority), f"{count:,}") for priority, count in by_priority.items()]
         print_table(("priority", "items"), [rows])
@@ -132,7 +133,7 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
     """
     fields = stats_as_json(existing_queue(db, queue).stats(db))
     if as_json:
-        click.echo(json_line({"queue": queue, **fields}))
+        say(json_line({"queue": queue, **fields}))
         return
     rows = [(name, _value_text(value)) for name, value in fields.items()]
     print_table(("number", "value"), [rows])
@@ -156,7 +157,7 @@ def history(db: Database, queue: str, as_json: bool) -> None:
     windows = existing_queue(db, queue).history(db)
     if as_json:
         for window in windows:
-            click.echo(json_line({"queue": queue, **history_as_json(window)}))
+            say(json_line({"queue": queue, **history_as_json(window)}))
         return
     rows = [
         [name, *(f"{getattr(window, number):,}" for number in _HISTORY), *_times(window)]
@@ -342,7 +343,7 @@ def workers_command(db: Database, as_json: bool) -> None:
     found = workers(db)
     if as_json:
         for worker in found:
-            click.echo(json_line(worker_as_json(worker)))
+            say(json_line(worker_as_json(worker)))
         return
     rows = [
         (
@@ -410,13 +411,13 @@ def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) 
         report = check(db, existing_queue(db, name), repair=repair)
         failed = failed or not (report.ok or report.repaired)
         if as_json:
-            click.echo(json_line({"queue": name, **dataclasses.asdict(report)}))
+            say(json_line({"queue": name, **dataclasses.asdict(report)}))
             continue
         problems = count_noun(len(report.problems), "problem")
         verdict = "ok" if report.ok else "repaired" if report.repaired else problems
-        click.echo(f"{name}: {states_text(report)}, {verdict}")
+        say(f"{name}: {states_text(report)}, {verdict}")
         for problem in report.problems:
-            click.echo(f"  {problem}")
+            say(f"  {problem}")
     if failed:
         sys.exit(1)
 
@@ -445,8 +446,8 @@ def info(db: Database, as_json: bool) -> None:
         "python": platform.python_version(),
     }
     if as_json:
-        click.echo(json_line(fields))
+        say(json_line(fields))
         return
     width = max(map(len, fields))
     for name, value in fields.items():
-        click.echo(f"{name:<{width}}  {value}")
+        say(f"{name:<{width}}  {value}")

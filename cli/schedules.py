@@ -28,6 +28,7 @@ from .common import (
     priority_from_json,
     queue_argument,
     queues_argument,
+    say,
     unsupported,
     usage_errors,
 )
@@ -210,7 +211,7 @@ def _answer(name: str, done: str, is_done: bool, as_json: bool) -> None:
     elif is_done:
         echo(f"{done} {name}")
     else:
-        click.echo(f"there is no schedule {name!r}", err=True)
+        say(f"there is no schedule {name!r}", err=True)
     if not is_done:
         sys.exit(1)
 
@@ -237,6 +238,6 @@ def run(db: Database, queue: str, name: str, as_json: bool) -> None:
     if item_id is None:
         known = schedules.get(db, name) is not None
         reason = "its last item has not ended" if known else f"there is no schedule {name!r}"
-        click.echo(f"nothing was pushed: {reason}", err=True)
+        say(f"nothing was pushed: {reason}", err=True)
         sys.exit(1)
     echo(json_line({"schedule": name, "id": item_id}) if as_json else item_id)

@@ -16,7 +16,7 @@ import click
 
 from fdbqueue.types import Database
 
-from .common import Duration, command_options, number_option
+from .common import Duration, command_options, number_option, say
 from .signals import INTERRUPTED, exit_on, stop_on_signal
 
 _SECONDS = Duration(min=0, min_open=True, max=86_400)
@@ -211,7 +211,7 @@ def serve(
                     address, bound_port = listening.getsockname()[:2]
                     url_host = f"[{address}]" if ":" in address else address
                     scheme = "http" if certfile is None else "https"
-                    click.echo(
+                    say(
                         f"serving on {scheme}://{url_host}:{bound_port}, OpenAPI at /openapi.json",
                         err=True,
                     )
@@ -232,7 +232,7 @@ def serve(
     with stop_on_signal(stop, max_signals=2):
         server.run([listener])
     if signal.SIGINT in received:
-        click.echo(INTERRUPTED, err=True)
+        say(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
 
 

@@ -28,6 +28,7 @@ from .common import (
     push_options,
     queue_argument,
     read_value,
+    say,
     usage_errors,
 )
 from .signals import defer_signals
@@ -143,7 +144,7 @@ def push(
             **options,
         )
     if task_id is None:
-        click.echo(f"fdbq task push: {queue} is full; nothing was stored", err=True)
+        say(f"fdbq task push: {queue} is full; nothing was stored", err=True)
         sys.exit(1)
     echo(json_line({"id": task_id}) if as_json else task_id)
 
@@ -170,7 +171,7 @@ def pop(db: Database, queue: str, agent: str | None, as_json: bool) -> None:
         if claim is None:
             sys.exit(1)
         try:
-            click.echo(_task_json(claim.item) if as_json else json_line(claim.item.payload))
+            say(_task_json(claim.item) if as_json else json_line(claim.item.payload))
             sys.stdout.flush()
         except BaseException as error:
             target.release(db, claim)
@@ -206,7 +207,7 @@ def ls(
     elif client is not None:
         tasks = target.get_tasks_for_client(db, client)
     for number, task in enumerate(tasks, 1):
-        click.echo(_task_json(task))
+        say(_task_json(task))
         if number == limit:
             break
 
@@ -227,9 +228,9 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     target = _task_queue(db, queue)
     task, state, ahead = target.get_task(db, id), target.state(db, id), target.position(db, id)
     if task is None:
-        click.echo(f"fdbq task show: {queue} has no task {id}", err=True)
+        say(f"fdbq task show: {queue} has no task {id}", err=True)
         sys.exit(1)
-    click.echo(json_line({**json.loads(_task_json(task)), "state": state, "ahead": ahead}))
+    say(json_line({**json.loads(_task_json(task)), "state": state, "ahead": ahead}))
 
 
 @task.command()
@@ -272,7 +273,7 @@ def stats(db: Database, queue: str, as_json: bool) -> None:
     fields["by_priority"] = {priority.name: n for priority, n in totals.by_priority.items()}
     fields |= {"success_rate": totals.success_rate, "rejection_rate": totals.rejection_rate}
     if as_json:
-        click.echo(json_line(fields))
+        say(json_line(fields))
         return
     for name, value in fields.items():
-        click.echo(f"{name:<15} {json_line(value) if isinstance(value, dict) else value}")
+        say(f"{name:<15} {json_line(value) if isinstance(value, dict) else value}")

@@ -20,6 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from .common import escaped
 from .signals import cleanup_on_signal
 
 _MAX_NAME = 60  # columns
@@ -37,7 +38,7 @@ def print_table(
     widths = [0] * len(columns)
     titles = [columns]
     for rows in filter(None, pages):
-        lines = [*titles, *rows]
+        lines = [*titles, *([escaped(cell) for cell in row] for row in rows)]
         for name, *numbers in lines:
             sizes = [min(cell_len(name), _MAX_NAME), *map(len, numbers)]
             widths = [*map(max, widths, sizes)]

@@ -18,7 +18,7 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import STATES, stats_as_json
 from fdbqueue.types import Database, QueueStats
 
-from .common import Duration, age_text, command_options, json_line
+from .common import Duration, age_text, command_options, escaped, json_line, say
 from .signals import stop_on_signal
 from .terminal import is_in_foreground, reading_keys, restoring_cursor
 
@@ -87,7 +87,7 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
             update += 1
             if as_json:
                 for row in rows:
-                    click.echo(json_line(row))
+                    say(json_line(row))
             else:
                 room = console.height - _OTHER_LINES if console.is_terminal else len(rows)
                 live.update(_fitting_table(console, rows, room), refresh=True)
@@ -155,7 +155,9 @@ def _table(rows: list[dict[str, Any]], room: int, omitted: Sequence[str] = ()) -
         table.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text)
     for row in rows:
         name, cells = _cells(row)
-        table.add_row(name, *(cells[title] for title in _TITLES if title not in omitted))
+        table.add_row(
+            escaped(name), *(escaped(cells[title]) for title in _TITLES if title not in omitted)
+        )
     return table
 
 

@@ -28,6 +28,7 @@ from .common import (
     json_line,
     json_queue,
     queue_argument,
+    say,
     usage_errors,
     with_priorities,
 )
@@ -214,7 +215,7 @@ def _echo_report(exported: int, left_out: dict[str, int], as_json: bool, to_stde
     """Print how many items were left out; with `as_json`, print a report in any case."""
     if as_json:
         report = json_line({"exported": exported, "left_out": left_out})
-        click.echo(report, err=True) if to_stderr else echo(report)
+        say(report, err=True) if to_stderr else echo(report)
     elif any(left_out.values()):
         numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
-        click.echo(f"fdbq export: left out {numbers}; only ready items are exported", err=True)
+        say(f"fdbq export: left out {numbers}; only ready items are exported", err=True)

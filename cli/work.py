@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import importlib
 import logging
@@ -40,12 +41,14 @@ from .common import (
     command_options,
     count_noun,
     echo,
+    escaped,
     json_line,
     log_to_stderr,
     number_of_bytes,
     number_option,
     open_database,
     queues_argument,
+    say,
     usage_errors,
     value_of,
 )
@@ -161,7 +164,7 @@ def _missing(app: App, names: list[str]) -> list[str]:
         except QueueNotFound as error:
             missing.append(name)
             if parent is None:  # otherwise the parent has said it
-                click.echo(f"fdbq work: {error}", err=True)
+                say(f"fdbq work: {error}", err=True)
     return missing
 
 
@@ -415,7 +418,7 @@ def _tell_held_back(db: Database, names: list[str]) -> None:
             if info is not None and info.held_by is not None:
                 left = count_noun(queue.size(db), "ready item")
                 reason = HELD_BY[info.held_by]
-                click.echo(f"fdbq work: {name} has {left} left. The first: {reason}", err=True)
+                say(f"fdbq work: {name} has {left} left. The first: {reason}", err=True)
 
 
 def _serve_metrics(port: int) -> None:
@@ -439,7 +442,7 @@ def _find_queue(db: Database, name: str, drain: bool, health: int | str | None) 
     except QueueNotFound as error:
         message = f"fdbq work: {error}"
     if drain:
-        click.echo(message, err=True)
+        say(message, err=True)
         return None
     stop = Stop()
 
@@ -450,7 +453,7 @@ def _find_queue(db: Database, name: str, drain: bool, health: int | str | None) 
         serving_health(own_health(health), lambda: f"there is no queue {name!r} yet"),
         stop_on_signal(end, max_signals=2),
     ):
-        click.echo(f"{message} (waiting until there is one)", err=True)
+        say(f"{message} (waiting until there is one)", err=True)
         return wait_for_queue(db, name, stop)
 
 
@@ -567,11 +570,14 @@ def _wait(
 ) -> None:
     """Wait for a command, and meanwhile print what it writes to its standard error.
 
+    Control characters are escaped: a log may be read in a terminal.
+
     If the job is told to stop, the command and its children get SIGTERM. What is left of them after
     the grace period, or after the end of the command, gets SIGKILL. In a shutdown they first have
     the grace period, because few commands do anything about SIGTERM but die.
     """
     printed = 0
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     told_at: float | None = None
     given: bytes | None = value
     while True:
@@ -591,7 +597,8 @@ def _wait(
         # The command shares the position in the file, so this must not move it.
         while part := os.pread(errors, _PART, printed):
             printed += len(part)
-            sys.stderr.buffer.write(part)
-        sys.stderr.buffer.flush()
+            sys.stderr.write(escaped(decoder.decode(part)))
+        sys.stderr.write(escaped(decoder.decode(b"", final=is_over)))
+        sys.stderr.flush()
         if is_over:
             return

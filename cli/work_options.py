@@ -11,6 +11,8 @@ import click
 
 from fdbqueue.queue.arguments import validate_address
 
+from .common import escaped_json
+
 _OF_A_JOB = ("queue", "job", "id", "attempt", "outcome", "seconds")
 """Attributes of the log record of the end of a job."""
 
@@ -67,7 +69,7 @@ class JsonLines(logging.Formatter):
         line |= {name: getattr(record, name) for name in _OF_A_JOB if getattr(record, name, None)}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return escaped_json(json.dumps(line))
 
 
 at_most_option = click.option(
