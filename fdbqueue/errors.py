@@ -43,6 +43,7 @@ __all__ = [
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
+    "PushTooLarge",
     "QueueChanged",
     "QueueExists",
     "QueueFull",
@@ -439,6 +440,27 @@ class PayloadTooLarge(FdbqueueError, ValueError):
         super().__init__(
             f"the payload has {size:,} bytes and an item holds at most {limit:,}; "
             "store it elsewhere and push a reference to it"
+        )
+
+
+class PushTooLarge(FdbqueueError, ValueError):
+    """A push of more than one transaction can hold. Nothing was stored.
+
+    A transaction of the caller in which it is raised must not commit.
+
+    Attributes:
+        n: The number of items.
+        size: The bytes that they take.
+        limit: The bytes for which there is room.
+    """
+
+    def __init__(self, n: int, size: int, limit: int) -> None:
+        self.n = n
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"a push of {n:,} items takes {size:,} bytes, and there is room for {limit:,}; "
+            "push them in several calls"
         )
 
 

@@ -32,6 +32,7 @@ ALL = [
     errors.InvalidPriority(True, "an integer"),
     errors.InvalidValue({1}, "the value cannot be stored"),
     errors.PayloadTooLarge(2, 1),
+    errors.PushTooLarge(3, 2, 1),
     errors.UndecodableItem("id", "why"),
     errors.UndecodableQueue("why"),
     errors.ForeignClaim("jobs", b"k"),

@@ -17,11 +17,10 @@ from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.groups.starts import started_in
-from fdbqueue.operations.items import Items
+from fdbqueue.operations.items import ITEM_BYTES, Items
 from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.limits.slots import Candidate, First, Slots
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value

@@ -32,14 +32,22 @@ from fdbqueue.layout.values import NEVER, NO_REPORT, Header
 from fdbqueue.operations.batches import POPPED
 from fdbqueue.operations.changes import Changes, DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
-from fdbqueue.operations.items import BATCH_BYTES, Items, LocatedItem, Moved, NewItem, Tail
+from fdbqueue.operations.items import (
+    BATCH_BYTES,
+    ITEM_BYTES,
+    Items,
+    LocatedItem,
+    Moved,
+    NewItem,
+    Tail,
+)
 from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.limits.bounds import Bound, Places
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Agents, First, Slots
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.payloads import read_payload
-from fdbqueue.operations.push import ITEM_BYTES, Pusher, PushRequest
+from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.schedules.schedules import Schedules
 from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep

@@ -23,6 +23,7 @@ from fdbqueue.errors import (
     LeaseLost,
     NoResult,
     OptionsMismatch,
+    PushTooLarge,
     QueueExists,
     QueueFull,
     QueueNotFound,
@@ -65,6 +66,7 @@ _CONFLICTS = (
 _STATUSES: dict[int, tuple[type[FdbqueueError], ...]] = {
     404: (QueueNotFound, BatchNotFound),
     409: _CONFLICTS,
+    413: (PushTooLarge,),
     429: (QueueFull,),
     503: (StorageError,),
     422: (FdbqueueError,),  # a value that the library refuses

@@ -83,6 +83,18 @@ def encode_schedule(schedule: StoredSchedule) -> bytes:
     return fdb_tuple.pack(schedule)
 
 
+MAX_ROW = 100_000
+"""Bytes of the row of a schedule: FoundationDB's limit of a value."""
+
+_STATE_SIZE = 1_500  # bytes of the state of a schedule, apart from the level of its last item
+
+
+def schedule_size(definition: Definition) -> int:
+    """Return the most bytes that the row of a schedule with this definition may have."""
+    largest = StoredSchedule(definition, position=definition.level)
+    return len(encode_schedule(largest)) + _STATE_SIZE
+
+
 def decode_schedule(value: bytes) -> StoredSchedule:
     """Return the schedule with this value."""
     (timing, *defined), *state = fdb_tuple.unpack(value)

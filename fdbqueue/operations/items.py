@@ -54,6 +54,9 @@ from fdbqueue.types import (
 BATCH_BYTES = 1_000_000
 """Bytes of payloads that one shared transaction accepts: a tenth of FoundationDB's limit."""
 
+ITEM_BYTES = 250
+"""The bytes of a transaction that an item takes, in addition to its payload."""
+
 Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
 

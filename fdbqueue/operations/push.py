@@ -10,7 +10,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import QueueFull
+from fdbqueue.errors import PushTooLarge, QueueFull
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
@@ -19,7 +19,7 @@ from fdbqueue.layout.values import (
     encode_holder,
     encode_options,
 )
-from fdbqueue.operations.items import Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import ITEM_BYTES, Items, LocatedItem, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups, Room
 from fdbqueue.types import Transaction
@@ -28,9 +28,9 @@ _log = logging.getLogger("fdbqueue")
 
 _items_of = attrgetter("items")
 
-ITEM_BYTES = 250
-"""The bytes of a transaction that an item takes, in addition to its payload."""
-
+_MAX_PUSH = 9_900_000  # bytes; a transaction has up to 10,000,000
+_MAY_BE_LARGE = 5_000_000
+_LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 _MAX_DROPPED = 100  # unique keys whose periods are over that a push with a period deletes
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], LocatedItem | None]
@@ -229,6 +229,8 @@ class Pusher:
         )
         for group in replacing:
             self._replace(tr, now, group, requests, pushed)
+        if n > 1:
+            _check_size(tr, [*chain.from_iterable(fitting)])
         return pushed
 
     def _begin_groups(
@@ -292,6 +294,7 @@ class Pusher:
         if len(stored) < len(new) and relies_on_full:
             self._rely_on_full(tr, new)
         self._begin_periods(tr, now, new, keys)
+        _check_size(tr, new)
         pushed: list[Pushed] = []
         for item, name in zip(push.items, names):
             key = stored.get(item.random)
@@ -362,6 +365,16 @@ class Pusher:
         if rejected:
             tr.add(self.layout.total_rejected, encode_count(rejected))
         return fitting
+
+
+def _check_size(tr: Transaction, items: list[NewItem]) -> None:
+    """Raise `PushTooLarge` if the transaction, which pushes these items, cannot be committed."""
+    if sum(len(item.payload) + _LARGEST for item in items) < _MAY_BE_LARGE:
+        return
+    approximate: Any = tr
+    size: int = approximate.get_approximate_size().wait()
+    if size > _MAX_PUSH:
+        raise PushTooLarge(len(items), size, _MAX_PUSH)
 
 
 def _number_that_fits(

@@ -36,10 +36,9 @@ from fdbqueue.operations.batches import (
     make_ready,
     put_batch,
 )
-from fdbqueue.operations.items import BATCH_BYTES, LocatedItem, NewItem
+from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, LocatedItem, NewItem
 from fdbqueue.operations.limits.full_groups import REPLACED
 from fdbqueue.operations.names import name_of
-from fdbqueue.operations.push import ITEM_BYTES
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
 from fdbqueue.types import (

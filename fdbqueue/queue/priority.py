@@ -372,7 +372,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         """Push several values in one transaction: all of them or none.
 
         Several times as fast as single pushes. A transaction holds 10,000,000 bytes, of which each
-        item takes about 250 in addition to its payload; a larger one fails with error 2101.
+        item takes about 250 in addition to its payload; `PushTooLarge` refuses more.
         Conflicts and cost are those of `push`.
 
         Args:
@@ -398,6 +398,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
             The items that were pushed, or that have the unique keys of the values.
 
         Raises:
+            PushTooLarge: One transaction has no room for all values. Nothing was stored.
             ValueError: The numbers of values, priorities and keys differ, or one of the errors of
                 `push`.
 

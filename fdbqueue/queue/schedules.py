@@ -16,7 +16,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.layout.schedules import Definition, Timing
+from fdbqueue.layout.schedules import MAX_ROW, Definition, Timing, schedule_size
 from fdbqueue.layout.tasks import NO_DEADLINE, TaskCodec, TaskRecord
 from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.schedules.schedules import Found, has_stopped
@@ -245,7 +245,11 @@ class Schedules(Generic[V]):
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
         timing, missed, overlap = validate_schedule(name, options)
-        return Definition(timing, payload, level, missed, overlap, group)
+        definition = Definition(timing, payload, level, missed, overlap, group)
+        too_much = schedule_size(definition) - MAX_ROW
+        if too_much > 0:  # such as a value with many zeros, each of which takes two bytes
+            raise PayloadTooLarge(len(payload), len(payload) - too_much)
+        return definition
 
     def remove(self, tr: Transactor, name: str) -> bool:
         """Remove a schedule; return false if there is none of this name. Its items stay.

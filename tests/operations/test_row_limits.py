@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from fdb import tuple as fdb_tuple
+from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
-from fdbqueue.errors import error_text
-from fdbqueue.jobs import App, Context
+from fdbqueue.errors import PayloadTooLarge, PushTooLarge, error_text
+from fdbqueue.jobs import App, Context, TooManyWaiting
 from fdbqueue.layout.batches import Membership, encode_membership
 from fdbqueue.layout.keys import MAX_PREFIX, Layout
 from fdbqueue.layout.priorities import MAX_LEVEL
@@ -26,6 +27,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 from fdbqueue.queue.batches import Members, push_after
+from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress
 from tests.support.keys import layout_of
@@ -206,3 +208,79 @@ def test_a_job_with_a_large_payload_and_a_long_log_is_done(db: Any, name: str) -
     app.work(drain=True)
     assert [handle.state() for handle in handles] == ["done"] * len(sizes)
     assert [handle.result() for handle in handles] == sizes
+
+
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        (46_000, {}),
+        (25_000, {"delay": 5}),
+        (17_000, {"group": "g" * 255}),
+        (9_000, {"unique_for": 9}),
+    ],
+)
+def test_a_push_of_more_than_one_transaction_holds_is_refused(
+    db: Any, name: str, n: int, options: dict[str, Any]
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    if "unique_for" in options:
+        options = {**options, "unique": [f"{number:0255}" for number in range(n)]}
+    with pytest.raises(PushTooLarge, match=f"a push of {n:,} items takes"):
+        queue.push_many(db, range(n), **options)
+    with pytest.raises(PushTooLarge):
+        queue.push_many(db, ["x" * 60_000] * 200)
+    assert queue.is_empty(db)
+    assert len(queue.push_many(db, ["x" * 60_000] * 150)) == 150
+
+
+def test_more_jobs_than_can_store_a_large_signal_may_not_wait_for_it(db: Any, name: str) -> None:
+    app = App(db)
+
+    @app.job(queue=name, name="wait")
+    def wait(context: Context) -> None:
+        context.wait("go", key="k")
+
+    wait.push_many(wait.bind() for _ in range(89))
+    app.work(drain=True)
+    with pytest.raises(TooManyWaiting, match="more than 88 jobs"):
+        app.signal(db, "go", key="k", value="x" * 89_990)
+    assert app.signal(db, "go", key="k", value="x" * 60_000) == 89
+
+
+def test_schedules_with_large_values_push_the_ticks_that_they_missed(
+    db: Any, name: str, clock: Clock
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    for number in range(60):
+        queue.schedules.add(
+            db, f"{number}", "x" * 89_000, every="1h", missed="all", overlap="allow"
+        )
+    clock.advance("6h")
+    while queue.claim(db, n=200) is not None:
+        pass
+    assert {each.pushed for each in queue.schedules.all(db)} == {6}
+    assert check(db, queue).problems == ()
+
+
+def test_a_schedule_that_does_not_fit_its_row_is_refused(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, codec="bytes", priorities=(bytes,))
+    with pytest.raises(PayloadTooLarge, match="at most"):
+        queue.schedules.add(db, "zeros", bytes(60_000), (b"",), every="1h")
+    with pytest.raises(PayloadTooLarge, match="at most"):
+        queue.schedules.add(db, "long", b"x" * 90_000, (bytes(2_400),), every="1h")
+    assert [*queue.schedules.all(db)] == []
+
+
+def test_an_idempotency_key_has_a_limited_number_of_long_ids(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, priorities=(str,))
+    priorities = [("p" * 400,)] * 200
+    with pytest.raises(PushTooLarge, match="a push of 200 items"):
+        push_once(db, queue, "key", range(200), priorities)
+    assert queue.is_empty(db)
+    assert len(push_once(db, queue, "key", range(100), priorities[:100])) == 100
+
+
+def test_a_subspace_with_a_long_prefix_is_refused() -> None:
+    Queue(Subspace(rawPrefix=b"x" * MAX_PREFIX))
+    with pytest.raises(ValueError, match="at most 4,900 bytes"):
+        Queue(Subspace(rawPrefix=b"x" * (MAX_PREFIX + 1)))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fdbqueue.errors import QueueFull
 from fdbqueue.layout.schedules import Definition, StoredSchedule, decode_schedule, encode_schedule
 from fdbqueue.layout.values import Header, as_uuid, at_time
-from fdbqueue.operations.items import Items, NewItem, Tail
+from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.schedules.ticks import due_ticks, next_tick
@@ -33,6 +33,7 @@ FAST = 3 * 3_600_000
 DECLARED = 86_400_000
 """The milliseconds for which a declared schedule goes on after the last declaration."""
 
+_MAX_BYTES = 3_000_000  # of schedules and their items that one transaction stores
 _PUSHED = 100  # ticks of a schedule that one transaction pushes
 
 
@@ -167,31 +168,56 @@ class Schedules:
         layout = self._layout
         references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
         names = filter(None, map(layout.unpack_schedule_reference, references))
-        are_behind = [self._tick(tr, now, name) for name in dict.fromkeys(names)]
-        return any(are_behind)
+        left, is_behind = _MAX_BYTES, False
+        for name in dict.fromkeys(names):
+            before = self.get(tr, name)
+            if before is None or before.next is None:
+                continue
+            size = len(before.definition.payload) + ITEM_BYTES
+            left -= 2 * size  # the schedule, which is stored again, and an item
+            is_over = left < 0
+            if is_over or before.next > now:
+                self._set_timer(tr, name, before.next)
+                is_behind |= is_over
+                continue
+            room = 1 + min(_PUSHED - 1, left // size)
+            left -= (room - 1) * size
+            is_behind |= self._tick(tr, now, name, before, before.next, room)
+        return is_behind
 
-    def _tick(self, tr: Transaction, now: int, name: str) -> bool:
-        """Push what a schedule is to push by now, and set its timer; return whether more is due."""
-        before = self.get(tr, name)
-        if before is None or before.next is None:
-            return False
-        if before.next > now:
-            self._set_timer(tr, name, before.next)
-            return False
+    def _tick(
+        self,
+        tr: Transaction,
+        now: int,
+        name: str,
+        before: StoredSchedule,
+        first: int,
+        room: int,
+    ) -> bool:
+        """Push what a schedule is to push by now, and set its timer; return whether more is due.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            name: The name of the schedule.
+            before: The schedule.
+            first: Its first tick that is due.
+            room: The most items that it may push.
+        """
         if has_stopped(before, now):
             return False  # the next declaration sets the timer
         timing, _, _, missed, overlap, _ = before.definition
         is_held = self._is_held(tr, name, before)
         if is_held and overlap == "queue":
             return False  # the end of the item sets the timer
-        ticks = due_ticks(timing, before.next, now, MAX_MISSED if missed == "all" else 1)
+        ticks = due_ticks(timing, first, now, MAX_MISSED if missed == "all" else 1)
         if missed == "skip":
             ticks = [tick for tick in ticks if now - tick <= PUNCTUAL]
         after = before
         if is_held:
             after = after._replace(skipped=after.skipped + len(ticks))
             ticks = []
-        n = _PUSHED if overlap == "allow" else 1
+        n = room if overlap == "allow" else 1
         for tick in ticks[:n]:
             try:
                 _, after = self._push(tr, now, name, after, tick)

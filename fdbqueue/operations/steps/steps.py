@@ -24,7 +24,7 @@ from fdbqueue.layout.steps import (
     encode_step,
     is_over,
 )
-from fdbqueue.layout.values import NEVER, ClaimedItem, header_of, with_header
+from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, ClaimedItem, header_of, with_header
 from fdbqueue.operations.batches import begin_closed
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items, LocatedItem
@@ -225,11 +225,13 @@ class DurableSteps:
         """Send a signal: store it, and end the steps that wait for it; return how many do."""
         layout = self._layout
         stored_key = layout.signal_key(name, key)
-        waits = tr.get_range(*layout.signal_waits_range(name, key), limit=MAX_SIGNALLED + 1)
+        # Each step stores the value, and one transaction has to hold all of them.
+        limit = min(MAX_SIGNALLED, MAX_PAYLOAD // max(1, len(signal.value)))
+        waits = tr.get_range(*layout.signal_waits_range(name, key), limit=limit + 1)
         before = tr[stored_key].value
         rows = [*waits]
-        if len(rows) > MAX_SIGNALLED:
-            raise TooManyWaiting(name, MAX_SIGNALLED)
+        if len(rows) > limit:
+            raise TooManyWaiting(name, limit)
         if before is not None:
             tr.clear(layout.signal_end_key(decode_signal(before).ends, name, key))
         value = encode_signal(signal)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey
+from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey, PushTooLarge
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_push, encode_push, push_digest
 from fdbqueue.queue.arguments import MAX_TEXT
@@ -16,6 +16,7 @@ from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Priority, Transaction
 
 _HOURS = 24
+_MAX_RECORD = 100_000  # bytes of the ids that a push has returned, in one value
 _MAX_DROPPED = 100  # outdated keys that one push deletes
 
 
@@ -53,6 +54,7 @@ def push_once(
 
     Raises:
         InvalidIdempotencyKey: `key` is not such a text.
+        PushTooLarge: The ids of the items take over 100,000 bytes.
         IdempotencyKeyReused: The first push with this key had other values or priorities.
         FdbqueueError: As for `push_many`.
 
@@ -105,7 +107,10 @@ def remembered(
             del tr[layout.dated_key(layout.idempotency_hours, stored_hour, key)]
         ids = push(tr)
         if ids:
-            tr[stored_key] = encode_push(hour, digest, ids)
+            record = encode_push(hour, digest, ids)
+            if len(record) > _MAX_RECORD:
+                raise PushTooLarge(len(ids), len(record), _MAX_RECORD)
+            tr[stored_key] = record
             tr[layout.dated_key(layout.idempotency_hours, hour, key)] = b""
         return ids
 
