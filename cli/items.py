@@ -26,7 +26,7 @@ from fdbqueue.errors import NoResult, QueueFull, WrongState
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import STATES, info_as_json, priority_as_json
 from fdbqueue.queue.steps import step_as_json
-from fdbqueue.types import Database, ItemInfo, PriorityJson, State, stored_job
+from fdbqueue.types import Database, ItemInfo, JobRef, PriorityJson, State, stored_job
 
 from .common import (
     PRIORITY,
@@ -364,9 +364,12 @@ def _info_line(info: ItemInfo, fields: dict[str, Any]) -> str:
         info.outcome or "done": info.finished_at,
         "expires": info.expires_at,
     }
+    waits = info.waits_for
     notes = [f"{what} {time:%Y-%m-%dT%H:%M:%SZ}" for what, time in times.items() if time]
     if info.run_time is not None:
         notes.append(f"ran {text_of_seconds(info.run_time.total_seconds())}")
+    if waits is not None and waits.kind not in ("time", "retry"):
+        notes.append(printable(waits.why))
     if info.error:
         notes.append(printable(info.error))
     of = "" if info.max_attempts is None else f" of {info.max_attempts:,}"
@@ -386,7 +389,9 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
     If a ready item is not handed out, `held_by` says why; `ahead_in_group` is the number of ready
-    items of its group ahead of it, up to 100.
+    items of its group ahead of it, up to 100. `waits_for` says what a delayed one waits for: its
+    time, another attempt, a signal, other jobs, or a worker that knows its job. `parent` is the job
+    that runs it in a step.
 
     Exits with code 1 if the queue has no item with this ID, for example because it was removed.
 
@@ -409,6 +414,15 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     del fields["stored_steps"]  # which follow
     if info.held_by is not None:
         fields["held_by"] = HELD_BY[info.held_by]
+    if info.waits_for is not None:
+        fields["waits_for"] = "; ".join([info.waits_for.why, *map(_ref_text, info.waits_for.jobs)])
+    if info.parent is not None:
+        fields["parent"] = _ref_text(info.parent)
+    if info.state in ("ready", "delayed"):
+        from fdbqueue.admin import workers  # which a push does not need
+
+        if queue not in [worker.queue for worker in workers(db)]:
+            fields["workers"] = "Nobody works on this queue."
     if info.job is not None:
         fields["job"] = str(info.job)
     if info.progress is not None:
@@ -432,6 +446,11 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
             say(_indented(_OWN_FRAMES.sub("  ...\n", attempt["traceback"])))
         if attempt["retried_at"]:
             say(f"retried {attempt['retried_at']} by {attempt['retried_by']}")
+
+
+def _ref_text(job: JobRef) -> str:
+    step = "" if job.step is None else f", in its step {job.step}"
+    return f"{job.queue or 'a queue without a name'} {job.id}{step}"
 
 
 def _show_log(log: str) -> None:

@@ -836,6 +836,17 @@ class ImportMismatch(FdbqueueError):
         )
 
 
+def unknown_job(name: str, version: int) -> str:
+    """Return why a job waits, or has died, that no worker knows.
+
+    >>> unknown_job("shop.send", 1)
+    "no worker knows the job 'shop.send'"
+    >>> unknown_job("shop.send", 3)
+    "no worker knows the job 'shop.send' in version 3"
+    """
+    return f"no worker knows the job {name!r}" + (f" in version {version}" if version > 1 else "")
+
+
 class ImportRunning(FdbqueueError):
     """A second import of a source while another one is running. No line was stored twice."""
 

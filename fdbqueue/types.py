@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     V = TypeVar("V", default=Any)
     OfCodec = TypeVar("OfCodec", default=Any)
     V_co = TypeVar("V_co", covariant=True, default=Any)
-    Claimed_co = TypeVar("Claimed_co", covariant=True, default=Any)
 else:  # a default needs Python 3.13, or a library that only type checkers need
     from typing import TypeVar
 
     V = TypeVar("V")
     OfCodec = TypeVar("OfCodec")
     V_co = TypeVar("V_co", covariant=True)
-    Claimed_co = TypeVar("Claimed_co", covariant=True)
 
 __all__ = [
     "Change",
@@ -47,6 +45,7 @@ __all__ = [
     "Item",
     "ItemHeldBy",
     "ItemInfo",
+    "JobRef",
     "Json",
     "Keep",
     "Key",
@@ -74,6 +73,7 @@ __all__ = [
     "UniqueUntil",
     "Value",
     "ValueLike",
+    "WaitsFor",
 ]
 
 Priority: TypeAlias = int | tuple[Any, ...]
@@ -208,11 +208,6 @@ class Options:
     limited_groups: bool = False
 
     @property
-    def limits_agents(self) -> bool:
-        """True if a claim has to look for the limits of the agents of a task queue."""
-        return self.kind == "task" and (self.limited_groups or self.agent_concurrency is not None)
-
-    @property
     def keeps_done(self) -> bool:
         """True if acknowledged items are kept."""
         return self.keep_number != 0 and (
@@ -221,7 +216,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Generic[Claimed_co]):
+class Claim(Generic[V_co]):
     """A lease on items, or tasks: no other client gets them until it expires.
 
     Iterating over a claim yields one claim per item.
@@ -234,14 +229,14 @@ class Claim(Generic[Claimed_co]):
         client: The name of the client that has claimed them.
     """
 
-    items: tuple[Claimed_co, ...]
+    items: tuple[V_co, ...]
     attempts: tuple[int, ...]
     keys: tuple[bytes, ...] = field(repr=False)
     token: bytes = field(repr=False)
     client: str = field(default="", repr=False)
 
     @property
-    def item(self) -> Claimed_co:
+    def item(self) -> V_co:
         """The first item; the only one unless several were claimed."""
         return self.items[0]
 
@@ -253,7 +248,7 @@ class Claim(Generic[Claimed_co]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Claim[Claimed_co]]:
+    def __iter__(self) -> Iterator[Claim[V_co]]:
         for item, attempt, key in zip(self.items, self.attempts, self.keys):
             yield Claim((item,), (attempt,), (key,), self.token, self.client)
 
@@ -337,31 +332,10 @@ class StoredJob(NamedTuple):
         return f"{self.name}({', '.join([*map(repr, self.args), *named])})"
 
     @property
-    def unknown(self) -> str:
-        """Why it waits if no worker knows it.
-
-        >>> StoredJob("shop.send", [], {}, 1).unknown
-        "no worker knows the job 'shop.send'"
-        >>> StoredJob("shop.send", [], {}, 3).unknown
-        "no worker knows the job 'shop.send' in version 3"
-        """
-        version = f" in version {self.version}" if self.version > 1 else ""
-        return f"no worker knows the job {self.name!r}{version}"
-
-    @property
     def value(self) -> dict[str, Any]:
         """The value of the item."""
         value = {"job": self.name, "args": self.args, "kwargs": self.kwargs}
         return value if self.version == 1 else {**value, "version": self.version}
-
-    def is_named(self, name: str) -> bool:
-        """Return whether it has this name, or one that ends with it, as in `module.function`.
-
-        >>> job = StoredJob("shop.send", [], {}, 1)
-        >>> [job.is_named(name) for name in ("shop.send", "send", "end")]
-        [True, True, False]
-        """
-        return f".{self.name}".endswith(f".{name}")
 
 
 def stored_job(value: object) -> StoredJob | None:
@@ -387,6 +361,45 @@ def stored_job(value: object) -> StoredJob | None:
 def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
     """Return the job that is the value of an item, or the payload of a task."""
     return stored_job(item.payload if isinstance(item, Task) else item and item.value)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """A job that another one is connected with.
+
+    Attributes:
+        queue: The name of its queue; `None` if the queue has none.
+        id: The id of its item.
+        step: The step in which the one runs the other; `None` if that is not why.
+    """
+
+    queue: str | None
+    id: str
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """What an item waits for.
+
+    Attributes:
+        kind: What it is: its time, another attempt, a signal, the jobs that it runs in a step, the
+            jobs that it follows, the other jobs of its batch, or a worker that knows its job.
+        why: The same in words, such as `"no worker knows the job 'shop.send'"`.
+        step: The name of the step in which its job waits; `None` if it does not.
+        signal: The name of the signal that it waits for, or `None`.
+        key: The key of that signal, or `None`.
+        jobs: The jobs that it waits for and that have not ended, up to 100; not those of a batch.
+        left: The number of those jobs, and of those of a batch; `None` for other kinds.
+    """
+
+    kind: Literal["time", "retry", "signal", "children", "jobs", "batch", "worker"]
+    why: str
+    step: str | None = None
+    signal: str | None = None
+    key: str | None = None
+    jobs: tuple[JobRef, ...] = ()
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +433,9 @@ class ItemInfo:
         group: Its group, or `None`; the agent of a task.
         held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
             `None` for nothing, or in any other state.
+        waits_for: What a delayed item waits for; also of a ready one whose job no worker has known.
+            Otherwise `None`.
+        parent: The job that runs it in a step, or `None`.
         ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
             up to 100; `None` without a group, in any other state, and in lists of items.
         progress: How far the work on a claimed item is, as its client has reported; `None` in any
@@ -451,6 +467,8 @@ class ItemInfo:
     unique: str | None
     group: str | None
     held_by: ItemHeldBy | None
+    waits_for: WaitsFor | None
+    parent: JobRef | None
     ahead_in_group: int | None
     progress: Progress | None
     log: str

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from fdbqueue.coordination.waits import parent_of, waits_for
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, read_pages
@@ -220,6 +221,8 @@ class Reads(Generic[_T]):
                 unique=header.unique_key,
                 group=item.agent_name if isinstance(item, Task) else found.item.level.group,
                 held_by=begun_hold and begun_hold(options, item, milliseconds()),
+                waits_for=waits_for(tr, self.layout, found, job_of(item), failed),
+                parent=parent_of(tr, self.layout, found),
                 ahead_in_group=begun_ahead and begun_ahead(),
                 progress=_progress(lease),
                 log=lease.report.log if lease else found.log,
@@ -457,7 +460,7 @@ class Reads(Generic[_T]):
         def test() -> bool:
             if job is not None:
                 stored = job_of(self._decoded_if_possible(tr, found))
-                if stored is None or not stored.is_named(job):
+                if stored is None or not _is_named(stored.name, job):
                     return False
             lease = begun_lease and begun_lease()
             last_error = begun_error() if begun_error else found.error
@@ -587,6 +590,15 @@ class Reads(Generic[_T]):
 def _read_now(tr: ReadTransactor, body: Callable[..., _R]) -> _R:
     """Run `body(tr, now=now)`, which only reads; `now` is in milliseconds since 1970."""
     return read(tr, partial(body, now=milliseconds()))
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    """Return whether a job has this name, or one that ends with it, as in `module.function`.
+
+    >>> [_is_named("shop.send", wanted) for wanted in ("shop.send", "send", "end")]
+    [True, True, False]
+    """
+    return f".{name}".endswith(f".{wanted}")
 
 
 def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:

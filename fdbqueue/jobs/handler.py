@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from typing import Any, TypeAlias
 
+from fdbqueue.errors import unknown_job
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
@@ -77,7 +78,7 @@ class JobHandler(Handler):
         if job is not None and stored.version <= job.version:
             return None
         self._say_once(stored.name, stored.version)
-        return stored.unknown
+        return unknown_job(stored.name, stored.version)
 
     def call(self, context: Context) -> Call:
         """Return the call for a job that is not unknown.

@@ -68,6 +68,8 @@ class StoredBatch(NamedTuple):
             the item that waits for it.
         kind: What waits for it.
         job: The first position of the job that waits for it in a step; otherwise empty.
+        jobs: The jobs that the item follows, each as the prefix of its queue, empty if that is its
+            own, and its first position; the first 100 of them.
     """
 
     on_dead: OnDead
@@ -75,13 +77,14 @@ class StoredBatch(NamedTuple):
     cancelled: bool = False
     kind: BatchKind = "then"
     job: bytes = b""
+    jobs: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def encode_batch(batch: StoredBatch) -> bytes:
     """Return the value of a batch.
 
     >>> decode_batch(encode_batch(StoredBatch("cancel")))
-    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'')
+    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'', jobs=())
     """
     return fdb_tuple.pack(batch)
 
@@ -131,21 +134,28 @@ class Membership(NamedTuple):
         id: The first position of the item that waits for the batch; random bytes if a step does.
         cancels: Whether a job that dies cancels the others.
         step: The name of the step that gets the result of the job; empty if none does.
+        job: The first position of the job of that step; empty without one.
     """
 
     subspace: bytes
     id: bytes
     cancels: bool = False
     step: str = ""
+    job: bytes = b""
 
     def layout(self, own: Layout) -> Layout:
         """Return the layout of the queue that the batch is in, given that of the job."""
-        return _layout_of(self.subspace) if self.subspace else own
+        return layout_at(self.subspace, own)
+
+
+def layout_at(prefix: bytes, own: Layout) -> Layout:
+    """Return the layout of the queue with a prefix, or `own` for the empty one."""
+    return _layout_of(prefix) if prefix else own
 
 
 @functools.lru_cache(64)
-def _layout_of(subspace: bytes) -> Layout:
-    return Layout(Subspace(rawPrefix=subspace))
+def _layout_of(prefix: bytes) -> Layout:
+    return Layout(Subspace(rawPrefix=prefix))
 
 
 def encode_membership(membership: Membership) -> bytes:

@@ -466,6 +466,12 @@ class Layout:
         _, _, step, *reference = fdb_tuple.unpack(wait)
         return step, fdb_tuple.pack(tuple(reference))
 
+    @staticmethod
+    def unpack_signal(wait: bytes) -> tuple[str, str]:
+        """Return the name and the key of the signal, from `signal_wait`."""
+        name, key, *_ = fdb_tuple.unpack(wait)
+        return name, key
+
     # Pieces of payloads, and unique keys
 
     def pieces_prefix(self, content: bytes) -> bytes:

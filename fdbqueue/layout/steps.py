@@ -32,6 +32,7 @@ class StoredStep(NamedTuple):
         error: Why it failed last, or `None`.
         value: Its result as JSON, once it is done.
         number: How many steps of the job were stored before it.
+        queue: The prefix of the queue of the job that it runs; empty if that is its own.
     """
 
     kind: StepKind
@@ -44,6 +45,7 @@ class StoredStep(NamedTuple):
     error: str | None = None
     value: bytes = b"null"
     number: int = 0
+    queue: bytes = b""
 
 
 def encode_step(step: StoredStep) -> bytes:

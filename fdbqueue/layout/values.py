@@ -101,6 +101,7 @@ class Header(NamedTuple):
             claim ended with its lease; 0 if not.
         unknown: Since when workers have met it that do not know its job, in milliseconds since
             1970; `None` if none has, or if it was claimed since then.
+        step: The step in which its job is suspended; empty if it is not.
     """
 
     attempts: int = 0
@@ -123,6 +124,7 @@ class Header(NamedTuple):
     followers: int = 0
     alone: int = 0
     unknown: int | None = None
+    step: str = ""
 
     @property
     def failed_attempts(self) -> int:

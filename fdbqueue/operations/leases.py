@@ -78,7 +78,9 @@ def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
 
     The worker may know its job.
     """
-    header = item.header if item.header.unknown is None else item.header._replace(unknown=None)
+    header = item.header
+    if header.unknown is not None or header.step:
+        header = header._replace(unknown=None, step="")
     if header.unique is not None and header.key is not None:
         free_unique(tr, layout, item.value)
         header = header._replace(unique=None)

@@ -50,6 +50,13 @@ def begin_options(tr: ReadTransaction, layout: Layout) -> Callable[[], Options |
     return finish
 
 
+def limits_agents(options: Options) -> bool:
+    """Return whether a claim has to look for the limits of the agents of a task queue."""
+    return options.kind == "task" and (
+        options.limited_groups or options.agent_concurrency is not None
+    )
+
+
 class StoredOptions:
     """The stored options of one queue.
 

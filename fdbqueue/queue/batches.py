@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.coordination.sans_io import drive
@@ -135,9 +135,15 @@ class Members(NamedTuple):
         priorities, of = [priority] * len(values), each_group(len(values), None, groups)
         return new_items(store_of(self.queue), values, priorities, of, delay, at, headers)
 
-    def join(self, owner: bytes, id: bytes, *, step: str) -> list[NewItem]:
-        """Return the items as members of a batch of the queue `owner`, for a step."""
-        return self.items(membership_in(self.queue, owner, id, step=step))
+    @property
+    def prefix(self) -> bytes:
+        """The prefix of the queue."""
+        key: bytes = self.queue.subspace.key()
+        return key
+
+    def join(self, owner: bytes, id: bytes, *, step: str, job: bytes) -> list[NewItem]:
+        """Return the items as members of a batch of the queue `owner`, for a step of a job."""
+        return self.items(membership_in(self.queue, owner, id, step=step, job=job))
 
     def push(self, tr: Transaction, new: list[NewItem]) -> list[Item[Any]]:
         """Push items to the queue; see `push_members`."""
@@ -373,7 +379,11 @@ def push_after(
         ids = [store.codec.reference(item) for item in pushed if item.is_new]
         # The push may have ended or moved some: those of its groups, or with its unique keys.
         left, is_cancelled = locate(tr)
-        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after")
+        prefixes = {id: others[id].subspace.key() for id in islice(left, MAX_FOLLOWING)}
+        jobs = tuple(
+            (b"" if prefix == owner else prefix, references[id]) for id, prefix in prefixes.items()
+        )
+        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after", jobs=jobs)
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
             if not left:

@@ -249,6 +249,8 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     failed = [_with_run_time(attempt) for attempt in info.failed_attempts]
     fields = {**_with_run_time(info), "failed_attempts": failed}
     fields["progress"] = info.progress and _fields(info.progress)
+    fields["waits_for"] = info.waits_for and dataclasses.asdict(info.waits_for)
+    fields["parent"] = info.parent and dataclasses.asdict(info.parent)
     del fields["item"]
     return fields
 

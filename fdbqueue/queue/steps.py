@@ -22,6 +22,7 @@ from fdbqueue.layout.steps import (
     is_over,
 )
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time
+from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
     Claim,
@@ -65,7 +66,8 @@ class Step:
         ended_at: When it ended; `None` until then.
         failures: How often its function has failed.
         due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
-        key: The key of the signal that it waits for.
+        key: The key of the signal that it waits for, or the id of the job that it runs.
+        queue: The name of the queue of that job; `None` if it runs none, or if the queue has none.
         error: Why its function failed last, or `None`.
         value: Its result, as JSON.
     """
@@ -78,6 +80,7 @@ class Step:
     failures: int
     due_at: datetime | None
     key: str
+    queue: str | None
     error: str | None
     value: Any
 
@@ -104,8 +107,9 @@ KEPT = "30d"
 
 _MAX_SECONDS = 10**10
 
-PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[str]]
-"""A function that pushes the jobs of steps with these numbers, and returns their ids."""
+PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, str]]]
+"""A function that pushes the jobs of steps with these numbers, and returns the prefixes of their
+queues, and their ids."""
 
 
 class JobSteps(Generic[V]):
@@ -144,13 +148,17 @@ class JobSteps(Generic[V]):
         """
         reference = self._store.codec.reference(item)
 
-        def body(tr: ReadTransaction) -> list[NamedStep]:
+        def body(tr: ReadTransaction) -> list[Step]:
             found = self._store.items.find(tr, reference)
             if found is None or not found.item.header.steps:
                 return []
-            return self._in.all(tr, self._store.layout.position(found.key))
+            own = self._store.layout.subspace.key()
+            steps = self._in.all(tr, self._store.layout.position(found.key))
+            runs = [step.stored.queue or own for step in steps if step.stored.kind == "run"]
+            names = {queue: name_of(tr, queue) for queue in {*runs}}
+            return [_public(step, names.get(step.stored.queue or own)) for step in steps]
 
-        return [*map(_public, read(tr, body))]
+        return read(tr, body)
 
     def signal(
         self,
@@ -290,7 +298,7 @@ class ClaimedSteps:
 
         def body(tr: Transaction, now: int) -> None:
             steps = [*self._unstored, NamedStep(name, step)]
-            self._store.steps.suspend(tr, now, self._claim, steps, step.due)
+            self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
 
         self._store.change(self._db, body, _always)
         self.is_suspended = True
@@ -313,6 +321,12 @@ class ClaimedSteps:
         """The prefix of the queue of the job."""
         return self._store.layout.subspace.key()
 
+    @property
+    def job(self) -> bytes:
+        """The first position of the job."""
+        reference: bytes = self._store.codec.reference(self._claim.item)
+        return reference
+
     def run(self, names: list[str], batch: bytes, push: PushChildren) -> list[StoredStep] | None:
         """Return the steps that run other jobs if all have ended; otherwise suspend the job.
 
@@ -320,7 +334,7 @@ class ClaimedSteps:
             names: The names of the steps.
             batch: The id of a new batch.
             push: Pushes the jobs of the steps with these numbers for the batch, as part of the
-                transaction that stores the steps; returns their ids.
+                transaction that stores the steps.
         """
 
         def body(tr: Transaction, now: int) -> list[StoredStep] | None:
@@ -351,7 +365,7 @@ def _always(_: object) -> bool:
     return True
 
 
-def _public(step: NamedStep) -> Step:
+def _public(step: NamedStep, queue: str | None) -> Step:
     name, stored = step
     ended, due = stored.ended_at, stored.due
     state = stored.state
@@ -366,6 +380,7 @@ def _public(step: NamedStep) -> Step:
         stored.failures,
         None if due is None else utc_time(due),
         stored.key,
+        queue if stored.kind == "run" else None,
         stored.error,
         json.loads(stored.value),
     )

@@ -89,3 +89,18 @@ def test_mistakes(fdbq: Shell) -> None:
     assert "not JSON" in error_of(fdbq("signal", "orders", "shipped", "{"))
     assert "text of 0 to 255" in error_of(fdbq("signal", "orders", "a", "--key", "x" * 300))
     assert "nope" in error_of(fdbq("signal", "nope", "shipped"))
+
+
+def test_a_job_that_no_worker_knows_says_so_and_is_retried_by_its_name(
+    fdbq: Shell, app: App
+) -> None:
+    item = app.queue("orders").push(app.db, {"job": "shop.send"})
+    app.work("orders", drain=True)
+    why = "no worker knows the job 'shop.send'"
+    shown = fdbq.output("show", "orders", item.id)
+    assert f"waits_for       {why}\n" in shown
+    assert "Nobody works on this queue." in shown
+    assert why in fdbq.output("items", "orders", "--state", "delayed")
+    assert json.loads(fdbq.output("show", "orders", item.id, "--json"))["waits_for"]["why"] == why
+    retried = fdbq.output("retry", "orders", "--state", "delayed", "--job", "send")
+    assert retried == "1 retried\n"

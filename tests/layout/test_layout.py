@@ -191,14 +191,15 @@ def test_golden_bytes_of_steps_and_signals(
     step = b"\x15\x20" + PACKED_RANDOM
     assert stored[step + b"\x02charge\x00"] == (
         b"\x02step\x00\x02done\x00\x16\x03\xe8\x16\x07\xd0\x15\x03\x00\x02\x00\x02e\x00"
-        b'\x01"paid"\x00\x14'
+        b'\x01"paid"\x00\x14\x01\x00'
     )
     waiting = b"\x02wait\x00\x02waiting\x00\x16\x0b\xb8\x00\x14"
-    after = b"\x16\x13\x88\x02k\x00\x00\x01null\x00\x15\x01"
+    after = b"\x16\x13\x88\x02k\x00\x00\x01null\x00\x15\x01\x01\x00"
     assert stored[step + b"\x02parcel\x00"] == waiting + after
     wait = b"\x02shipped\x00\x02k\x00\x02parcel\x00" + position
     assert stored[b"\x15\x23" + wait] == b""
-    header = b"\x14" + bytes(9) + b"\x26\x15\x02" + escaped(wait)
+    rest = b"\x01\x00\x26\x15\x01\x14\x14\x14\x00\x02parcel\x00"
+    header = b"\x14" + bytes(9) + b"\x26\x15\x02" + escaped(wait) + rest
     due = b"\x00\x03\x16\x13\x88"
     assert stored[b"\x15\x12" + position] == due + with_header(header, b"x")
 
@@ -294,7 +295,7 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
     pushes = [Members(each, {"values": [1], "priority": 5}) for each in (queue, others)]
     batches.add(db, id, "cancel", pushes)
     stored = rows(db, space)
-    definition = b"\x02cancel\x00\x02%b\x00\x26\x02then\x00\x01\x00"
+    definition = b"\x02cancel\x00\x02%b\x00\x26\x02then\x00\x01\x00\x05\x00"
     assert stored[b"\x15\x24\x14" + own] == definition % b"open"
     assert stored[b"\x15\x24\x15\x01" + own] == b"\x02" + bytes(31)
     plain = b"\x14" + bytes(9) + b"\x26\x14" + escaped(b"")
@@ -302,7 +303,7 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
     end = with_header(plain + escaped(b"") + b"\x27", b'{"job":"end"}')
     assert stored[b"\x15\x12" + own] == never + end
     for owner, prefix in ((b"", b""), (space.key(), b"\x02others\x00")):
-        membership = escaped(owner) + escaped(own) + b"\x27\x02\x00"
+        membership = escaped(owner) + escaped(own) + b"\x27\x02\x00\x01\x00"
         header = plain + escaped(membership)
         key = prefix + b"\x14\x15\x05\x14" + PACKED_RANDOM
         assert stored[key] == with_header(header, b"1"), prefix
@@ -317,7 +318,7 @@ def test_golden_bytes_of_a_job_that_follows_another(
     first = queue.push(db, "first", priority=7).id
     push_after(db, Members(queue, {"values": ["next"], "priority": 5}), [(queue, first)], "cancel")
     stored = rows(db, space)
-    membership = escaped(b"") + escaped(b"\x15\x05\x14" + PACKED_RANDOM) + b"\x26\x02\x00"
+    membership = escaped(b"") + escaped(b"\x15\x05\x14" + PACKED_RANDOM) + b"\x26\x02\x00\x01\x00"
     assert stored[b"\x15\x24\x15\x03" + PACKED_RANDOM + b"\x14"] == membership
     header = b"\x14" + bytes(9) + b"\x26\x14" + escaped(b"") * 2 + b"\x26\x15\x01\x14\x15\x01"
     assert stored[b"\x14\x15\x07\x14" + PACKED_RANDOM] == with_header(header, b'"first"')

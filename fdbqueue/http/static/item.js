@@ -1,11 +1,11 @@
 // One item: its payload, its history, its steps and batches, its failed attempts, and what can be done with it.
 
 import { actOnOne, actionsFor } from "./actions.js";
-import { can, get, itemPath, patch } from "./api.js";
+import { can, get, itemPath, patch, queuePath } from "./api.js";
 import { callText, clock, duration, plural, priorityText, wait } from "./format.js";
 import { heldText } from "./held.js";
 import { poll } from "./live.js";
-import { batchList, stepList } from "./steps.js";
+import { batchList, jobLink, stepList } from "./steps.js";
 import { tree } from "./tree.js";
 import { age, ago, ask, badge, button, empty, h, icon, keepingFocus, progressBar, replaceKeepingFocus, skeleton, stateBadge, toast } from "./ui.js";
 
@@ -49,7 +49,9 @@ export function itemPage(queue, id) {
     const info = await get(itemPath(queue, id));
     await readSteps(info);
     const batches = info.in_batch ? (await get(`${itemPath(queue, id)}/batches`)).batches : [];
-    const text = JSON.stringify([info, steps, batches]);
+    const isWaiting = info.state === "ready" || info.state === "delayed";
+    const isDeserted = isWaiting && (await get(`${queuePath(queue)}/workers`)).workers.length === 0;
+    const text = JSON.stringify([info, steps, batches, isDeserted]);
     const isSame = text === shown;
     // The position costs a scan of the items ahead: it is read again only while that is quick.
     if (isSame && (info.state !== "ready" || positionTime > QUICK || round++ % SLOW)) return;
@@ -61,7 +63,7 @@ export function itemPage(queue, id) {
     badges.replaceChildren(stateBadge(info.state), ...(info.attempts > 1 ? [badge(`attempt ${info.attempts}`)] : []));
     keepingFocus(() => heading, () => {
       replaceKeepingFocus(buttons, ...itemButtons(queue, info, refresh));
-      show(content, info, position,
+      show(content, info, position, isDeserted,
         steps.length > 0 && card("Steps", ...stepList(queue, info, steps, refresh)),
         batches.length > 0 && card(batches.length === 1 ? "Batch" : "Batches", ...batchList(queue, id, batches, refresh)));
     });
@@ -134,10 +136,12 @@ function parsed(text) {
   }
 }
 
-function show(content, info, position, stepCard, batchCard) {
+function show(content, info, position, isDeserted, stepCard, batchCard) {
   const isOpen = new Map([...content.querySelectorAll("details[data-attempt]")].map((node) => [node.dataset.attempt, node.open]));
   content.replaceChildren(
     info.held_by === null ? "" : hold(info),
+    info.waits_for === null ? "" : waiting(info.waits_for),
+    isDeserted ? notice("Nobody works on this queue.") : "",
     info.state === "claimed" ? holder(info) : "",
     info.state === "dead" ? verdict(info) : "",
     h("div.columns", {},
@@ -160,6 +164,13 @@ const card = (title, ...content) => h("section.card", { "aria-label": title }, h
 const hold = ({ held_by }) => h("div.notice", { data: { state: "delayed" } }, icon("pause"),
   h("p", {}, h("strong", {}, "It does not run now. "), heldText(held_by)));
 
+const notice = (title, ...text) => h("div.notice", { data: { state: "delayed" } }, icon("pause"),
+  h("p", {}, h("strong", {}, title, " "), ...text));
+
+/** Say what a job waits for, with links to the jobs among that. */
+const waiting = ({ why, jobs }) => notice("It waits.", `${why[0].toUpperCase()}${why.slice(1)}${jobs.length > 0 ? ": " : "."}`,
+  ...jobs.flatMap((job, n) => [n > 0 && ", ", jobLink(job)]));
+
 function holder(info) {
   return h("div.notice", { data: { state: "claimed" } }, icon("workers"), h("div", {}, h("p", {},
     "Held by ", h("strong", {}, info.claimed_by || "an unknown client"),
@@ -172,7 +183,8 @@ function holder(info) {
 function verdict(info) {
   return h("div.notice", { data: { state: "dead" } }, icon("alert"), h("div", {},
     h("p", {}, "A dead letter", info.died_at && [" for ", age(info.died_at)], ", after ", h("strong", {}, plural(info.attempts, "attempt")), "."),
-    info.error && h("p.error-text", {}, info.error)));
+    info.error && h("p.error-text", {}, info.error),
+    info.parent && h("p", {}, "Step ", h("strong", {}, info.parent.step), " of ", jobLink(info.parent), " runs it.")));
 }
 
 function payload(value) {
@@ -226,6 +238,7 @@ function facts(info, position) {
     ["Ahead of it in its group", aheadText(info.ahead_in_group)],
     ["Due", info.due_at && ago(info.due_at)],
     ["Expires", info.expires_at && ago(info.expires_at)],
+    ["Runs for", info.parent && jobLink(info.parent)],
     ["Unique key", info.unique],
     ["Agent", info.agent_name],
     ["Client", info.client_id],

@@ -36,6 +36,10 @@ export function stepList(queue, info, steps, refresh) {
   ];
 }
 
+/** Make a link to a job; only its id if its queue has no name. */
+export const jobLink = ({ queue, id }) => (queue === null ? h("code", { title: id }, shortId(id))
+  : h("a", { href: itemLink(queue, id), title: id, data: { key: `job ${id}` } }, `${queue} ${shortId(id)}`));
+
 const endOf = ({ began_at, ended_at }) => (ended_at === null ? now() : Math.max(Date.parse(began_at), Date.parse(ended_at)));
 
 /** Return a function that places the bar of a step between the beginning of the first one and the end of the last. */
@@ -63,10 +67,10 @@ function whenText({ kind, state, began_at, ended_at, due_at }) {
 }
 
 /** Return what else is to be said of a step, in lines. */
-function detailsOf({ kind, state, key, failures, value }) {
+function detailsOf({ kind, state, key, queue, failures, value }) {
   return [
     kind === "wait" && `Key ${key === "" ? "empty" : key}`,
-    kind === "run" && [`Job `, h("code", { title: key }, shortId(key))],
+    kind === "run" && ["Job ", jobLink({ queue, id: key })],
     failures > 0 && plural(failures, "failure"),
     state === "done" && value !== null && h("code", {}, preview(value)),
   ].filter(Boolean);
@@ -118,7 +122,7 @@ async function closeBatch(queue, id) {
 
 function roleOf({ kind, queue, id, step, is_member }) {
   if (!is_member) return kind === "then" ? "This job runs once these have ended." : "This job follows others.";
-  const job = queue === null ? h("code", { title: id }, shortId(id)) : h("a", { href: itemLink(queue, id), title: id, data: { key: `batch ${id}` } }, `${queue} ${shortId(id)}`);
+  const job = jobLink({ queue, id });
   switch (kind) {
     case "run":
       return ["Step ", h("strong", {}, step), " of ", job, " waits for it."];

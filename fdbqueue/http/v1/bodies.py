@@ -39,7 +39,7 @@ from fdbqueue.queue.base import HeldBy
 from fdbqueue.queue.batches import BatchKind
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.queue.steps import StepKind, StepState
-from fdbqueue.types import ItemHeldBy, Missed, OnDead, Overlap, State, UniqueUntil
+from fdbqueue.types import ItemHeldBy, JobRef, Missed, OnDead, Overlap, State, UniqueUntil, WaitsFor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -313,6 +313,8 @@ class Info(BaseModel):
     log: str
     group: str | None = Field(description="Its group, or the agent of a task.")
     held_by: ItemHeldBy | None = Field(description="What keeps a ready item from being claimed.")
+    waits_for: WaitsFor | None = Field(description="What it waits for, if it is delayed.")
+    parent: JobRef | None = Field(description="The job that runs it in a step.")
     ahead_in_group: int | None = Field(
         description="How many ready items of its group are ahead of it in its priority, up to 100; "
         "null in a list."

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from fdbqueue.layout.items import Counters, GroupSettings, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import Moment, decode_count, utc_time
+from fdbqueue.operations.options import limits_agents
 from fdbqueue.types import Options, RangeResult, ReadTransaction
 
 BeginCounters: TypeAlias = Callable[[ReadTransaction], Callable[[], Counters]]
@@ -137,7 +138,7 @@ def list_groups(
             GroupInfo(
                 name,
                 decode_count(ready.get(name)),
-                running if options is None or options.limits_agents else None,
+                running if options is None or limits_agents(options) else None,
                 settings.weight or 1.0,
                 settings.concurrency,
                 settings.paused,

@@ -11,6 +11,7 @@ from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
+from fdbqueue.operations.options import limits_agents
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction, Value
 
@@ -154,7 +155,7 @@ class Slots:
                 n = self.rate.room(tr, now, options, n)
                 if n == 0:
                     return []
-        agents = self._agents if self._agents and options and options.limits_agents else None
+        agents = self._agents if self._agents and options and limits_agents(options) else None
         if options is None or (options.concurrency is None and agents is None):
             return [*map(Candidate, first(tr, n))]
         limits: tuple[Limit, ...] = ()

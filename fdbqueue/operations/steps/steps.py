@@ -93,17 +93,20 @@ class DurableSteps:
         now: int,
         claim: Claim,
         steps: list[NamedStep],
+        name: str,
         due: int | None,
         wait: bytes = b"",
     ) -> None:
         """Store steps of a claimed job, and end the claim until the job is due; `None` for never.
 
-        A job that was cancelled ends instead. `wait` is the signal that it waits for.
+        A job that was cancelled ends instead. `name` is that of the step in which it is suspended,
+        and `wait` the signal that it waits for.
         """
         position, item = self._leases.claimed(tr, claim)
         change, header = _unchanged, header_of(item.value)[0]
         if header.cancelled is None:
-            change = partial(_suspended, added=self._put(tr, position, item, steps), wait=wait)
+            added = self._put(tr, position, item, steps)
+            change = partial(_suspended, added=added, name=name, wait=wait)
             if header.waits:  # a wait that has ended, or that is none of this version of the job
                 tr.clear(self._layout.signal_waits + header.waits)
             if wait:
@@ -153,7 +156,8 @@ class DurableSteps:
             tr.clear(layout.signal_waits + wait)
             self.store(tr, now, extension, [*others, NamedStep(name, ended)], lease=lease)
             return ended
-        self.suspend(tr, now, claim, [*others, NamedStep(name, waiting)], waiting.due, wait)
+        steps = [*others, NamedStep(name, waiting)]
+        self.suspend(tr, now, claim, steps, name, waiting.due, wait)
         return None
 
     def run(
@@ -164,7 +168,7 @@ class DurableSteps:
         steps: list[NamedStep],
         names: list[str],
         batch: bytes,
-        push: Callable[[list[int]], list[str]],
+        push: Callable[[list[int]], list[tuple[bytes, str]]],
     ) -> list[StoredStep] | None:
         """Return the steps that run other jobs; push those that are missing, and suspend the job.
 
@@ -178,7 +182,8 @@ class DurableSteps:
             steps: Other steps to store.
             names: The names of the steps.
             batch: The id of a new batch.
-            push: Pushes the jobs of the steps with these numbers for the batch; returns their ids.
+            push: Pushes the jobs of the steps with these numbers for the batch; returns the
+                prefixes of their queues, and their ids.
 
         Returns:
             The steps, if all of the jobs have ended, or if a step does something else; `None` if
@@ -196,10 +201,10 @@ class DurableSteps:
             first = header_of(item.value)[0].origin or position
             definition = StoredBatch("continue", kind="run", job=first)
             begin_closed(tr, self._layout, batch, definition, len(missing))
-            for number, id in zip(missing, push(missing)):
-                step = StoredStep("run", "waiting", now, key=id)
+            for number, (queue, id) in zip(missing, push(missing)):
+                step = StoredStep("run", "waiting", now, key=id, queue=queue)
                 steps = [*steps, NamedStep(names[number], step)]
-        self.suspend(tr, now, claim, steps, None)
+        self.suspend(tr, now, claim, steps, names[0], None)
         return None
 
     def _put(
@@ -309,11 +314,12 @@ def _with_steps(value: bytes, added: int) -> bytes:
     return with_header(header._replace(steps=header.steps + added), content)
 
 
-def _suspended(value: bytes, added: int, wait: bytes) -> bytes:
+def _suspended(value: bytes, added: int, name: str, wait: bytes) -> bytes:
     """Return the value of an item whose job is suspended, with so many steps more.
 
     A client has claimed it before it expired, so it does not expire meanwhile.
     """
     header, content = header_of(value)
-    header = header._replace(steps=header.steps + added, waits=wait, expires=None)
+    steps = header.steps + added
+    header = header._replace(steps=steps, waits=wait, expires=None, step=name)
     return with_header(header, content)

@@ -25,7 +25,12 @@ class Members(Protocol):
         """Its queue."""
         ...
 
-    def join(self, owner: bytes, id: bytes, *, step: str) -> list[Any]:
+    @property
+    def prefix(self) -> bytes:
+        """The prefix of its queue."""
+        ...
+
+    def join(self, owner: bytes, id: bytes, *, step: str, job: bytes) -> list[Any]:
         """Return it as a member of a batch of the queue `owner`, whose result goes to a step."""
         ...
 
@@ -79,13 +84,14 @@ class Pushes:
 
     Args:
         owner: The prefix of the queue of the job that runs them.
+        job: The first position of that job.
         children: The jobs by the names of their steps.
     """
 
-    def __init__(self, owner: bytes, children: Mapping[str, Child[Any]]) -> None:
+    def __init__(self, owner: bytes, job: bytes, children: Mapping[str, Child[Any]]) -> None:
         (self.batch,) = uuids(1)
         self.names = [*children]
-        self._owner = owner
+        self._owner, self._job = owner, job
         self._children = children
 
     @cached_property
@@ -96,11 +102,14 @@ class Pushes:
     def _new(self) -> list[Any]:
         new: list[Any] = []
         for name, members in zip(self.names, self._members):
-            new += members.join(self._owner, self.batch, step=name)
+            new += members.join(self._owner, self.batch, step=name, job=self._job)
         return new
 
-    def push(self, tr: Transaction, numbers: list[int]) -> list[str]:
-        """Push the jobs of the steps with these numbers; return their ids.
+    def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
+        """Push the jobs of the steps with these numbers.
+
+        Returns:
+            The prefixes of their queues, empty for that of the job, and their ids.
 
         Raises:
             ChildNotPushed: An unfinished job has the unique key of one of them.
@@ -117,4 +126,8 @@ class Pushes:
                 if not item.is_new:
                     raise ChildNotPushed(self.names[number], item.id)
                 ids[number] = item.id
-        return [ids[number] for number in numbers]
+        prefixes = [self._members[number].prefix for number in numbers]
+        return [
+            (b"" if prefix == self._owner else prefix, ids[number])
+            for prefix, number in zip(prefixes, numbers)
+        ]

@@ -312,7 +312,7 @@ class Plans:
         """
         for name in children:
             self._take_name(name)
-        pushes = Pushes(self._claimed.owner, children)
+        pushes = Pushes(self._claimed.owner, self._claimed.job, children)
         run = partial(self._claimed.run, pushes.names, pushes.batch, pushes.push)
         ended: list[StoredStep] | None = yield _Blocking(run)
         if ended is None:

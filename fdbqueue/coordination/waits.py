@@ -1,0 +1,126 @@
+"""What does an item wait for, and which job runs it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fdbqueue.errors import unknown_job
+from fdbqueue.layout.batches import StoredBatch, layout_at, memberships_of
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.steps import StoredStep, decode_step
+from fdbqueue.layout.values import NEVER, utc_time
+from fdbqueue.operations.batches import get_batch, get_counts
+from fdbqueue.operations.items import LocatedItem
+from fdbqueue.operations.names import name_of
+from fdbqueue.types import FailedAttempt, JobRef, ReadTransaction, StoredJob, WaitsFor
+
+_MAX_JOBS = 100
+
+
+def waits_for(
+    tr: ReadTransaction,
+    own: Layout,
+    found: LocatedItem,
+    job: StoredJob | None,
+    failed: Sequence[FailedAttempt],
+) -> WaitsFor | None:
+    """Return what a delayed item waits for, or a ready one that no worker knows; else `None`.
+
+    Cost: none for most items. A read for a job that is suspended in a step, two for one that waits
+    for a batch, and a range read of its steps for one that runs others; two reads for the name of
+    each other queue.
+
+    Args:
+        tr: A transaction.
+        own: The layout of the queue.
+        found: The item.
+        job: The job that is its value, if it is one.
+        failed: Its failed attempts, as far as they are kept.
+    """
+    header = found.item.header
+    if found.state not in ("ready", "delayed"):
+        return None
+    if header.unknown is not None and job is not None:
+        return WaitsFor("worker", unknown_job(job.name, job.version))
+    if found.state == "ready":
+        return None
+    position = own.position(found.key)
+    first = header.origin or position
+    if header.awaits and found.due == NEVER:
+        batch = get_batch(tr, own, first)
+        return None if batch is None else _waits_for_batch(tr, own, first, batch)
+    if header.step:
+        value = tr[own.step_key(position, header.step)].value
+        if value is not None:
+            return _waits_in_step(tr, own, found, decode_step(value))
+    has_failed = not failed or utc_time(header.since or 0) == failed[-1].ended_at
+    if header.attempts and has_failed:
+        return WaitsFor("retry", "its last attempt has failed, and it waits for the next one")
+    return WaitsFor("time", "its delay is not over")
+
+
+def parent_of(tr: ReadTransaction, own: Layout, found: LocatedItem) -> JobRef | None:
+    """Return the job that runs an item in a step, whether that has ended or not, or `None`."""
+    for each in memberships_of(found.item.header.batch):
+        if each.job:
+            return _ref(tr, each.layout(own), each.job, each.step)
+    return None
+
+
+def _ref(tr: ReadTransaction, layout: Layout, first: bytes, step: str | None = None) -> JobRef:
+    name = name_of(tr, layout.subspace.key())
+    return JobRef(name, layout.item_id(layout.items + first), step)
+
+
+def _waits_for_batch(
+    tr: ReadTransaction, own: Layout, id: bytes, batch: StoredBatch
+) -> WaitsFor | None:
+    counts = get_counts(tr, own, id)
+    left = counts.pushed - counts.ended
+    if batch.kind == "then":
+        of = f"{left:,} of {counts.pushed:,} jobs have not ended"
+        is_open = ", and it is not closed" if batch.stage == "open" else ""
+        why = f"it runs at the end of a batch: {of}{is_open}"
+        return WaitsFor("batch", why, left=left)
+    jobs: list[JobRef] = []
+    for prefix, first in batch.jobs:
+        layout = layout_at(prefix, own)
+        if left >= len(batch.jobs) or _is_followed(tr, own, layout, first, id):
+            jobs.append(_ref(tr, layout, first))
+    return WaitsFor("jobs", f"it follows {_jobs(left)} not ended", jobs=tuple(jobs), left=left)
+
+
+def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes, id: bytes) -> bool:
+    """Return whether the item of a batch still follows the item with this first position."""
+    rows = tr.get_range(*layout.followers_range(first))
+    return any(
+        each.id == id and each.layout(layout).subspace.key() == own.subspace.key()
+        for row in rows
+        for each in memberships_of(row.value)
+    )
+
+
+def _waits_in_step(
+    tr: ReadTransaction, own: Layout, found: LocatedItem, step: StoredStep
+) -> WaitsFor:
+    header, name = found.item.header, found.item.header.step
+    if step.kind == "wait" and header.waits:
+        signal, key = own.unpack_signal(header.waits)
+        of = f" with the key {key!r}" if key else ""
+        return WaitsFor("signal", f"it waits for the signal {signal!r}{of}", name, signal, key)
+    if step.kind == "run":
+        prefix = own.owned_prefix(own.steps, own.position(found.key))
+        steps = [decode_step(row.value) for row in tr.get_range(*own.range_of(prefix))]
+        left = [each for each in steps if each.kind == "run" and each.state == "waiting"]
+        queues = {queue: layout_at(queue, own) for queue in {each.queue for each in left}}
+        names = {queue: name_of(tr, each.subspace.key()) for queue, each in queues.items()}
+        jobs = [JobRef(names[each.queue], each.key) for each in left[:_MAX_JOBS]]
+        why = f"it runs {_jobs(len(left))} not ended"
+        return WaitsFor("children", why, name, jobs=tuple(jobs), left=len(left))
+    if step.kind == "sleep":
+        return WaitsFor("time", f"it sleeps in the step {name!r}", name)
+    return WaitsFor("retry", f"the step {name!r} has failed, and is tried again", name)
+
+
+def _jobs(n: int) -> str:
+    return "a job that has" if n == 1 else f"{n:,} jobs that have"

@@ -1,0 +1,188 @@
+"""A job says what it waits for: a signal, other jobs, another attempt, its time, or a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue.jobs import App, Context, Handle
+from fdbqueue.queue.base import store_of
+from fdbqueue.testing import Clock
+from fdbqueue.types import ItemInfo, JobRef, WaitsFor
+
+
+def shown(handle: Handle[Any]) -> ItemInfo:
+    info = handle.info()
+    assert info is not None
+    return info
+
+
+def waits(handle: Handle[Any]) -> WaitsFor:
+    """Return what a job waits for, which a list of items says, too."""
+    found = shown(handle).waits_for
+    assert found is not None
+    queue = handle._job.app.queue(handle.queue)
+    (listed,) = [
+        info for info in queue.items(handle._job.app.db, state="delayed") if info.id == handle.id
+    ]
+    assert listed.waits_for == found
+    return found
+
+
+def test_a_job_waits_for_its_time_or_its_next_attempt(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work() -> None:
+        raise OSError("busy")
+
+    ready, later = work.push(), work.using(delay="1h").push()
+    assert shown(ready).waits_for is None
+    assert waits(later).kind == "time"
+    app.work(name, drain=True)
+    assert waits(ready).kind == "retry"
+
+
+def test_a_job_waits_for_a_signal(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work(context: Context) -> None:
+        context.wait("paid", signal="payment", key="order 7", timeout="1d")
+
+    handle = work.push()
+    app.work(name, drain=True)
+    found = waits(handle)
+    assert (found.kind, found.step, found.signal, found.key) == (
+        "signal",
+        "paid",
+        "payment",
+        "order 7",
+    )
+    assert found.why == "it waits for the signal 'payment' with the key 'order 7'"
+    app.signal(app.db, "payment", key="order 7")
+    assert shown(handle).waits_for is None
+
+
+def test_a_job_sleeps_in_a_step_although_an_attempt_has_failed(
+    app: App, name: str, clock: Clock
+) -> None:
+    has_failed: list[bool] = []
+
+    @app.job(queue=name)
+    def work(context: Context) -> None:
+        if not has_failed:
+            has_failed.append(True)
+            raise OSError
+        context.sleep("nap", "1d")
+
+    handle = work.push()
+    app.work(name, drain=True)
+    assert (waits(handle).kind, waits(handle).step) == ("retry", None)
+    clock.advance(10)
+    app.work(name, drain=True)
+    assert (waits(handle).kind, waits(handle).step) == ("time", "nap")
+
+
+def test_a_job_waits_for_the_jobs_that_it_runs_and_each_of_them_names_it(
+    app: App, name: str
+) -> None:
+    @app.job(queue=f"{name}-other")
+    def child(number: int) -> int:
+        if number:
+            raise ValueError("it fails")
+        return number
+
+    @app.job(queue=name)
+    def parent(context: Context) -> None:
+        context.gather("some", [child.bind(0), child.bind(1)])
+
+    handle = parent.push()
+    app.work(name, drain=True)
+    found = waits(handle)
+    assert (found.kind, found.left, found.why) == (
+        "children",
+        2,
+        "it runs 2 jobs that have not ended",
+    )
+    other = app.queue(f"{name}-other")
+    children = [info.id for info in other.items(app.db, state="ready")]
+    assert {ref.id for ref in found.jobs} == {*children}
+    assert {ref.queue for ref in found.jobs} == {f"{name}-other"}
+    steps = app.queue(name).steps.all(app.db, handle.id)
+    assert {step.queue for step in steps} == {f"{name}-other"}
+    for number, id in enumerate(children):
+        info = other.get(app.db, id)
+        assert info is not None
+        assert info.parent == JobRef(name, handle.id, f"some {number}")
+    claim = other.claim(app.db)
+    assert claim is not None
+    other.ack(app.db, claim)
+    assert [ref.id for ref in waits(handle).jobs] == children[1:]
+    claim = other.claim(app.db)
+    assert claim is not None
+    other.nack(app.db, claim, dead=True)
+    dead = other.get(app.db, children[1])
+    assert dead is not None
+    assert (dead.state, dead.parent) == ("dead", JobRef(name, handle.id, "some 1"))
+    assert shown(handle).waits_for is None
+    assert shown(handle).parent is None
+
+
+def test_a_job_waits_for_the_jobs_that_it_follows(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def note(what: str) -> None: ...
+
+    @app.job(queue=f"{name}-other")
+    def other(what: str) -> None: ...
+
+    first, second = note.push("a"), other.push("b")
+    follower = note.using(after=[first, second]).push("c")
+    found = waits(follower)
+    assert (found.kind, found.left, found.step) == ("jobs", 2, None)
+    assert {*found.jobs} == {JobRef(name, first.id), JobRef(f"{name}-other", second.id)}
+    app.work(name, drain=True)
+    assert waits(follower).jobs == (JobRef(f"{name}-other", second.id),)
+    assert waits(follower).why == "it follows a job that has not ended"
+    app.work(f"{name}-other", drain=True)
+    assert shown(follower).waits_for is None
+
+
+def test_a_job_waits_for_the_others_of_its_batch(app: App, name: str) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    @app.job(queue=name)
+    def report(*, done: int, dead: int, cancelled: int) -> None: ...
+
+    batch = app.batch(then=report)
+    batch.push(work)
+    batch.flush()
+    found = waits(batch.handle)
+    assert (found.kind, found.left, found.jobs) == ("batch", 1, ())
+    expected = "it runs at the end of a batch: 1 of 1 jobs have not ended, and it is not closed"
+    assert found.why == expected
+    batch.close()
+    assert not waits(batch.handle).why.endswith("closed")
+
+
+@pytest.mark.parametrize(("version", "of"), [(1, ""), (3, " in version 3")])
+def test_a_job_waits_for_a_worker_that_knows_it(
+    app: App, name: str, clock: Clock, version: int, of: str
+) -> None:
+    @app.job(queue=name)
+    def work() -> None: ...
+
+    queue = app.queue(name)
+    item = queue.push(app.db, {"job": "shop.send", "version": version})
+    app.work(name, drain=True)
+    info = queue.get(app.db, item)
+    assert info is not None
+    assert info.state == "delayed"
+    assert info.waits_for == WaitsFor("worker", f"no worker knows the job 'shop.send'{of}")
+    clock.advance(11)
+    info = queue.get(app.db, item)
+    assert info is not None
+    assert (info.state, info.waits_for and info.waits_for.kind) == ("ready", "worker")
+    assert store_of(queue).sweeper.sweep(app.db)
+    assert queue.claim(app.db) is not None
+    info = queue.get(app.db, item)
+    assert info is not None
+    assert (info.state, info.waits_for) == ("claimed", None)
