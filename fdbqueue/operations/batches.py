@@ -207,7 +207,7 @@ def count_end(
     for membership in memberships:
         layout, id = membership.layout(own), membership.id
         batch = get_batch(tr, layout, id)
-        if batch is None:  # its item was cancelled
+        if batch is None or _has_ended(tr, layout, id, batch):  # its item was cancelled, or went on
             continue
         if membership.step:
             _store_result(tr, layout, now, batch.job, membership.step, end)
@@ -339,6 +339,14 @@ def _store_result(
     tr[key] = encode_step(known._replace(ended_at=now))
 
 
+def _has_ended(tr: Transaction, layout: Layout, id: bytes, batch: StoredBatch) -> bool:
+    """Return whether all jobs of a batch have ended: one that was restored later ends again."""
+    if batch.stage != "closed":
+        return False
+    counts = get_counts(tr.snapshot, layout, id)
+    return counts.ended >= counts.pushed
+
+
 def _end_one(
     tr: Transaction,
     layout: Layout,
@@ -369,8 +377,6 @@ def _end_one(
     """
     counts = get_counts(tr.snapshot, layout, position)
     seen = counts.ended + (batch.stage == "closed")
-    if seen > counts.pushed:  # a job that was restored ends again
-        return False
     if seen == counts.pushed:
         make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
         return True

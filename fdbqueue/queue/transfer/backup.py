@@ -186,11 +186,12 @@ def restore(
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
     targets = {name: name if new_name is None else new_name for name in chosen}
+    same = dict(zip(chosen, chosen))
     prefixes: dict[bytes, bytes | None] = {}
 
     def prefix_of(reference: bytes) -> bytes | None:
         if reference not in prefixes:  # a queue with a new name may be there with its old one
-            there = None if new_name is not None else prefix_in(db, name_in(reference))
+            there = prefix_in(db, name_in(reference)) if targets == same else None
             prefixes[reference] = there
         return prefixes[reference]
 
