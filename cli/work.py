@@ -15,8 +15,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
@@ -102,6 +102,8 @@ def _with_app(command: Callable[..., None]) -> Callable[..., None]:
         stdout: Any = sys.stdout
         if hasattr(stdout, "reconfigure"):
             stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
+        if given["metrics_port"] is not None:
+            _name_metrics()
         if app is not None:
             _work_on_jobs(app, queues, given)
             return
@@ -205,9 +207,13 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
         longest = _RELOADED if given["reload"] else LONGEST
         supervisor = Supervisor(command, processes, given["grace"], longest)
         with cleanup_on_signal(partial(supervisor.kill, 0)):
-            return supervisor.run()
-    if given["metrics_port"] is not None:
-        _serve_metrics(given["metrics_port"] + (parent.number - 1 if parent else 0))
+            if given["metrics_port"] is None:
+                return supervisor.run()
+            with _shared_metrics() as registry:
+                _serve_metrics(given["metrics_port"], registry=registry)
+                return supervisor.run()
+    if given["metrics_port"] is not None and parent is None:
+        _serve_metrics(given["metrics_port"])
     if given["reload"]:
         stop_after_changes()
     return run()
@@ -340,7 +346,7 @@ def work(
     counting an attempt. A second signal ends the worker and its commands at once.
 
     With --processes, a process that dies is replaced after a delay that doubles from a second to a
-    minute. --metrics-port is then the port of the first process, and the next ones follow.
+    minute. --metrics-port then serves the metrics of all processes together.
 
     With --drain, exits with code 1 if a job failed or the queue does not exist.
 
@@ -421,8 +427,38 @@ def _tell_held_back(db: Database, names: list[str]) -> None:
                 say(f"fdbq work: {name} has {left} left. The first: {reason}", err=True)
 
 
-def _serve_metrics(port: int) -> None:
-    """Serve the metrics of this process on the loopback interface."""
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+
+
+@contextmanager
+def _shared_metrics() -> Generator[Any]:
+    """Let the processes that this one starts share metrics; yield the registry of all of them."""
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-metrics-") as directory:
+        os.environ.setdefault(_METRICS, directory)
+        try:
+            from prometheus_client import CollectorRegistry, multiprocess
+
+            registry = CollectorRegistry()
+            collect: Any = multiprocess.MultiProcessCollector
+            collect(registry)
+        except ImportError:  # of which `_serve_metrics` tells
+            registry = None
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+        yield registry
+
+
+def _name_metrics() -> None:
+    """Let this process go on with the metrics of the one that it replaces, if it has a parent."""
+    if parent is not None and _METRICS in os.environ:
+        number = parent.number
+        with suppress(Exception):  # workers log what prometheus_client raises
+            values: Any = importlib.import_module("prometheus_client.values")
+            values.ValueClass = values.MultiProcessValue(lambda: number)
+
+
+def _serve_metrics(port: int, **registry: Any) -> None:
+    """Serve the metrics of this process, or of a registry, on the loopback interface."""
     try:
         from prometheus_client import start_http_server
     except ImportError as error:
@@ -430,7 +466,7 @@ def _serve_metrics(port: int) -> None:
             f"--metrics-port needs {error.name}: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
-        start_http_server(port, addr="127.0.0.1")
+        start_http_server(port, addr="127.0.0.1", **registry)
     except OSError as error:
         raise click.ClickException(f"cannot listen on port {port}: {error}") from error
 

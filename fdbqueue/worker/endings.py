@@ -86,15 +86,17 @@ class Ends:
         self.report = WorkerReport()
         self.progress: Callable[[WorkerReport], object] = no_progress
 
-    def fields(self, job: HeldJob, outcome: str) -> dict[str, Any]:
-        """Return the fields of the log record of an attempt that has ended."""
+    def counted(self, job: HeldJob, outcome: str) -> dict[str, Any]:
+        """Count an attempt that has ended, and return the fields of its log record."""
+        seconds = time.perf_counter() - job.began
+        self._telemetry.count(job.call.name if job.call else "", outcome, seconds)
         return {
             "queue": self._queue,
             "job": job.call and job.call.name,
             "id": job.claim.item.id,
             "attempt": job.claim.attempt,
             "outcome": outcome,
-            "seconds": time.perf_counter() - job.began,
+            "seconds": seconds,
         }
 
     def note(
@@ -102,7 +104,6 @@ class Ends:
         job: HeldJob,
         outcome: str,
         error: BaseException | None,
-        max_attempts: int | None,
         text: str,
     ) -> None:
         """Log a job that ended, and tell the caller of `run`.
@@ -111,12 +112,10 @@ class Ends:
             job: The job.
             outcome: `"done"`, `"failed"` or `"lost"`.
             error: Why it failed, if it did.
-            max_attempts: The attempts that a job of the queue has; `None` for any number.
-            text: The outcome in the log.
+            text: The outcome in the log and the metrics; `"dead"` for a failure that is the last.
         """
-        fields = self.fields(job, text)
+        fields = self.counted(job, text)
         seconds, attempt = fields["seconds"], fields["attempt"]
-        self._telemetry.count(outcome, seconds)
         _log.log(
             _LEVELS.get(outcome, logging.INFO),
             "%s %s %s, attempt %d, %.1f ms%s",
@@ -129,7 +128,7 @@ class Ends:
             exc_info=error is not None and (type(error), error, error.__traceback__),
             extra=fields,
         )
-        is_last = outcome == "failed" and max_attempts is not None and attempt >= max_attempts
+        is_last = text == "dead"
         if is_last or outcome == "lost":
             advice = _LAST if is_last else _LOST.format(lease=self._lease)
             _log.warning("%s %s: %s", self._queue, job.name, advice)

@@ -1,19 +1,51 @@
-"""Metrics and traces of jobs for Prometheus and OpenTelemetry, if these are installed."""
+"""Metrics and traces of jobs for Prometheus and OpenTelemetry, if these are installed.
+
+One that raises an error, at its import or later, is logged once and switched off: no push, job or
+worker depends on it.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fdbqueue.database.guard import Guard
+from fdbqueue.errors import error_text
+from fdbqueue.worker.log import Log
+
+_T = TypeVar("_T")
 
 _TRACE = "opentelemetry.trace"
+_OPENTELEMETRY = "opentelemetry"
+_PROMETHEUS = "prometheus_client"
+
+_log = Log("fdbqueue.worker")
 
 _guard = Guard()
+_off: set[str] = set()
+"""The libraries that are switched off."""
+
+
+def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
+    """Call a function that uses a library; return `None` if the library is switched off."""
+    if library in _off:
+        return None
+    try:
+        return function(*args)
+    except KeyboardInterrupt:  # of a program that pushes
+        raise
+    except BaseException as error:
+        with _guard:
+            is_first = library not in _off
+            _off.add(library)
+        if is_first:
+            text = "%s is switched off in this process, because it has failed: %s"
+            _log.warning(text, library, error_text(error), exc_info=True)
+        return None
 
 
 @cache
@@ -24,18 +56,20 @@ def _module(name: str) -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ImportError:
-        return None
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise
 
 
 @cache
 def _metrics() -> tuple[Any, Any]:
     """Return the counter and the histogram, in the default registry of `prometheus_client`."""
-    prometheus = _module("prometheus_client")
-    labels = ["queue", "outcome"]
+    prometheus = _module(_PROMETHEUS)
+    labels = ["queue", "job", "outcome"]
     return (
-        prometheus.Counter("fdbqueue_jobs", "Jobs that ended, by outcome.", labels),
-        prometheus.Histogram("fdbqueue_job_seconds", "Duration of jobs in seconds.", labels),
+        prometheus.Counter("fdbqueue_jobs", "Attempts that ended, by outcome.", labels),
+        prometheus.Histogram("fdbqueue_job_seconds", "Duration of attempts in seconds.", labels),
     )
 
 
@@ -50,7 +84,14 @@ def inject(value: dict[str, Any]) -> None:
     {'job': 'shop.send'}
     """
     if _TRACE in sys.modules:  # or else the program has no span
-        _module(f"{_TRACE}.propagation.tracecontext").TraceContextTextMapPropagator().inject(value)
+        value.update(_using(_OPENTELEMETRY, _injected) or {})
+
+
+def _injected() -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    propagation = _module(f"{_TRACE}.propagation.tracecontext")
+    propagation.TraceContextTextMapPropagator().inject(carrier)
+    return carrier
 
 
 def _extracted(value: Mapping[str, Any]) -> Any:
@@ -63,39 +104,65 @@ def _extracted(value: Mapping[str, Any]) -> Any:
     return propagation.TraceContextTextMapPropagator().extract(carrier)
 
 
+def _enter(span: Any) -> None:
+    """Make a span the current one, in this copy of the context variables."""
+    trace = _module(_TRACE)
+    _module("opentelemetry.context").attach(trace.set_span_in_context(span))
+
+
+def _enter_none() -> None:
+    """Leave the current span as it is."""
+
+
+def _note_error(span: Any, error: Exception) -> None:
+    span.record_exception(error)
+    span.set_status(_module(_TRACE).StatusCode.ERROR, error_text(error))
+
+
 class Telemetry:
     """Metrics and traces of the jobs of one queue.
 
     >>> with Telemetry("jobs").span("id", attempt=1):
-    ...     Telemetry("jobs").count("done", seconds=0.1)
+    ...     Telemetry("jobs").count("shop.send", "done", seconds=0.1)
     """
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._tracer: Any = None
-        self._metrics: dict[str, tuple[Any, Any]] = {}
+        self._metrics: dict[tuple[str, str], tuple[Any, Any]] = {}
 
-    def count(self, outcome: str, seconds: float) -> None:
-        """Count a job that ended, in the default registry of `prometheus_client`."""
-        if _module("prometheus_client") is None:
+    def count(self, job: str, outcome: str, seconds: float) -> None:
+        """Count an attempt that ended, in the default registry of `prometheus_client`.
+
+        Args:
+            job: The name of a declared job; an empty text for any other one.
+            outcome: How it ended.
+            seconds: How long it took.
+        """
+        _using(_PROMETHEUS, self._count, job, outcome, seconds)
+
+    def _count(self, job: str, outcome: str, seconds: float) -> None:
+        if _module(_PROMETHEUS) is None:
             return
-        if outcome not in self._metrics:
-            labels = self._queue, outcome
+        found = self._metrics.get((job, outcome))
+        if found is None:
+            labels = self._queue, job, outcome
             with _guard:  # two of the same name would be an error
                 counter, histogram = _metrics()
-            self._metrics[outcome] = counter.labels(*labels), histogram.labels(*labels)
-        jobs, durations = self._metrics[outcome]
+            found = counter.labels(*labels), histogram.labels(*labels)
+            self._metrics[job, outcome] = found
+        jobs, durations = found
         jobs.inc()
         durations.observe(seconds)
 
     @contextmanager
     def span(
         self, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
-    ) -> Generator[Callable[[], AbstractContextManager[Any]]]:
+    ) -> Generator[Callable[[], object]]:
         """Open a span for one job, by OpenTelemetry's messaging conventions.
 
-        Run the handler within `with result():`, which makes the span the current one. It is not
-        current for the whole job, because other jobs may run on this thread in between.
+        Call the result where the handler runs, in a copy of the context variables of its own: it
+        makes the span the current one there.
 
         Args:
             item_id: The id of the item.
@@ -104,10 +171,23 @@ class Telemetry:
             pushed: The value of the job, to which `inject` has added the span of its push: the span
                 of the job is a child of that one.
         """
+        span = _using(_OPENTELEMETRY, self._begun, item_id, attempt, job, pushed)
+        if span is None:
+            yield _enter_none
+            return
+        try:
+            yield partial(_using, _OPENTELEMETRY, _enter, span)
+        except Exception as error:
+            _using(_OPENTELEMETRY, _note_error, span, error)
+            raise
+        finally:
+            _using(_OPENTELEMETRY, lambda: span.end())
+
+    def _begun(self, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any] | None) -> Any:
+        """Return a new span; `None` if the program has set no provider of traces."""
         trace = _module(_TRACE)
         if trace is None:
-            yield nullcontext
-            return
+            return None
         if self._tracer is None:
             self._tracer = trace.get_tracer("fdbqueue")
         attributes: dict[str, Any] = {
@@ -125,16 +205,4 @@ class Telemetry:
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,
         )
-        if not span.get_span_context().is_valid:  # the program has set no provider of traces
-            yield nullcontext
-            return
-        try:
-            yield partial(
-                trace.use_span, span, record_exception=False, set_status_on_exception=False
-            )
-        except Exception as error:
-            span.record_exception(error)
-            span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            span.end()
+        return span if span.get_span_context().is_valid else None

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -77,7 +77,7 @@ from fdbqueue.worker.threads import Background, Pausing, stack_of
 
 _T = TypeVar("_T")
 
-_InSpan: TypeAlias = Callable[[], AbstractContextManager[Any]]
+_InSpan: TypeAlias = Callable[[], object]
 
 _log = Log("fdbqueue.worker")
 
@@ -375,7 +375,8 @@ class Worker(Claiming):
 
     def _call_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
         returned = None
-        with in_span(), call.around():
+        in_span()
+        with call.around():
             try:
                 ran = self._handler.run(call, *tr, observer=job)
                 returned = self._encoded(call, job.claim.item, ran)
@@ -524,8 +525,7 @@ class Worker(Claiming):
         with self._ended:
             setattr(self.report, outcome, getattr(self.report, outcome) + 1)
             self._let_go(job)
-        max_attempts = self._store.options.max_attempts
-        self._ends.note(job, outcome, error, max_attempts, text or outcome)
+        self._ends.note(job, outcome, error, text or outcome)
 
     def _fail_attempt(self, job: HeldJob, failure: BaseException) -> None:
         """End an attempt whose handler has raised an error or an outcome."""
@@ -550,11 +550,13 @@ class Worker(Claiming):
             text = "cancelled" if isinstance(outcome, BatchCancelled) else "discarded"
             self._end(job, "done", text=text)
         else:
-            self._end(job, "failed", kept)
+            most = self._store.options.max_attempts
+            is_dead = isinstance(outcome, Dead) or (most is not None and job.claim.attempt >= most)
+            self._end(job, "failed", kept, "dead" if is_dead else "")
 
     def _end_uncounted(self, job: HeldJob, outcome: str, why: BaseException) -> None:
         """Log a job that goes on later, and whose attempt does not count."""
-        fields = self._ends.fields(job, outcome)
+        fields = self._ends.counted(job, outcome)
         _log.info("%s %s: %s", self._name, job.name, why, extra=fields)
         with self._ended:
             self._let_go(job)

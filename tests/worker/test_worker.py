@@ -237,8 +237,8 @@ def test_jobs_are_reported_to_prometheus_and_opentelemetry(
     queue.push_many(db, [1, 0])
     Worker(db, queue, lambda item: 1 / item.value).run(drain=True)
     text = prometheus_client.generate_latest().decode()
-    assert f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 1.0' in text
-    assert f'fdbqueue_jobs_total{{outcome="failed",queue="{name}"}} 1.0' in text
+    assert f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}"}} 1.0' in text
+    assert f'fdbqueue_jobs_total{{job="",outcome="failed",queue="{name}"}} 1.0' in text
     spans = [span for span in exporter.get_finished_spans() if span.name == f"process {name}"]
     assert [span.status.status_code.name for span in spans] == ["UNSET", "ERROR"]
     assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
@@ -691,7 +691,7 @@ def test_the_work_command_reports_jobs_to_prometheus(fdbq: Shell, name: str) -> 
         cwd=fdbq.path,
     )
     try:
-        line = f'fdbqueue_jobs_total{{outcome="done",queue="{name}"}} 2.0'
+        line = f'fdbqueue_jobs_total{{job="",outcome="done",queue="{name}"}} 2.0'
         wait_until(lambda: line in metrics(port))
     finally:
         process.terminate()

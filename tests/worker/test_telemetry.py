@@ -1,0 +1,102 @@
+"""Telemetry that raises an error is switched off; jobs, workers and pushes go on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import prometheus_client
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace.propagation import tracecontext
+
+from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.jobs import App, Discard, Retry, Snooze
+from fdbqueue.worker import telemetry
+
+CALLS = [
+    (prometheus_client.Counter, "labels"),
+    (prometheus_client.Histogram, "observe"),
+    (trace, "get_tracer"),
+    (trace, "set_span_in_context"),
+    (tracecontext.TraceContextTextMapPropagator, "inject"),
+]
+
+
+def fail(*_: object, **__: object) -> Any:
+    raise OSError("no metrics")
+
+
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(telemetry, "_off", set())
+    telemetry._module.cache_clear()
+    yield
+    telemetry._module.cache_clear()
+
+
+@pytest.mark.parametrize(("where", "name_of_call"), CALLS)
+def test_a_call_that_raises_hurts_nothing(
+    db: Any,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: Any,
+    name_of_call: str,
+) -> None:
+    monkeypatch.setattr(where, name_of_call, fail)
+    app = App(db)
+
+    @app.job(queue=name)
+    def job() -> None:
+        pass
+
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False))):
+        job.push()
+        job.push()
+    assert app.work(name, drain=True) == WorkerReport(done=2)
+    told = [each for each in caplog.records if "is switched off" in each.getMessage()]
+    assert len(told) <= 1
+
+
+@pytest.mark.parametrize("library", ["prometheus_client", "opentelemetry.trace"])
+def test_an_import_that_raises_is_logged_once(
+    db: Any,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    library: str,
+) -> None:
+    imported = telemetry.importlib.import_module
+
+    def broken(module: str) -> Any:
+        if module == library:
+            sys.exit("broken")
+        return imported(module)
+
+    monkeypatch.setattr(telemetry.importlib, "import_module", broken)
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(3))
+    with caplog.at_level(logging.WARNING, "fdbqueue.worker"):
+        assert Worker(db, queue, lambda _: None).run(drain=True) == WorkerReport(done=3)
+    assert caplog.text.count("is switched off") == 1
+
+
+def test_metrics_have_the_names_of_jobs_and_all_outcomes(db: Any, name: str) -> None:
+    app = App(db)
+    errors = {"snoozed": Snooze("1h"), "discarded": Discard(), "dead": OSError(), "done": None}
+
+    @app.job(queue=name, name="end", retry=Retry(attempts=1))
+    def end(outcome: str) -> None:
+        if (error := errors[outcome]) is not None:
+            raise error
+
+    for outcome in errors:
+        end.push(outcome)
+    app.work(name, drain=True)
+    text = prometheus_client.generate_latest().decode()
+    for outcome in errors:
+        labels = f'{{job="end",outcome="{outcome}",queue="{name}"}}'
+        assert f"fdbqueue_jobs_total{labels} 1.0" in text
