@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -115,7 +115,8 @@ def _enter_none() -> None:
 
 
 def _note_error(span: Any, error: Exception) -> None:
-    span.record_exception(error)
+    with suppress(BaseException):  # its text may be unreadable, which the status says
+        span.record_exception(error)
     span.set_status(_module(_TRACE).StatusCode.ERROR, error_text(error))
 
 
