@@ -21,7 +21,6 @@ __all__ = [
     "ForeignClaim",
     "ForeignKey",
     "FormatVersionMismatch",
-    "HandlerExited",
     "HandlerTooSlow",
     "IdempotencyKeyReused",
     "ImportMismatch",
@@ -164,11 +163,12 @@ def error_classes() -> tuple[type[FDBError], ...]:
 _MAX_TEXT = 1_000  # characters of an error that a queue stores
 
 
-def error_text(error: object) -> str | None:
+def error_text(error: object, reason: str = "") -> str | None:
     """Return the text to store for an error, cut to 1,000 characters.
 
     Args:
         error: A text or an exception; `None` for no error.
+        reason: Stands in front of the error, unless the error says it.
 
     Raises:
         TypeError: `error` is neither of these.
@@ -176,6 +176,8 @@ def error_text(error: object) -> str | None:
     Example:
         >>> error_text(ValueError("no such address"))
         'ValueError: no such address'
+        >>> error_text(ValueError("no such address"), "cannot send")
+        'cannot send: ValueError: no such address'
     """
     if isinstance(error, BaseException):
         try:
@@ -184,6 +186,8 @@ def error_text(error: object) -> str | None:
             error = f"{type(error).__name__} (its text cannot be read)"
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
+    if reason not in (error or ""):
+        error = f"{reason}: {error}"
     return error and error[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
@@ -759,17 +763,6 @@ class InvalidIdempotencyKey(FdbqueueError, ValueError):
     def __init__(self, key: object, longest: int) -> None:
         self.key = key
         super().__init__(f"an idempotency key must be text of 1 to {longest} bytes, not {key!r}")
-
-
-class HandlerExited(FdbqueueError):
-    """A handler that raised a `BaseException` of another kind than `Exception`: its `__cause__`.
-
-    The policy of a job gets this error. The attempt keeps the cause.
-    """
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(f"the handler raised {error_text(error)}, which is no Exception")
-        self.__cause__ = error
 
 
 class HandlerTooSlow(FdbqueueError):

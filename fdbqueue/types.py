@@ -130,6 +130,9 @@ Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
 
 
+_INTERNAL = {"in_json": False}  # a field that is no part of the JSON form of an item
+
+
 @dataclass(frozen=True, slots=True)
 class Item(Generic[V_co]):
     """An item of a queue; `Item[Page]` has values of the type `Page`.
@@ -150,9 +153,7 @@ class Item(Generic[V_co]):
     key: bytes = field(repr=False)
     is_new: bool = field(default=True, repr=False, compare=False)
     tick: datetime | None = field(default=None, repr=False, compare=False)
-    metadata: tuple[Any, ...] = field(
-        default=(), repr=False, compare=False, metadata={"in_json": False}
-    )
+    metadata: tuple[Any, ...] = field(default=(), repr=False, compare=False, metadata=_INTERNAL)
 
 
 Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]

@@ -61,7 +61,7 @@ ALL = [
     errors.ImportRunning("f"),
     errors.InvalidIdempotencyKey("", 255),
     errors.LeaseLost("id"),
-    errors.HandlerExited(SystemExit(3)),
+    worker_errors.HandlerExited(SystemExit(3)),
     errors.HandlerTooSlow(6.1),
     errors.TimedOut(60),
     errors.InvalidUniqueKey("", 255),

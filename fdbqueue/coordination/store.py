@@ -503,11 +503,9 @@ class Store(Generic[_T]):
     ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures.
 
-        `reason` is kept in front of the error, unless the error says it.
+        `reason` is the one of `error_text`.
         """
-        text, traceback = error_text(error), traceback_text(error)
-        if reason not in (text or ""):
-            text = error_text(f"{reason}: {text}")
+        text, traceback = error_text(error, reason), traceback_text(error)
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
@@ -523,10 +521,6 @@ class Store(Generic[_T]):
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its process; renew the lease."""
         self._begin_leases(db, lease, partial(self.leases.begin_alone, claim=claim))
-
-    def bury(self, db: Database, claim: Claim) -> None:
-        """Make items dead letters whose attempts were used up before this claim."""
-        self.change(db, partial(self.leases.bury, claim=claim), _always)
 
     def extend_each(
         self,
@@ -580,9 +574,10 @@ class Store(Generic[_T]):
     ) -> bool:
         """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        if self._change_if(tr, item, state, partial(self._retry, by=by or client_name())):
-            return True
-        return state is None and self._change_if(tr, item, state, self._changes.end_wait)
+        retry = partial(self._retry, by=by or client_name())
+        return self._change_if(tr, item, state, retry) or (
+            state is None and self._change_if(tr, item, state, self._changes.end_wait)
+        )
 
     def _retry(self, tr: Transaction, now: int, found: LocatedItem, by: str) -> bool:
         if found.state == "delayed":

@@ -14,8 +14,8 @@ from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Handler
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Spent
+from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.jobs")
 

@@ -85,16 +85,17 @@ def _is_of(kind: Any, value: Any) -> bool:
         return any(_is_of(each, value) for each in arguments)
     if get_origin(kind) is Literal:
         return value in arguments
-    if hasattr(kind, "_fields"):
-        if isinstance(value, tuple):
-            check_record(kind, value)
-        return isinstance(value, tuple)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, tuple):
-            return False
-        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else arguments
-        return len(value) == len(kinds) and all(map(_is_of, kinds, value))
-    return isinstance(value, NoneType if kind is None else kind)
+    is_record = hasattr(kind, "_fields")
+    if not is_record and get_origin(kind) is not tuple:
+        return isinstance(value, NoneType if kind is None else kind)
+    fields = value
+    if not isinstance(value, tuple):
+        return False
+    if is_record:
+        check_record(kind, fields)
+        return True
+    kinds = [arguments[0]] * len(fields) if arguments[-1] is ... else arguments
+    return len(fields) == len(kinds) and all(map(_is_of, kinds, fields))
 
 
 _Decoder = tuple[bytes, Callable[[bytes, bytes], object]]

@@ -389,7 +389,8 @@ class Items:
             return LocatedItem(state, item, item.header.attempts)
         metadata, value = decode_parked(state, stored)
         item = self.levels.item(key, value)
-        return LocatedItem(state, item, **{"attempts": item.header.attempts, **metadata})
+        fields: dict[str, Any] = {"attempts": item.header.attempts, **metadata}
+        return LocatedItem(state, item, **fields)
 
     def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
         """Return the ready items at some positions."""

@@ -631,10 +631,11 @@ class Leases:
         """Note that the item of a claim begins to run alone in its process; renew the lease."""
         self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
 
-    def bury(self, tr: Transaction, now: int, claim: Claim) -> None:
-        """Make items dead letters whose attempts were used up before this claim."""
+    def bury(self, tr: Transaction, now: int, claim: Claim) -> bool:
+        """Make items dead letters whose attempts were used up before this claim; return true."""
         for position, item in self._end_unless_cancelled(tr, now, claim):
             self._failures.bury(tr, now, position, item.value)
+        return True
 
     def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
         """End or renew leases whose versions are those of another cluster; return if any were."""

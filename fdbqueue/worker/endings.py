@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import BaseQueue, change_once, end_cancelled, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.held import HeldJob
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -22,7 +22,7 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.telemetry import Telemetry
+from fdbqueue.worker.telemetry import Log, Telemetry
 
 _log = Log("fdbqueue.worker")
 
@@ -189,10 +189,11 @@ def give_back(
     elif isinstance(outcome, BatchCancelled):
         end_cancelled(queue, db, claim, log)
     elif isinstance(outcome, Discard):
-        text = str(outcome) if outcome is error else f"{outcome}: {error_text(error)}"
+        text = str(outcome) if outcome is error else error_text(error, str(outcome))
         queue.ack(db, claim, discarded=text, log=log)
     elif isinstance(outcome, Spent):
-        store_of(queue).bury(db, claim)
+        store = store_of(queue)
+        store.change(db, partial(store.leases.bury, claim=claim))
     else:
         delay = outcome.after if isinstance(outcome, RetryIn) else None
         is_dead = isinstance(outcome, Dead)

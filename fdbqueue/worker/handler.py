@@ -24,9 +24,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import Outcome, validate_outcome
 from fdbqueue.worker.steps.steps import JsonResults, Results
+from fdbqueue.worker.telemetry import Log
 
 _OURS = ("fdb", "fdbqueue")
 

@@ -14,7 +14,7 @@ from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import workers_range
 from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, Transaction
-from fdbqueue.worker.log import Log
+from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
     from http.server import ThreadingHTTPServer

@@ -14,8 +14,8 @@ from fdbqueue.layout.values import Report
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import Database, Future
 from fdbqueue.worker.held import HeldJob, HeldLease
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.presence import LOOK, Presence
+from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from fdbqueue.errors import HandlerExited, HandlerTooSlow
+from fdbqueue.errors import HandlerTooSlow
 from fdbqueue.queue.arguments import validate_seconds
 from fdbqueue.types import Duration
+from fdbqueue.worker.steps.errors import HandlerExited
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

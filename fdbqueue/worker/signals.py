@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from fdbqueue.worker.log import Log
+from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
 

@@ -1,27 +1,55 @@
-"""Metrics and traces of jobs for Prometheus and OpenTelemetry, if these are installed.
+"""The log of workers; metrics for Prometheus and traces for OpenTelemetry, if installed.
 
-One that raises an error, at its import or later, is logged once and switched off: no push, job or
-worker depends on it.
+A library that raises an error, at its import or later, is logged once and switched off: no push,
+job or worker depends on it.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue.database.guard import Guard
 from fdbqueue.errors import error_text
-from fdbqueue.worker.log import Log
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter
 
 _T = TypeVar("_T")
 
 _TRACE = "opentelemetry.trace"
 _OPENTELEMETRY = "opentelemetry"
 _PROMETHEUS = "prometheus_client"
+
+
+class Log(_Adapter):
+    """A logger that raises nothing: no end of a job depends on its line in a log.
+
+    Standard error gets what the filters and handlers of the logger raise.
+
+    >>> Log("fdbqueue.worker").warning("%s has ended", "a job")
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name), {})
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Log a line."""
+        try:
+            self.logger.log(level, msg, *args, stacklevel=2, **options)
+        except BaseException:
+            with suppress(BaseException):  # standard error may be closed
+                print(f"cannot log to {self.logger.name}: {msg}", file=sys.stderr)
+                traceback.print_exc()
+
 
 _log = Log("fdbqueue.worker")
 

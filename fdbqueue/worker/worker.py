@@ -16,7 +16,6 @@ from fdbqueue.database.binding import is_database
 from fdbqueue.database.exactly_once import run_once_with_pauses
 from fdbqueue.errors import (
     FdbqueueError,
-    HandlerExited,
     HandlerTooSlow,
     LeaseLost,
     TimedOut,
@@ -58,7 +57,6 @@ from fdbqueue.worker.handler import (
 from fdbqueue.worker.health import serving_health, trouble_of_database
 from fdbqueue.worker.held import HeldJob
 from fdbqueue.worker.leases import Leases
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -72,7 +70,8 @@ from fdbqueue.worker.outcomes import (
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Share, Slots
-from fdbqueue.worker.telemetry import Telemetry
+from fdbqueue.worker.steps.errors import HandlerExited
+from fdbqueue.worker.telemetry import Log, Telemetry
 from fdbqueue.worker.threads import Background, Pausing, stack_of
 
 _T = TypeVar("_T")

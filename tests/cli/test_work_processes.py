@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue
+from tests.support.fdbq_work import Workers
 from tests.support.shell import Shell, error_of
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -46,48 +46,6 @@ def handler(item):
     if item.value == "hang":
         time.sleep(3600)
 """
-
-
-class Workers:
-    """`fdbq work`, whose processes and lines on standard error the test sees."""
-
-    def __init__(self, fdbq: Shell) -> None:
-        self._fdbq = fdbq
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self._fdbq.path / "log").open("ab") as log:
-            process = subprocess.Popen(
-                ["fdbq", "work", *arguments],
-                env=self._fdbq.environment,
-                cwd=self._fdbq.path,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._started.append(process)
-        return process
-
-    @property
-    def log(self) -> str:
-        return (self._fdbq.path / "log").read_text()
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of all processes that were started, in their order."""
-        return [int(pid) for pid in re.findall(r"process \d+ of \d+: pid (\d+)", self.log)]
-
-    @property
-    def notes(self) -> list[list[str]]:
-        """The names of the jobs that ran, and the processes that ran them."""
-        path = self._fdbq.path / "notes"
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-    def kill(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture

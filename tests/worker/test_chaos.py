@@ -11,7 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from tests.cli.test_work_processes import Workers
+from tests.support.fdbq_work import Workers
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
 
@@ -73,8 +73,8 @@ def fdbq(shared_url: str, tmp_path: Path, name: str, db: object) -> Shell:
 def test_each_good_job_takes_effect_once_among_bad_ones(
     db: Any, fdbq: Shell, name: str, rng: random.Random
 ) -> None:
-    good = [{"job": "good", "args": [number]} for number in range(GOOD)]
-    bad = [
+    good: list[dict[str, Any]] = [{"job": "good", "args": [number]} for number in range(GOOD)]
+    bad: list[dict[str, Any]] = [
         {"job": "poison"},
         {"job": "exit"},
         {"job": "exit", "args": ["middleware"]},

@@ -759,20 +759,9 @@ class Group(BaseModel):
     latest: bool = Field(description="Whether a push cancels the items that wait.")
 
 
-class AllGroupsSettings(BaseModel):
-    """Settings of all groups that have none of their own; `null` for what was not set."""
-
-    weight: float | None
-    concurrency: int | None
-    rate: tuple[int, float] | None
-    in_order: bool | None
-    max_size: int | None
-    latest: bool | None
-
-
 class GroupList(BaseModel):
     """A page of groups."""
 
     groups: list[Group]
-    for_all: AllGroupsSettings = Field(description="What was set for all groups.")
+    for_all: AllGroupsChanges = Field(description="What was set for all groups.")
     next: str | None = Field(description="The `after` of the next page.")

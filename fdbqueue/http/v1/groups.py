@@ -44,7 +44,7 @@ async def groups(
     is_last = len(found) < limit
     body = {
         "groups": [*map(group_as_json, found)],
-        "for_all": {**dict.fromkeys(bodies.AllGroupsSettings.model_fields), **for_all},
+        "for_all": {**dict.fromkeys(bodies.AllGroupsChanges.model_fields), **for_all},
         "next": None if is_last else found[-1].name,
     }
     return json_response(body)

@@ -16,10 +16,10 @@ from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress, sum_of
 from fdbqueue.worker.handler import IN_THREAD
 from fdbqueue.worker.health import serving_health
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.slots import Slots
+from fdbqueue.worker.telemetry import Log
 from fdbqueue.worker.worker import (
     Worker,
     finish,

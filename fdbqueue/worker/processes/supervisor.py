@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fdbqueue.worker.endings import WorkerReport, sum_of
-from fdbqueue.worker.log import Log
 from fdbqueue.worker.signals import stopping_on_signals
+from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
 

@@ -1,13 +1,14 @@
-"""The errors of the steps of jobs."""
+"""The errors of the steps of jobs, and of handlers that exit."""
 
 from __future__ import annotations
 
-from fdbqueue.errors import FdbqueueError
+from fdbqueue.errors import FdbqueueError, error_text
 
 __all__ = [
     "ChildFailed",
     "ChildNotPushed",
     "DuplicateStep",
+    "HandlerExited",
     "StepChanged",
     "StepFailed",
     "WaitTimedOut",
@@ -113,3 +114,14 @@ class WaitTimedOut(FdbqueueError):
             f"no signal has come for the step {name!r} with the key {key!r}; to wait again, retry "
             f"the job from this step: fdbq retry QUEUE ID --step {name!r}"
         )
+
+
+class HandlerExited(FdbqueueError):
+    """A handler that raised a `BaseException` of another kind than `Exception`: its `__cause__`.
+
+    The policy of a job gets this error. The attempt keeps the cause.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the handler raised {error_text(error)}, which is no Exception")
+        self.__cause__ = error
