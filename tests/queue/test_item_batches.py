@@ -104,9 +104,9 @@ def test_a_job_that_follows_others_waits_for_a_batch_of_them(
     assert (found.kind, found.id, found.is_member) == ("after", after.id, False)
     assert (found.pushed, found.left, found.on_dead) == (2, 2, "cancel")
     ack(db, queue)
-    for handle in before:
-        seen = one(db, queue, handle.id)
-        assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
+    seen = one(db, queue, before[1].id)
+    assert (seen.kind, seen.id, seen.left, seen.is_member) == ("after", after.id, 1, True)
+    assert batches_of(db, queue, before[0].id) == []  # nothing follows a job that has ended
 
 
 def test_a_job_that_a_step_runs_leads_to_that_step(db: Any, name: str, queue: Queue) -> None:
