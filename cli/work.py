@@ -208,10 +208,10 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
         supervisor = Supervisor(command, processes, given["grace"], longest)
         with cleanup_on_signal(partial(supervisor.kill, 0)):
             if given["metrics_port"] is None:
-                return supervisor.run()
+                return supervisor.run(given["health"])
             with _shared_metrics() as registry:
                 _serve_metrics(given["metrics_port"], registry=registry)
-                return supervisor.run()
+                return supervisor.run(given["health"])
     if given["metrics_port"] is not None and parent is None:
         _serve_metrics(given["metrics_port"])
     if given["reload"]:

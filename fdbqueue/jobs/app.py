@@ -607,7 +607,7 @@ class App:
                 **limits,
             }
             command = command_of(self, queues, given)
-            return Supervisor(command, processes, validate_seconds("grace", grace)).run()
+            return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
         options: dict[str, Any] = {"lease": lease, "name": name, "grace": grace}
         options["prefetch"] = prefetch
         workers = [

@@ -50,11 +50,7 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     if address is None:
         yield 0
         return
-    host, port = validate_address(address)
-    try:
-        server = _listening(host, port, trouble)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+    host, server = _listening_on(address, trouble)
     thread = threading.Thread(target=server.serve_forever, name="fdbqueue-health", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
@@ -64,6 +60,22 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     finally:
         server.shutdown()
         server.server_close()
+
+
+def check_address(address: int | str | None) -> None:
+    """Raise the errors of `serving_health` if this process cannot listen on the address now."""
+    if address is not None:
+        _listening_on(address, lambda: None)[1].server_close()
+
+
+def _listening_on(
+    address: int | str, trouble: Callable[[], str | None]
+) -> tuple[str, ThreadingHTTPServer]:
+    host, port = validate_address(address)
+    try:
+        return host, _listening(host, port, trouble)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
 
 
 def trouble_of_database(db: Database) -> str | None:

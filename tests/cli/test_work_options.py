@@ -105,7 +105,7 @@ def test_the_log_is_json_lines(fdbq: Shell) -> None:
         "attempt": 1,
         "outcome": "done",
     }
-    assert (second["id"], second["outcome"]) == (failed, "failed")
+    assert (second["id"], second["outcome"]) == (failed, "dead")
     assert {*third} == {*second} - {"traceback"}
     assert (third["outcome"], third["job"], third["attempt"]) == ("snoozed", "send", 1)
     assert second["traceback"].endswith("OSError: busy")
@@ -170,3 +170,21 @@ def test_health_is_served_until_the_end(fdbq: Shell, arguments: tuple[str, ...])
         assert process.wait(60) == 0
         process.communicate()
     assert not is_ready()
+
+
+@pytest.mark.parametrize("option", ["--health-port", "--metrics-port"])
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+def test_a_port_that_is_taken_is_an_error_at_the_start(
+    fdbq: Shell, option: str, processes: tuple[str, ...]
+) -> None:
+    name = fdbq.environment["q"]
+    fdbq.output("push", name, "1")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
+        taken = fdbq("work", name, "--exec", "true", option, port, *processes)
+    assert taken.returncode in (1, 2)
+    assert port in taken.stderr
+    assert "cannot listen" in taken.stderr
+    assert len(fdbq.output("peek", name, "-n", "5").splitlines()) == 1

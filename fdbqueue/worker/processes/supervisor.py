@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.health import check_address
 from fdbqueue.worker.signals import stopping_on_signals
 from fdbqueue.worker.telemetry import Log
 
@@ -129,14 +130,21 @@ class Supervisor:
                     slot.process.wait(max(0, end - time.monotonic()))
                 slot.process.kill()
 
-    def run(self) -> WorkerReport:
+    def run(self, health: int | str | None = None) -> WorkerReport:
         """Run the processes until `stop`, or until each of them has found nothing more to do.
 
         In the main thread, SIGTERM and SIGINT stop them, and a second signal kills them.
 
+        Args:
+            health: Where the first process answers health checks.
+
         Returns:
             What all processes have done that did not die.
+
+        Raises:
+            OSError: No process can listen on the address of `health`.
         """
+        check_address(health)
         try:
             with stopping_on_signals(self.stop, "processes", lambda: len(self._slots), self.kill):
                 while not all(slot.is_over for slot in self._slots):
