@@ -78,8 +78,8 @@ def backup(db: Database, file: str, queues: tuple[str, ...], as_json: bool) -> N
     written to standard output. An existing FILE is replaced only after all is written.
 
     Each queue is written as it was at one moment. A queue that takes longer than four seconds to
-    read must not change meanwhile: pause it, and stop its clients. What jobs of a QUEUE and jobs of
-    queues that are not in FILE wait for is written to standard error.
+    read must not change meanwhile: pause it, and stop its clients. If jobs of a QUEUE
+    wait for jobs of a queue that is not in FILE, or the reverse, standard error says so.
 
     \b
     Example:

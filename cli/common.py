@@ -457,7 +457,7 @@ def age_text(time: datetime | None) -> str | None:
 
 
 def user_name() -> str:
-    """Return the user and the host, as failed attempts note who has retried a dead letter."""
+    """Return the user and the host, which a failed attempt notes when a dead letter is retried."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no name
@@ -474,7 +474,7 @@ def printable(text: str) -> str:
 def escaped(text: str) -> str:
     """Return a text with control characters escaped for the terminal, except for ends of lines.
 
-    So are characters that change the direction of text, and others that cannot be printed.
+    Characters that change the direction of text, or cannot be printed, are escaped, too.
     """
     if text.isprintable():
         return text

@@ -119,8 +119,8 @@ def release(
 def cancel(db: Database, queue: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs of QUEUE, whether they wait or run.
 
-    A job that waits ends at once. One that runs is told by its worker, and does not run again,
-    however it ends. A queue that keeps done items keeps both as done.
+    A waiting job ends at once. A running job is told by its worker, and does not run again, however
+    it ends. A queue that keeps done items keeps either as done.
 
     Exits with code 1 if a job has ended or is unknown.
 

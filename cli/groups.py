@@ -67,8 +67,8 @@ def group() -> None:
 def ls(db: Database, queue: str, as_json: bool) -> None:
     """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
 
-    What was set for all groups comes first, as `(all groups)`, with --json as the group `null`.
-    The items without a group follow as `(none)`. `at most` is the limit that `--size` sets to the
+    The settings of all groups come first, as `(all groups)`, with --json as the group `null`. The
+    items without a group follow as `(none)`. `at most` is the limit that `--size` sets to the
     ready, delayed and claimed items of a group.
 
     \b
@@ -179,7 +179,7 @@ _FLAGS = {
     help="Maximum number of its items, including delayed and claimed ones.",
 )
 @click.option(
-    "--latest/--not-latest", default=None, help="Whether a push cancels its items that wait."
+    "--latest/--not-latest", default=None, help="Whether a push cancels its waiting items."
 )
 @click.option("--reset", is_flag=True, help="First forget all that was set.")
 @command_options()

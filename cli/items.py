@@ -419,7 +419,7 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     if info.parent is not None:
         fields["parent"] = _ref_text(info.parent)
     if info.state in ("ready", "delayed"):
-        from fdbqueue.admin import workers  # which a push does not need
+        from fdbqueue.admin import workers  # a push does not need it
 
         if queue not in [worker.queue for worker in workers(db)]:
             fields["workers"] = "Nobody works on this queue."

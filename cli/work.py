@@ -236,7 +236,7 @@ def _report(run: Callable[[], WorkerReport], summary: Callable[[int], str]) -> W
     default=100,
     show_default=True,
     type=click.IntRange(0, 1000),
-    help="Number of jobs to claim ahead, at most, while jobs are quick; 0 for none.",
+    help="Maximum number of jobs to claim ahead while jobs are quick; 0 for none.",
 )
 @click.option("--agent", metavar="NAME", help="Claim only tasks of this agent; needs a task queue.")
 @click.option(
@@ -441,7 +441,7 @@ def _shared_metrics() -> Generator[Any]:
             registry = CollectorRegistry()
             collect: Any = multiprocess.MultiProcessCollector
             collect(registry)
-        except ImportError:  # of which `_serve_metrics` tells
+        except ImportError:  # `_serve_metrics` reports it
             registry = None
         except ValueError as error:
             raise click.ClickException(str(error)) from error
@@ -449,7 +449,7 @@ def _shared_metrics() -> Generator[Any]:
 
 
 def _name_metrics() -> None:
-    """Let this process go on with the metrics of the one that it replaces, if it has a parent."""
+    """Continue the metrics of the process that this one replaces, if it has a parent."""
     if parent is not None and _METRICS in os.environ:
         number = parent.number
         with suppress(Exception):  # workers log what prometheus_client raises

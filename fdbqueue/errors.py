@@ -168,7 +168,7 @@ def error_text(error: object, reason: str = "") -> str | None:
 
     Args:
         error: A text or an exception; `None` for no error.
-        reason: Stands in front of the error, unless the error says it.
+        reason: A text to put in front of the error, unless the error contains it.
 
     Raises:
         TypeError: `error` is neither of these.
@@ -448,14 +448,14 @@ class PayloadTooLarge(FdbqueueError, ValueError):
 
 
 class PushTooLarge(FdbqueueError, ValueError):
-    """A push of more than one transaction can hold. Nothing was stored.
+    """A push that does not fit in one transaction. Nothing was stored.
 
-    A transaction of the caller in which it is raised must not commit.
+    If you passed a transaction to the push, do not commit it.
 
     Attributes:
         n: The number of items.
         size: The bytes that they take.
-        limit: The bytes for which there is room.
+        limit: The bytes that they may take.
     """
 
     def __init__(self, n: int, size: int, limit: int) -> None:
@@ -463,7 +463,7 @@ class PushTooLarge(FdbqueueError, ValueError):
         self.size = size
         self.limit = limit
         super().__init__(
-            f"a push of {n:,} items takes {size:,} bytes, and there is room for {limit:,}; "
+            f"a push of {n:,} items takes {size:,} bytes, over the limit of {limit:,}; "
             "push them in several calls"
         )
 
@@ -771,7 +771,7 @@ class HandlerTooSlow(FdbqueueError):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(
-            f"the function took {seconds:.1f} seconds, and a transaction lives five; move the slow "
+            f"the function took {seconds:.1f} seconds, but a transaction lives five; move the slow "
             "part into a handler without a transaction"
         )
 
@@ -830,7 +830,7 @@ class ImportMismatch(FdbqueueError):
 
 
 def unknown_job(name: str, version: int) -> str:
-    """Return why a job waits, or has died, that no worker knows.
+    """Return the reason why a job that no worker knows waits or has died.
 
     >>> unknown_job("shop.send", 1)
     "no worker knows the job 'shop.send'"

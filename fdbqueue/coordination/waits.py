@@ -24,7 +24,7 @@ def waits_for(
     job: StoredJob | None,
     failed: Sequence[FailedAttempt],
 ) -> WaitsFor | None:
-    """Return what a delayed item waits for, or a ready one that no worker knows; else `None`.
+    """Return what an item waits for if it is delayed or no worker knows its job; else `None`.
 
     Cost: none for most items. A read for a job that is suspended in a step, two for one that waits
     for a batch, and a range read of its steps for one that runs others; two reads for the name of
@@ -55,7 +55,7 @@ def waits_for(
             return _waits_in_step(tr, own, found, decode_step(value))
     has_failed = not failed or utc_time(header.since or 0) == failed[-1].ended_at
     if header.attempts and has_failed:
-        return WaitsFor("retry", "its last attempt has failed, and it waits for the next one")
+        return WaitsFor("retry", "its last attempt failed, and it waits for the next one")
     return WaitsFor("time", "its delay is not over")
 
 
@@ -79,7 +79,7 @@ def _waits_for_batch(
     left = counts.pushed - counts.ended
     if batch.kind == "then":
         of = f"{left:,} of {counts.pushed:,} jobs have not ended"
-        is_open = ", and it is not closed" if batch.stage == "open" else ""
+        is_open = ", and the batch is not closed" if batch.stage == "open" else ""
         why = f"it runs at the end of a batch: {of}{is_open}"
         return WaitsFor("batch", why, left=left)
     jobs: list[JobRef] = []
@@ -119,7 +119,7 @@ def _waits_in_step(
         return WaitsFor("children", why, name, jobs=tuple(jobs), left=len(left))
     if step.kind == "sleep":
         return WaitsFor("time", f"it sleeps in the step {name!r}", name)
-    return WaitsFor("retry", f"the step {name!r} has failed, and is tried again", name)
+    return WaitsFor("retry", f"the step {name!r} failed, and waits for its next attempt", name)
 
 
 def _jobs(n: int) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 client_was_forked = False
 
 opening = threading.RLock()
-"""Held while a thread opens a cluster. A fork waits for that: what is half open hangs, too."""
+"""Held while a thread opens a cluster. A fork waits for it: a half-open cluster hangs, too."""
 
 
 def _note_fork() -> None:
@@ -126,9 +126,7 @@ def is_database(db_or_tr: ReadTransactor) -> TypeIs[Database]:
         return False
     if hasattr(db_or_tr, "create_transaction"):
         return True
-    raise TypeError(
-        f"a database or a transaction is needed here, as in push(db, ...), not {db_or_tr!r}"
-    )
+    raise TypeError(f"expected a database or a transaction, as in push(db, ...), not {db_or_tr!r}")
 
 
 def check_database(db: ReadTransactor) -> None:

@@ -26,7 +26,7 @@ def warn_in_event_loop() -> None:
 def _warn() -> None:
     """Warn of the innermost call from outside of the library, if a coroutine or callback made it.
 
-    Code that a notebook runs also finds an event loop, but is no coroutine.
+    Code in a cell of a notebook also runs in an event loop, but is not a coroutine.
     """
     frame: FrameType | None = sys._getframe(2)
     level, place = 3, None
@@ -40,7 +40,7 @@ def _warn() -> None:
             place = level
         if place is not None and (is_coroutine or is_loop):
             warnings.warn(
-                "a coroutine waits for a transaction, and its event loop with it; use "
+                "a coroutine makes a blocking call, which holds up its event loop; use "
                 "fdbqueue.aio, or await aio.run(function, ...)",
                 RuntimeWarning,
                 stacklevel=place,

@@ -141,7 +141,7 @@ class _Scan(NamedTuple):
         )
         unknown = of_queue(
             "fdbqueue_queue_unknown",
-            "1 if another release stored the queue, and its numbers are not known.",
+            "1 if another release stored the queue, so that its numbers are unknown.",
         )
         backlog = of_queue(
             "fdbqueue_backlog", "Ready and claimed items: the jobs that need a worker now."

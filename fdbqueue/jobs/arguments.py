@@ -39,15 +39,15 @@ _USE = (
     "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
     "such as a date, a dataclass, a model of pydantic or a Handle"
 )
-# Where nothing says that a value is a handle, the value stands in an object with the first key, and
-# each handle in one with the second key.
+# Where no annotation says that a value is a handle, the whole value is stored in an object with the
+# first key, and each handle in one with the second key.
 _HANDLES, _HANDLE = "fdbqueue.handles", "fdbqueue.handle"
 _SCALARS: list[type[Any]] = [str, int, bool, type(None)]
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
 
 
 _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
-    # Not by `str(value)`, which a subclass may change.
+    # A subclass may change what `str(value)` returns.
     (str, str.__str__),
     (int, int.__int__),
     (float, float.__float__),
@@ -108,7 +108,7 @@ def _abstract_in(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
 
 
 def _with_tags(value: Any) -> Any:
-    """Return a JSON value whose handles are stored in objects that `_without_tags` knows."""
+    """Return a JSON value whose handles are stored in objects that `_without_tags` recognizes."""
     if isinstance(value, Handle):
         return {_HANDLE: value.to_json()}
     return _mapped(value, _with_tags)
@@ -129,12 +129,12 @@ def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 class Owner(NamedTuple):
-    """Whose arguments and results are converted.
+    """The job or step whose arguments and results are converted.
 
     Attributes:
-        name: The name of the job or of the step.
-        kind: Which of these it is.
-        jobs: The jobs of the app by name, to which handles belong.
+        name: Its name.
+        kind: Whether it is a job or a step.
+        jobs: The jobs of the app by name, for handles.
     """
 
     name: str
@@ -181,7 +181,7 @@ class _Converter:
         except RecursionError:  # perhaps it contains itself
             raise self._invalid(name, "it is nested too deeply") from None
         except (TypeError, ValueError) as error:
-            what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f", not {value!r}"
+            what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f": {value!r}"
             raise self._invalid(name, f"{error}{what}") from None
         if change is not None:
             raise self._invalid(name, change.reason, change.path)
@@ -194,7 +194,7 @@ class _Converter:
         except TypeError as error:
             if not self._is_any:
                 change = self._change(value, self._built(value))
-                if change is not None and not change.path:  # which says more
+                if change is not None and not change.path:  # it says more than `error`
                     raise self._invalid(name, change.reason) from None
             value = {_HANDLES: _with_tags(value)}
             try:
@@ -208,7 +208,7 @@ class _Converter:
         if isinstance(built, str):
             return built
         encoded = json.loads(_encoder.encode(built))  # NaN raises, and tuples become lists
-        if isinstance(value, Set):  # whose order differs from process to process
+        if isinstance(value, Set):  # its order differs from process to process
             encoded.sort(key=_encoder.encode)
         return encoded
 
@@ -216,7 +216,7 @@ class _Converter:
         return msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
 
     def _change(self, value: Any, encoded: Any) -> Change | None:
-        """Return what would change until the function runs, or `None`."""
+        """Return what would be another value when the function runs, or `None`."""
         if self._is_any and not _has_handles(encoded):
             return None
         decoded = self._decoded(encoded)
@@ -239,7 +239,7 @@ class _Converter:
         try:
             return self._decoded(stored)
         except (TypeError, ValueError) as error:
-            reason = f"{error}, not {stored!r}"
+            reason = f"{error}: {stored!r}"
             owner = self._owner
             raise UndecodableArguments(owner.name, name, reason, "", owner.kind) from None
 
@@ -301,14 +301,14 @@ class Arguments:
     values in a `list[Any]` or a `dict[str, Any]`. Defaults are not stored: the defaults of the
     function that runs apply.
 
-    What is encoded is decoded again and compared. A value of which JSON would lose or change a part
-    is refused with the path to it.
+    Each encoded value is decoded again and compared with the original. If JSON would lose or change
+    a part of it, the value is refused with the path to that part.
 
     Args:
         name: The name of the job.
         function: The function. Its annotations are evaluated at the first use.
         skip: The number of first parameters that the worker supplies.
-        jobs: The jobs of the app by name, to which handles belong.
+        jobs: The jobs of the app by name, for handles.
         kind: Whether the name is that of a job or of a step.
 
     Example:
@@ -404,8 +404,9 @@ class Arguments:
     def key_of(self, args: list[Any], kwargs: Mapping[str, Any]) -> str:
         """Return a unique key for the JSON forms of some arguments.
 
-        Calls have the same key if the function would find equal arguments: passed by position or
-        by name, in any order, and with a default left out or given. `canonical` says what is equal.
+        Calls have the same key if the function would receive equal arguments, whether they are
+        passed by position or by name, in any order, and whether a default is given or left out.
+        `canonical` says what is equal.
 
         >>> def remind(user: int, text: str = "") -> None: ...
         >>> arguments = Arguments("remind", remind)

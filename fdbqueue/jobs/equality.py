@@ -1,4 +1,4 @@
-"""Which values are equal: one that JSON has carried and the original, two with one unique key."""
+"""Equality: of a value and its copy from JSON, and of values that have the same unique key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = object()
 
 
 class Change(NamedTuple):
-    """A part of a value that is another one after JSON.
+    """A part of a value that JSON changes.
 
     Attributes:
         path: Where it is, such as `.items[2].token`; an empty text for the whole value.
@@ -32,7 +32,7 @@ class Change(NamedTuple):
 
 
 def find_change(given: Any, got: Any, abstract: tuple[type, ...] = ()) -> Change | None:
-    """Return the first part of a value that is not equal after JSON, or `None`.
+    """Return the first part of a value that JSON changes, or `None`.
 
     Classes with fields are compared field by field, whatever they say about equality: `__eq__` may
     leave out a field, raise an error, or compare identities. A value of a subclass is equal to one
@@ -44,7 +44,7 @@ def find_change(given: Any, got: Any, abstract: tuple[type, ...] = ()) -> Change
         abstract: Types such as `Sequence`, whose values arrive as lists, sets and dicts.
 
     >>> find_change([{"a": (1, 2)}], [{"a": [1, 2]}])
-    Change(path="[0]['a']", reason='Expected `list`, got `tuple`, not (1, 2)')
+    Change(path="[0]['a']", reason='Expected `list`, got `tuple`: (1, 2)')
     >>> find_change(Decimal("NaN"), Decimal("NaN"))
     """
     kind = _type_of(got)
@@ -56,7 +56,7 @@ def find_change(given: Any, got: Any, abstract: tuple[type, ...] = ()) -> Change
     fits = isinstance(given, kind) or is_number or isinstance(given, abstract)
     if not fits or type(given) is bool:
         name = type(given).__name__
-        return Change("", f"Expected `{kind.__name__}`, got `{name}`, not {given!r}")
+        return Change("", f"Expected `{kind.__name__}`, got `{name}`: {given!r}")
     if is_number or kind in _WITHOUT_PARTS:
         return _compared(given, got)
     form, pairs = _pairs(given, got)
@@ -69,7 +69,7 @@ def find_change(given: Any, got: Any, abstract: tuple[type, ...] = ()) -> Change
 
 
 def _compared(given: Any, got: Any) -> Change | None:
-    """Return the change of a value without parts, also by what a subclass says about equality."""
+    """Return the change of a value without parts. A subclass may deny that values are equal."""
     kind, own = _type_of(got), _type_of(given)
     try:
         if isinstance(got, (datetime, time)):
@@ -90,15 +90,15 @@ def _compared(given: Any, got: Any) -> Change | None:
 
 
 def _place_in_time(value: datetime | time) -> tuple[object, ...]:
-    """Return what has to stay.
+    """Return what has to stay equal.
 
-    A time is never equal to the same time with another time zone, if that time comes twice there.
+    Python's `==` is false for a time that a zone has twice, compared with any other zone.
     """
     return value.replace(tzinfo=None), value.utcoffset(), value.tzinfo is None
 
 
 def _pairs(given: Any, got: Any) -> tuple[str, Iterable[tuple[Any, Any, Any]] | None]:
-    """Return the form of the places of a value's parts, and each part before and after JSON."""
+    """Return the format of the path to a part, and each part before and after JSON."""
     kind, own = _type_of(got), _type_of(given)
     if issubclass(own, (list, tuple)) and len(given) == len(got):
         return "[{}]", zip(count(), given, got)
@@ -145,7 +145,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     kind = _type_of(value)
     if dataclasses.is_dataclass(kind):
         fields = dataclasses.fields(kind)
-        # What only the process that popped an item needs is no part of it in JSON.
+        # An item has fields for the process that popped it, which its JSON form leaves out.
         names: Iterable[str] = [each.name for each in fields if each.metadata.get("in_json", True)]
     elif hasattr(kind, "__struct_fields__"):  # of msgspec
         names = kind.__struct_fields__
@@ -155,7 +155,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
         own = {name: value.__dict__.get(name, _MISSING) for name in kind.model_fields}
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         return {**own, **(extra or {}), **(private or {})}
-    elif kind.__eq__ is object.__eq__:  # which compares identities
+    elif kind.__eq__ is object.__eq__:  # it compares identities
         return getattr(value, "__dict__", None)
     else:
         return None
@@ -163,10 +163,11 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def canonical(value: Any) -> str:
-    """Return a text that is the same for equal values, in every process and every version of them.
+    """Return a text that is the same for equal values, in every process.
 
-    Equal are 1, 1.0 and `Decimal("1.00")`, the same instant in two zones, dicts with their keys in
-    another order, and sets. `True` is not equal to 1, nor a time without a zone to one with a zone.
+    These are equal: 1, 1.0 and `Decimal("1.00")`; the same instant in two zones; dicts and sets
+    that differ in their order. `True` is not equal to 1, nor is a time without a zone to one with
+    a zone.
 
     >>> canonical([1.0, "1", {3, 2}]), canonical((Decimal("1.0"), "1", frozenset({2, 3})))
     ('[1,"1",(2,3)]', '[1,"1",(2,3)]')

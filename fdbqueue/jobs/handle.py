@@ -85,7 +85,7 @@ def handle_of(stored: Any, jobs: Mapping[str, Job[Any, Any, Any, Any]]) -> Handl
     try:
         name, queue, id, is_new = map(stored.__getitem__, ("job", "queue", "id", "is_new"))
     except (AttributeError, KeyError, TypeError):
-        raise ValueError("Expected the stored form of a handle") from None
+        raise ValueError("expected the stored form of a handle") from None
     if name not in jobs:
-        raise ValueError(f"the handle is one of the job {name!r}, which the app does not declare")
+        raise ValueError(f"the handle belongs to the job {name!r}, which the app does not declare")
     return Handle(jobs[name], queue, id, is_new=is_new)

@@ -318,8 +318,8 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             unique_for: For how long the key is not free, instead of `unique_until`.
             group: Another group.
             cost: How much it counts in the share of its group, by default 1.
-            after: Jobs of this app, or one, that have to end before it is ready; up to 100 may
-                follow one. Jobs that are no longer known count as ended.
+            after: A handle, or handles, of jobs of this app that have to end before it is ready. Up
+                to 100 jobs may follow one. Jobs that are no longer known count as ended.
             on_dead: `"cancel"`, the default: if one of these dies, is cancelled or expires, the job
                 is cancelled once all have ended. `"continue"`: it still runs.
 
@@ -355,5 +355,7 @@ def _handles(after: Handle[Any] | Iterable[Handle[Any]]) -> list[Handle[Any]]:
     except TypeError:
         handles = [given]
     if not all(isinstance(each, Handle) for each in handles):
-        raise TypeError(f"after is made of handles, which the pushes of jobs return, not {after!r}")
+        raise TypeError(
+            f"after must be a handle, as a push returns it, or a list of them, not {after!r}"
+        )
     return handles

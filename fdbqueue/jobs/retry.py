@@ -40,7 +40,7 @@ class Retry:
         jitter: The greatest share of the delay to subtract, from 0 to 1.
         on: Try again only after exceptions of this class or of these classes; any other one makes
             the job a dead letter.
-        never_on: Do not try again after exceptions of this class, or of one of these.
+        never_on: Do not try again after exceptions of this class or of these classes.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -73,7 +73,7 @@ class Retry:
         for name, kinds in (("on", self.on), ("never_on", self.never_on)):
             if not all(map(_is_exception, kinds if isinstance(kinds, tuple) else (kinds,))):
                 raise TypeError(
-                    f"{name} is a class of exceptions, or a tuple of them such as "
+                    f"{name} must be an exception class, or a tuple of them such as "
                     f"(OSError, ValueError), not {kinds!r}"
                 )
 
@@ -116,8 +116,8 @@ _DEFAULT = Retry()
 def decided(policy: Retry | Decision, error: Exception, context: Context) -> Outcome:
     """Return what a policy says about the error of an attempt.
 
-    If it raises another error, that is the error of the attempt, and the cause of the outcome,
-    which is that of the default policy.
+    If the policy itself raises an error, that error becomes the error of the attempt, and the
+    default policy decides on it. It is then the `__cause__` of the outcome.
     """
     try:
         return validate_outcome(_decided(policy, error, context))

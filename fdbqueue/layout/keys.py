@@ -219,8 +219,8 @@ class Layout:
             )
         if len(subspace.key()) > MAX_PREFIX:
             raise ValueError(
-                f"the prefix of a queue has at most {MAX_PREFIX:,} bytes, and that of this "
-                f"subspace has {len(subspace.key()):,}; give a shorter one"
+                f"the prefix of a queue may have at most {MAX_PREFIX:,} bytes, and this subspace "
+                f"has one of {len(subspace.key()):,}; use a subspace with a shorter prefix"
             )
         self.subspace = subspace
         self.name = name

@@ -31,7 +31,7 @@ from fdbqueue.worker.telemetry import Log
 _OURS = ("fdb", "fdbqueue")
 
 Supplied: TypeAlias = Literal["Context", "Transaction", ""]
-"""The class of ours that annotates the first parameter of a function."""
+"""The class of this library that annotates the first parameter of a function."""
 
 _NAMES: dict[str, Supplied] = {"Context": "Context", "Transaction": "Transaction"}
 
@@ -112,7 +112,7 @@ _UNOBSERVED = Observer()
 
 
 class EndingChildren:
-    """End a child that a block forks at the end of the block, where it would go on as a worker.
+    """End each process that the block forks when it leaves the block: it would go on as a worker.
 
     Args:
         name: The name of the job.
@@ -133,8 +133,9 @@ class EndingChildren:
                 code = error.code or 0
             else:
                 _log.error(
-                    "%s: a process that the job has forked left its function, and ends here, not "
-                    "as a second worker; end it by os._exit, or use multiprocessing",
+                    "%s: a process that the job forked has left the job's function, and is ended "
+                    "before it becomes a second worker; end it with os._exit, or use "
+                    "multiprocessing",
                     self._name or "the handler",
                     exc_info=error,
                 )
@@ -323,7 +324,7 @@ class _EventLoop:
         while not self._is_closed.is_set():  # a handler may have stopped the loop
             try:
                 self.loop.run_forever()
-            except BaseException:  # of what a handler has left to it
+            except BaseException:  # raised by what a handler has left behind
                 _log.exception("a task or callback of the event loop of jobs has failed")
         if tasks := asyncio.all_tasks(self.loop):  # of jobs that the worker has given up
             for task in tasks:
@@ -354,9 +355,9 @@ class _EventLoop:
 
 
 def supplied(function: Callable[..., Any]) -> Supplied:
-    """Return which class of ours annotates the first parameter, or an empty text.
+    """Return the class of this library that annotates the first parameter, or an empty text.
 
-    A class of the program's own may have the same name. The annotation may be text, and of a name
+    A class of the program's own may have the same name. The annotation may be text, with a name
     that is imported for type checkers only.
 
     >>> def work(context: "Context | None"): ...
@@ -390,7 +391,7 @@ def supplied(function: Callable[..., Any]) -> Supplied:
 
 
 def _ours(kind: Any) -> Supplied:
-    # Transactions of the binding and of the embedded engine are as good as the protocol.
+    # Transactions of the binding and of the embedded engine count as the protocol.
     root = getattr(kind, "__module__", "").partition(".")[0]
     return _NAMES.get(getattr(kind, "__name__", ""), "") if root in _OURS else ""
 
@@ -446,7 +447,7 @@ def _bound(module: ModuleType, name: str) -> Iterator[Any]:
 
 
 def _found(module: str, name: str | None = None) -> Any:
-    """Return a module, or its variable, if it is ours or imported already."""
+    """Return a module, or its variable, if it is of this library or imported already."""
     if module.partition(".")[0] in _OURS:
         if name == "Transaction":  # which the binding may lack
             return import_module("fdbqueue.types").Transaction

@@ -1,4 +1,4 @@
-"""The ends of an attempt that a handler chooses by raising one of these; errors that end it."""
+"""The outcomes that a handler chooses by raising them, and the errors that end an attempt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Suspended(BaseException):
 class Outcome(Exception):
     """The end of an attempt, raised by a handler.
 
-    The attempt keeps the reason together with the error that led to it: the one that a policy has
+    The attempt keeps the reason together with the error that led to it: the error that a policy
     decided on, or the cause, if the outcome is raised `from` another exception.
 
     Attributes:
@@ -51,7 +51,7 @@ def validate_outcome(outcome: Outcome) -> Outcome:
         validate_seconds("after", outcome.after, below=_MAX_SECONDS)
     for text in (outcome.reason, str(outcome)):
         if not isinstance(text, str):
-            raise TypeError(f"the reason of an outcome is a text, not {text!r}")
+            raise TypeError(f"the reason of an outcome must be a text, not {text!r}")
     return outcome
 
 

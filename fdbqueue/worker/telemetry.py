@@ -33,7 +33,7 @@ _PROMETHEUS = "prometheus_client"
 class Log(_Adapter):
     """A logger that raises nothing: no end of a job depends on its line in a log.
 
-    Standard error gets what the filters and handlers of the logger raise.
+    Errors of the logger's filters and handlers are printed to standard error.
 
     >>> Log("fdbqueue.worker").warning("%s has ended", "a job")
     """
@@ -64,14 +64,14 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
         return None
     try:
         return function(*args)
-    except KeyboardInterrupt:  # of a program that pushes
+    except KeyboardInterrupt:  # it is meant for a program that pushes
         raise
     except BaseException as error:
         with _guard:
             is_first = library not in _off
             _off.add(library)
         if is_first:
-            text = "%s is switched off in this process, because it has failed: %s"
+            text = "%s is switched off in this process, because it raised an error: %s"
             _log.warning(text, library, error_text(error), exc_info=True)
         return None
 

@@ -31,7 +31,7 @@ def noted() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def places(caught: list[warnings.WarningMessage]) -> list[tuple[str, int]]:
-    blocking = [each for each in caught if "a coroutine waits" in str(each.message)]
+    blocking = [each for each in caught if "a coroutine makes a blocking call" in str(each.message)]
     assert all(issubclass(each.category, RuntimeWarning) for each in blocking)
     return [(each.filename, each.lineno) for each in blocking]
 

@@ -55,7 +55,7 @@ def jobs(app: App, name: str) -> Jobs:
 
 @pytest.mark.parametrize("wrong", ["abc", ["abc"], 7, [None], b"abc", {"a": 1}])
 def test_what_is_no_handle_is_refused(jobs: Jobs, wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"after is made of handles, .*, not "):
+    with pytest.raises(TypeError, match=r"after must be a handle, .*, not "):
         jobs.note.using(after=wrong)
 
 

@@ -190,7 +190,7 @@ def test_parameters_of_each_kind_are_converted() -> None:
     [
         ((), {"subject": "hi"}, "the arguments of the job mail.send: missing a required argument"),
         (("ada",), {}, "missing a required .*'subject'"),
-        ((1,), {"subject": "hi"}, "'to' of the job mail.send: Expected `str`, got `int`, not 1"),
+        ((1,), {"subject": "hi"}, "'to' of the job mail.send: Expected `str`, got `int`: 1"),
         (("ada",), {"subject": None}, "'subject' of the job mail.send: Expected `str`"),
         (("ada",), {"subject": "hi", "when": "today"}, "'when'.*Invalid RFC3339 encoded date"),
         (("ada",), {"subject": "hi", "size": True}, "'size'.*Expected `int`, got `bool`"),

@@ -88,7 +88,7 @@ def test_a_forked_process_that_leaves_its_job_is_no_second_worker(
     done = run(JOB, str(tmp_path / "db"), "forks", how)
     lines = {"ended with " + str(code), how, "WorkerReport(done=2, failed=0, lost=0)"}
     assert {*done.stdout.splitlines()} == lines, done.stderr
-    assert ("forks: a process that the job has forked" in done.stderr) == (how != "exit")
+    assert ("forks: a process that the job forked" in done.stderr) == (how != "exit")
     assert ("OSError: in the child" in done.stderr) == (how == "raise")
 
 
@@ -96,7 +96,7 @@ def test_neither_is_one_that_leaves_a_coroutine(tmp_path: Path) -> None:
     done = run(JOB, str(tmp_path / "db"), "coroutine")
     lines = ["ended with 1", "WorkerReport(done=1, failed=0, lost=0)"]
     assert done.stdout.splitlines() == lines, done.stderr
-    assert "coroutine: a process that the job has forked" in done.stderr
+    assert "coroutine: a process that the job forked" in done.stderr
 
 
 def test_a_job_may_use_processes_that_are_forked(tmp_path: Path) -> None:

@@ -216,7 +216,9 @@ def test_a_job_dies_at_once_where_its_policy_says_so(app: App, name: str, policy
 @pytest.mark.parametrize("wrong", [[OSError], "OSError", OSError(), (OSError, "x"), int, None])
 def test_what_is_no_class_of_exceptions_is_refused(wrong: Any) -> None:
     for option in ("on", "never_on"):
-        with pytest.raises(TypeError, match=rf"{option} is a class of .* such as \(OSError, Val"):
+        with pytest.raises(
+            TypeError, match=rf"{option} must be an exception class, .* such as \(OSError, Val"
+        ):
             Retry(**{option: wrong})
 
 

@@ -157,7 +157,9 @@ def test_a_job_waits_for_the_others_of_its_batch(app: App, name: str) -> None:
     batch.flush()
     found = waits(batch.handle)
     assert (found.kind, found.left, found.jobs) == ("batch", 1, ())
-    expected = "it runs at the end of a batch: 1 of 1 jobs have not ended, and it is not closed"
+    expected = (
+        "it runs at the end of a batch: 1 of 1 jobs have not ended, and the batch is not closed"
+    )
     assert found.why == expected
     batch.close()
     assert not waits(batch.handle).why.endswith("closed")

@@ -115,9 +115,7 @@ def test_what_waits_for_a_queue_that_is_left_out_goes_on_after_the_restore(
 def test_jobs_whose_ends_count_in_a_queue_that_is_left_out_run(shop: Shop, other: Any) -> None:
     file, copies = saved(shop, shop.working)
     (note,) = copies[shop.working].notes
-    assert note == (
-        f"5 of its jobs end for jobs that wait in queue {shop.waiting!r}, which is left out"
-    )
+    assert note == f"jobs of queue {shop.waiting!r}, which is left out, wait for 5 of its jobs"
     restore(other, file)
     there = Shop(other, shop.waiting, shop.working)
     there.app.work(there.working, drain=True)

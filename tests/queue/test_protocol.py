@@ -91,7 +91,7 @@ def test_a_call_without_a_database_says_so(db: Any, name: str, kind: Any, verb: 
         await getattr(queue, verb)("value")
 
     queue = kind.named(db, name)
-    error = r"a database or a transaction is needed here, as in push\(db, ...\), not 'value'"
+    error = r"expected a database or a transaction, as in push\(db, ...\), not 'value'"
     with pytest.raises(TypeError, match=error):
         getattr(queue, verb)("value")
     with pytest.raises(TypeError, match=error):

@@ -35,8 +35,8 @@ const ACTIONS = [
   },
   {
     name: "cancel", icon: "cancel", label: "Cancel", past: "cancelled", states: ["ready", "delayed", "claimed"], danger: true, no: "Go back",
-    effect: ["It does not run again. If it runs, its worker is told to stop. It stays as done, if the queue keeps done items.",
-      "They do not run again. Workers that run one are told to stop. They stay as done, if the queue keeps done items."],
+    effect: ["It does not run again. If it runs, its worker is told to stop. It stays as done if the queue keeps done items.",
+      "They do not run again. If one runs, its worker is told to stop. They stay as done if the queue keeps done items."],
     single: (queue, id) => post(`${itemPath(queue, id)}/cancel`),
   },
   {

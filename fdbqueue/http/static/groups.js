@@ -144,7 +144,7 @@ function buttons(group, queue, refresh) {
 const CHANGES = [
   { label: "Retry", past: "retried", effect: "Its dead letters return to their places in the queue, with all their attempts again." },
   { label: "Cancel", past: "cancelled", danger: true, no: "Go back",
-    effect: "Its ready and delayed items are removed for good. Its claimed items end with their claims: their workers are told to stop, and they do not run again." },
+    effect: "Its ready and delayed items end at once. Its claimed items end with their claims: their workers are told to stop, and they do not run again. They stay as done if the queue keeps done items." },
   { label: "Clear", past: "removed", danger: true,
     effect: "This removes all its items for good: ready, delayed, claimed and done ones, and dead letters. A client that works on a claimed item cannot acknowledge it any more. The settings of the group stay." },
 ];
@@ -161,7 +161,7 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
   if (answer) toast(outcome);
 }
 
-/** Show what was set for all groups, and let it be changed. */
+/** Show the settings of all groups, with a button to change them. */
 function forAll(queue, settings, refresh) {
   const { weight, concurrency, rate, max_size, latest, in_order } = settings;
   const parts = [weight !== null && `weight ${weight}`, concurrency !== null && `concurrency ${number(concurrency)}`,
@@ -173,16 +173,16 @@ function forAll(queue, settings, refresh) {
 }
 
 async function editGroup(group, path) {
-  const rest = group.name === null ? "Empty for none." : "Empty for that of all groups.";
+  const rest = group.name === null ? "Leave it empty for no setting." : "Leave it empty for the setting of all groups.";
   const stored = { weight: String(group.weight ?? ""), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate),
     size: group.latest ? "latest" : String(group.max_size ?? "") };
   const answer = await ask({
     title: `Limits of ${shown(group.name)}`,
     fields: [
       { name: "weight", label: "Weight", value: stored.weight, hint: `Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. ${rest}` },
-      { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `Its items that are claimed at a time. ${rest}` },
-      { name: "rate", label: "Rate", value: stored.rate, hint: `Its items that are started in a time, such as 100/1m. ${rest}` },
-      { name: "size", label: "Size", value: stored.size, hint: `Its ready, delayed and claimed items; “latest” if a push cancels the items that wait. ${rest}` },
+      { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `The maximum number of its items that are claimed at a time. ${rest}` },
+      { name: "rate", label: "Rate", value: stored.rate, hint: `The maximum number of its items that start in a time, such as 100/1m. ${rest}` },
+      { name: "size", label: "Size", value: stored.size, hint: `The maximum number of its ready, delayed and claimed items; “latest” if a push cancels the waiting items. ${rest}` },
     ].filter((field) => group.name !== "" || field.name === "weight"),
     yes: "Save",
     async action(values) {

@@ -167,7 +167,7 @@ const hold = ({ held_by }) => h("div.notice", { data: { state: "delayed" } }, ic
 const notice = (title, ...text) => h("div.notice", { data: { state: "delayed" } }, icon("pause"),
   h("p", {}, h("strong", {}, title, " "), ...text));
 
-/** Say what a job waits for, with links to the jobs among that. */
+/** Say what a job waits for, with links to other jobs. */
 const waiting = ({ why, jobs }) => notice("It waits.", `${why[0].toUpperCase()}${why.slice(1)}${jobs.length > 0 ? ": " : "."}`,
   ...jobs.flatMap((job, n) => [n > 0 && ", ", jobLink(job)]));
 

@@ -17,7 +17,7 @@ export function h(tag, props = {}, ...children) {
   return filled(document.createElement(name), classes, props, children);
 }
 
-/** Make the text of a dotted name, which breaks behind a dot, an underscore, a dash or a slash. */
+/** Make the text of a dotted name: lines may break behind a dot, an underscore, a dash or a slash. */
 export const nameText = (name) => name.split(/(?<=[._/-])/).flatMap((part, n) => (n ? [h("wbr"), part] : [part]));
 
 /** Make an element of a drawing. */

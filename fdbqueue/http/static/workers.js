@@ -42,7 +42,7 @@ export function workersPage() {
   };
 }
 
-/** Join the rows of each worker, which has one for each of its queues. */
+/** Merge the rows of each worker: it has one for each of its queues. */
 function withQueues(rows) {
   const workers = new Map();
   for (const { queue, at_most, jobs, ...worker } of rows) {

@@ -731,7 +731,7 @@ class AllGroupsChanges(UngroupedChanges):
         None, description="The most ready, delayed and claimed items of a group."
     )
     latest: bool | None = Field(
-        None, description="Whether a push cancels the items of its group that wait."
+        None, description="Whether a push cancels the waiting items of its group."
     )
 
 
@@ -756,12 +756,12 @@ class Group(BaseModel):
     held_until: datetime | None = Field(description="When its rate allows more, if that holds it.")
     delayed: int | None
     max_size: int | None = Field(description="Its most ready, delayed and claimed items.")
-    latest: bool = Field(description="Whether a push cancels the items that wait.")
+    latest: bool = Field(description="Whether a push cancels the waiting items.")
 
 
 class GroupList(BaseModel):
     """A page of groups."""
 
     groups: list[Group]
-    for_all: AllGroupsChanges = Field(description="What was set for all groups.")
+    for_all: AllGroupsChanges = Field(description="The settings of all groups.")
     next: str | None = Field(description="The `after` of the next page.")

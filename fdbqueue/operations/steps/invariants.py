@@ -127,14 +127,14 @@ class JobRows:
     def _compare_numbers(
         self, what: str, stored: Counter[bytes], expected: dict[bytes, int]
     ) -> None:
-        """Compare how many rows of a kind items have, by their prefixes."""
+        """Compare the number of rows of a kind that each item has, by prefix."""
         for prefix in sorted(stored.keys() - expected.keys()):
             problem = f"{what} of no item: {prefix!r}"
             self._note(problem, self._tr.clear_range, *self._layout.range_of(prefix))
         for prefix, number in expected.items():
             if stored[prefix] != number:
                 self._note(
-                    f"the number of {what} of an item is {number:,} and there are "
+                    f"the number of {what} of an item is {number:,}, but there are "
                     f"{stored[prefix]:,}: {prefix!r}"
                 )
 
@@ -176,7 +176,7 @@ class JobRows:
                 continue
             self._compare_counts(id, batch, counted, job)
             if lost := all_lost.get(id):
-                problem = f"a job waits for {lost.n:,} that are in no queue: {id!r}"
+                problem = f"a job waits for jobs that are in no queue ({lost.n:,}): {id!r}"
                 self._note(problem, partial(self._end_lost, lost), id)
         for id in sorted(counts):
             self._note(f"the counts of no batch: {id!r}", self._tr.clear, layout.batch_counts + id)

@@ -49,12 +49,12 @@ def backup(
 
     Each queue is read at one read version, so its part of the file shows one moment. A read version
     lasts for five seconds. If a queue takes longer, the backup continues as long as the queue does
-    not change, and reads it a second time to be sure of that. All queues show the same moment if
-    they take five seconds together. Otherwise different queues may show different moments.
+    not change, and reads it a second time to be sure of that. Queues whose reads begin
+    within a second of the first show the same moment; other queues may show different moments.
 
     A job that waits for jobs of another queue goes on after a restore if the file has both queues.
-    `QueueCopy.notes` says which jobs wait for jobs of queues that the file does not have, or for
-    jobs of a queue that shows another moment.
+    `QueueCopy.notes` says if jobs wait for jobs of queues that the file does not have, or for jobs
+    of a queue that may show another moment.
 
     The file has one JSON object in each line, and a digest of each queue. It can be restored into
     any database, embedded or cluster. Cost: one range read for every 500 rows of a queue. Conflicts
@@ -99,7 +99,7 @@ def backup(
         copies[name] = summary.finish()
         progress(name, summary.rows)
         _write(file, rows=summary.rows, sha256=summary.digest.hex())
-    torn = ("it shows another moment than the queues that its jobs wait for",)
+    torn = ("it may show another moment than queues whose jobs wait for its jobs",)
     for name, copied in copies.items():
         notes = notes_of(links, name, copies)
         if moment.versions > 1 and links.targets.get(named(name)):
@@ -139,7 +139,8 @@ def restore(
 
     All queues get their names in one transaction, after the last row. A job that waits for a job of
     a queue that is not restored goes on: that job counts as cancelled, and a step that ran it
-    fails. A job whose end counted in a queue that is neither restored nor there counts no more.
+    fails. If jobs of a queue that is neither restored nor present wait for a job, its end no
+    longer counts for them.
 
     The whole file is verified first: a damaged file changes nothing, nor does one with a row that
     no queue can have, whatever its digest. No client sees half of a queue. An interrupted restore

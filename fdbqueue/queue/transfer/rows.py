@@ -29,7 +29,7 @@ from fdbqueue.types import Database, KeyValue, State, Transaction
 
 _PAGE = 500  # rows that one range read returns
 _LIFETIME = 5.0  # seconds in which a transaction can read
-_SHARED = 1.0  # seconds of these in which the reads of another queue may begin
+_SHARED = 1.0  # the first of these seconds, in which reads of another queue may still begin
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
 
 
@@ -58,8 +58,8 @@ class QueueCopy:
         rows: The number of keys.
         digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
             digest hold the same items, in the same states and the same order.
-        notes: What its jobs and jobs of other queues wait for that was not written with it; one
-            sentence for each.
+        notes: A sentence for each link to jobs that were not written with it: its jobs wait for
+            them, or they wait for its jobs.
     """
 
     ready: int
@@ -132,7 +132,7 @@ class Moment:
 
 
 def rows_of(db: Database, name: str, moment: Moment | None = None) -> Rows:
-    """Return a function that reads the rows of a named queue, whose references are names.
+    """Return a function that reads a named queue; its rows refer to other queues by their names.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -142,7 +142,7 @@ def rows_of(db: Database, name: str, moment: Moment | None = None) -> Rows:
 
 
 def _with_names(db: Database, rows: Rows) -> Iterator[Row]:
-    """Yield rows whose references to other queues have the names of these instead of a prefix."""
+    """Yield rows whose references have the names of queues instead of their prefixes."""
 
     @cache
     def name_of_queue(prefix: bytes) -> bytes | None:
@@ -155,7 +155,7 @@ def _with_names(db: Database, rows: Rows) -> Iterator[Row]:
 def with_references(
     rows: Iterable[Row], subspace_of: Callable[[bytes], bytes | None]
 ) -> Iterator[Row]:
-    """Yield rows whose references have other bytes for queues, as `refer` says."""
+    """Yield rows whose references to queues were changed by `refer`."""
     change = partial(refer, subspace_of=subspace_of)
     return (Row(key, with_memberships(key, value, change)) for key, value in rows)
 
@@ -167,13 +167,13 @@ def prefix_in(db: Database, name: str) -> bytes | None:
 
 
 def notes_of(links: Links, name: str, chosen: Iterable[str]) -> tuple[str, ...]:
-    """Return what a queue of some chosen ones and queues that were not chosen have of each other.
+    """Return what jobs of a chosen queue and jobs of queues that are left out wait for.
 
     `links` has the rows of all chosen queues, under their names.
     """
     known = {*map(named, chosen)}
     notes = [
-        f"{n:,} of its jobs end for jobs that wait in queue {name_in(target)!r}, which is left out"
+        f"jobs of queue {name_in(target)!r}, which is left out, wait for {n:,} of its jobs"
         for target, n in sorted(links.targets[named(name)].items())
         if target not in known
     ]
@@ -385,7 +385,7 @@ class NewQueue:
         return True
 
     def finish(self, tr: Transaction, now: int, lost: Mapping[bytes, Lost]) -> None:
-        """Give the queue its name; end what its batches have lost.
+        """Give the queue its name, and count the jobs that its batches have lost as ended.
 
         Raises:
             RestoreRunning: Another process writes the queue at the same time.
@@ -402,7 +402,7 @@ class NewQueue:
 
 
 def finish(db: Database, queues: Mapping[NewQueue, Mapping[bytes, Lost]]) -> None:
-    """Give queues their names in one transaction, and end what their batches have lost.
+    """Give queues their names in one transaction; count the jobs that their batches lost as ended.
 
     Raises:
         QueueExists: Another queue got one of the names meanwhile. None of the new ones gets its

@@ -117,11 +117,12 @@ class WaitTimedOut(FdbqueueError):
 
 
 class HandlerExited(FdbqueueError):
-    """A handler that raised a `BaseException` of another kind than `Exception`: its `__cause__`.
+    """A handler that raised a `BaseException` which is not an `Exception`, such as `SystemExit`.
 
-    The policy of a job gets this error. The attempt keeps the cause.
+    The policy of a job gets this error. Its `__cause__` is what the handler raised, which the
+    attempt keeps.
     """
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"the handler raised {error_text(error)}, which is no Exception")
+        super().__init__(f"the handler raised {error_text(error)}, which is not an Exception")
         self.__cause__ = error
