@@ -399,8 +399,8 @@ def json_line(value: object) -> str:
 def escaped_json(text: str) -> str:
     """Return the same JSON with control characters escaped for the terminal.
 
-    >>> escaped_json('"caf\u00e9 \x9b"')
-    '"caf\u00e9 \\\\u009b"'
+    >>> escaped_json('"\u00e9 \x9b"')
+    '"\u00e9 \\\\u009b"'
     """
     if text.isprintable():
         return text

@@ -130,7 +130,7 @@ Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
 
 
-_INTERNAL = {"in_json": False}  # a field that is no part of the JSON form of an item
+_INTERNAL = {"in_json": False}  # a field that the JSON form of an item leaves out
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class FailedAttempt:
         log: The lines that the handler logged, as text.
         retried_at: When the dead letter that this attempt left was retried, by the clock of the
             client that did so; `None` if it was not.
-        retried_by: The name of that client: its host and process id, or what it has said.
+        retried_by: The name of that client: its host and process id, or what it passed as `by`.
     """
 
     number: int
@@ -366,12 +366,12 @@ def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
 
 @dataclass(frozen=True, slots=True)
 class JobRef:
-    """A job that another one is connected with.
+    """A job to which another job is linked.
 
     Attributes:
         queue: The name of its queue; `None` if the queue has none.
         id: The id of its item.
-        step: The step in which the one runs the other; `None` if that is not why.
+        step: The step in which one of them runs the other; `None` for any other link.
     """
 
     queue: str | None
@@ -390,8 +390,8 @@ class WaitsFor:
         step: The name of the step in which its job waits; `None` if it does not.
         signal: The name of the signal that it waits for, or `None`.
         key: The key of that signal, or `None`.
-        jobs: The jobs that it waits for and that have not ended, up to 100; not those of a batch.
-        left: The number of those jobs, and of those of a batch; `None` for other kinds.
+        jobs: The unfinished jobs that it waits for, up to 100; empty for a batch.
+        left: The number of unfinished jobs, also for a batch; `None` for other kinds.
     """
 
     kind: Literal["time", "retry", "signal", "children", "jobs", "batch", "worker"]
@@ -429,13 +429,13 @@ class ItemInfo:
         outcome: How a done item ended; `None` in any other state.
         result: What the handler of a done item returned, if that is stored; otherwise `None`.
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
-            done item, why it was discarded, or which push has cancelled it.
+            done item, why it was discarded or cancelled.
         unique: Its unique key, or `None`.
         group: Its group, or `None`; the agent of a task.
         held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
             `None` for nothing, or in any other state.
-        waits_for: What a delayed item waits for; also of a ready one whose job no worker has known.
-            Otherwise `None`.
+        waits_for: What the item waits for, if it is delayed or no worker knows its job; otherwise
+            `None`.
         parent: The job that runs it in a step, or `None`.
         ahead_in_group: How many ready items of its group are ahead of a ready one in its priority,
             up to 100; `None` without a group, in any other state, and in lists of items.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 
 _NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
-_MAX_BYTES = 3_000_000  # of the rows that one transaction claims
+_MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 _SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
 RENEWALS = 3
 """How often a call starts a lease at most, if too much of it is over each time."""

@@ -29,7 +29,7 @@ pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 
 
 def _begin_pool() -> None:
-    """Begin with no threads in a forked child, in which none of the parent's runs."""
+    """Begin with no threads in a forked child, where the parent's threads do not run."""
     global pool
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fdbqueue.aio")
 

@@ -503,7 +503,7 @@ class Store(Generic[_T]):
     ) -> None:
         """Return failed items after a delay; `None` stands for a delay that grows with failures.
 
-        `reason` is the one of `error_text`.
+        `reason` is as for `error_text`.
         """
         text, traceback = error_text(error, reason), traceback_text(error)
         delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]

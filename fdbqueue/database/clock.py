@@ -77,7 +77,7 @@ class Since:
     """A moment, and the seconds since then, by the clock that has moved further.
 
     The monotonic clock stands still while a machine sleeps, and nobody sets it. If the other clock
-    is set forward or back, so much time may have passed.
+    is set forward or back, that much time may have passed.
 
     >>> 0 <= Since().seconds() < 60
     True

@@ -1,4 +1,4 @@
-"""A lock that no child has from its parent."""
+"""A lock that a forked child does not inherit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class Guard:
-    """A lock for a `with` block, which each process has for itself.
+    """A lock for a `with` block. Each process has its own.
 
     A thread may hold it while another one forks. In the child that thread does not exist, and
     would never release it.

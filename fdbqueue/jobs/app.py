@@ -108,8 +108,8 @@ class App:
             first push. `None` to pass it to `bind` later: in tests, or from settings.
         keep: Which done jobs, with their results, are kept by the queues that the app creates, as
             for `PriorityQueue`; `None` for none.
-        keep_unknown: The time after which a job that no worker knows becomes a dead letter, when
-            one of this app meets it; `None` for never.
+        keep_unknown: The time after which a worker of this app makes a job that no worker knows a
+            dead letter; `None` for never.
 
     Example:
         >>> app = App("memory:")
@@ -402,7 +402,8 @@ class App:
         Raises:
             InvalidValue: The value is not JSON.
             PayloadTooLarge: The value is too large.
-            TooManyWaiting: More than 1,000 jobs wait for it in a queue.
+            TooManyWaiting: More than 1,000 jobs in a queue wait for it, or fewer if the value is
+                large.
         """
         names = known_queues(self) if queue is None else [queue]
         steps = [self.queue(each).steps for each in names]
@@ -550,8 +551,8 @@ class App:
                 then get shares instead of an order: with 3 and 1, three of four jobs that begin are
                 from the first queue, while both have ready jobs.
             lease: The time until other workers may take over the jobs of a worker that died.
-            prefetch: The most jobs to claim ahead of those that run, from 0, if they are quick. The
-                workers of several queues claim none ahead.
+            prefetch: The maximum number of jobs to claim ahead while jobs are quick, from 0.
+                Workers of several queues claim none ahead.
             name: The name that `workers` and the claims show; `None` for the host and process id.
             grace: The time after which a job that was told to stop but continues has failed:
                 another thread runs the next job. After SIGTERM or SIGINT, the time that running

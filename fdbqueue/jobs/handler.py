@@ -86,7 +86,7 @@ class JobHandler(Handler):
         Raises:
             BatchCancelled: Its batch is cancelled.
             Dead: The item is not a job.
-            Spent: Its attempts were used up before this claim.
+            Spent: All its attempts were used up before this claim.
         """
         stored = stored_job(context.item.value)
         if stored is None:

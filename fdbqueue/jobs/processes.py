@@ -37,7 +37,7 @@ def _is_main(module: str) -> bool:
 
 
 def is_same(one: Callable[..., object], two: Callable[..., object]) -> bool:
-    """Return whether two functions are one of a file that runs as a script and is imported, too."""
+    """Return whether both functions are the same one of a file that runs and is also imported."""
     names = [(importable(each.__module__), each.__qualname__) for each in (one, two)]
     return (
         names[0] == names[1]

@@ -117,7 +117,7 @@ class AppSchedules:
         settings = job.settings
         options = {**options, "group": call.group}
         validate_schedule(name, options)
-        if self._app.jobs[job.name] is not job:  # its file runs as a script and is imported, too
+        if self._app.jobs[job.name] is not job:  # its file runs as a script and is also imported
             return
         declared = self._declared.setdefault(settings.queue, {})
         if name in declared:
@@ -140,7 +140,7 @@ class AppSchedules:
     def declaring(self, names: Sequence[str]) -> Generator[None]:
         """Store the declared schedules of some queues now, and every hour within the block.
 
-        Also after a time in which the machine was asleep, or if its clock was set.
+        They are also stored when the machine has slept or its clock was set.
         """
         began = Since()
         self.store_declared(names)

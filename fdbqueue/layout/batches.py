@@ -68,8 +68,8 @@ class StoredBatch(NamedTuple):
             the item that waits for it.
         kind: What waits for it.
         job: The first position of the job that waits for it in a step; otherwise empty.
-        jobs: The jobs that the item follows, each as the prefix of its queue, empty if that is its
-            own, and its first position; the first 100 of them.
+        jobs: The first 100 jobs that the item follows: for each, the prefix of its queue (empty for
+            the queue of the item) and its first position.
     """
 
     on_dead: OnDead
@@ -130,7 +130,7 @@ class Membership(NamedTuple):
     """A batch in which a job counts when it ends, as its header or the row of a follower names it.
 
     Attributes:
-        subspace: The prefix of the queue that the batch is in; empty if that of the job.
+        subspace: The prefix of the queue that the batch is in; empty for the queue of the job.
         id: The first position of the item that waits for the batch; random bytes if a step does.
         cancels: Whether a job that dies cancels the others.
         step: The name of the step that gets the result of the job; empty if none does.
@@ -169,7 +169,7 @@ def encode_membership(membership: Membership) -> bytes:
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
-    """Return the batch that `encode_membership` has encoded; none for the bytes of none."""
+    """Return the batch that `encode_membership` has encoded; an empty list for no bytes."""
     return [Membership(*fdb_tuple.unpack(batch))] if batch else []
 
 
@@ -190,7 +190,7 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
 
 
-# What jobs, and jobs that wait for them in another queue, have stored of each other
+# References between jobs and jobs of other queues that wait for them
 
 
 _KEYS = Layout(Subspace(rawPrefix=b""))
@@ -239,7 +239,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
 
 
 def refer(membership: Membership, subspace_of: Callable[[bytes], bytes | None]) -> Membership:
-    """Return a reference that has other bytes for a queue; to nothing if they are `None`."""
+    """Return a reference to a queue by other bytes; a reference to nothing if they are `None`."""
     if not membership.subspace:
         return membership
     subspace = subspace_of(membership.subspace)
@@ -272,7 +272,7 @@ class Lost(NamedTuple):
 
     Attributes:
         n: How many of its jobs are in no queue.
-        steps: The steps that get the results of the others.
+        steps: The steps that get the results of its other jobs.
     """
 
     n: int
@@ -282,7 +282,7 @@ class Lost(NamedTuple):
 class Links:
     """The batches of some queues, and the jobs of these queues that have not ended.
 
-    A queue goes by the bytes by which the references of the others name it.
+    Each queue is known by the bytes that references in other queues have for it.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class Links:
         self._left: dict[bytes, Counter[bytes]] = defaultdict(Counter)
         self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
         self.targets: dict[bytes, Counter[bytes]] = defaultdict(Counter)
-        """How many ends of jobs of each queue count in batches of each of the others."""
+        """For each queue, how many ends of its jobs count in batches of each other queue."""
 
     def add(self, queue: bytes, key: bytes, value: bytes) -> None:
         """Add a row of a queue."""
@@ -309,7 +309,7 @@ class Links:
         return membership
 
     def lost(self, queue: bytes) -> dict[bytes, Lost]:
-        """Return what the batches of a queue have lost, by their ids."""
+        """Return what each batch of a queue has lost, by its id."""
         found: dict[bytes, Lost] = {}
         for id in self._batches[queue]:
             left = self._left[queue][id]

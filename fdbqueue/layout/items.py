@@ -54,7 +54,7 @@ class Level(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The items that a search looks for: those to which all of these apply. `None` is for any.
+    """The filters of a search: it finds the items that match all of them. `None` matches any item.
 
     Attributes:
         priority: Their priority.
@@ -91,7 +91,7 @@ class GroupSettings(NamedTuple):
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
         max_size: The most items it may have, including delayed and claimed ones.
-        latest: Whether a push cancels the items that wait.
+        latest: Whether a push cancels the waiting items.
     """
 
     weight: float | None = None

@@ -99,8 +99,8 @@ class Header(NamedTuple):
         followers: The number of jobs that follow it, each of which has a row until this one ends.
         alone: Whether a worker runs it alone in its process, `NEXT` or `NOW`, because its last
             claim ended with its lease; 0 if not.
-        unknown: Since when workers have met it that do not know its job, in milliseconds since
-            1970; `None` if none has, or if it was claimed since then.
+        unknown: When a worker that does not know its job first met it, in milliseconds since 1970;
+            `None` if none has, or if it was claimed since then.
         step: The step in which its job is suspended; empty if it is not.
     """
 
@@ -128,7 +128,7 @@ class Header(NamedTuple):
 
     @property
     def failed_attempts(self) -> int:
-        """The number of its failed attempts, also of those before it was retried by hand."""
+        """The number of its failed attempts, including those before it was retried by hand."""
         return self.earlier_attempts + self.attempts
 
     @property
@@ -193,7 +193,7 @@ def pieces_reference(id: bytes, size: int) -> bytes:
 
 
 def pieces_id(content: bytes) -> bytes:
-    """Return what the keys of the pieces of a payload begin with, given the content of the item."""
+    """Return the prefix of the keys of a payload's pieces, given the content of the item."""
     return content[len(PIECES) + _SIZE_BYTES :]
 
 
@@ -481,7 +481,7 @@ def text_end(text: str, size: int) -> str:
 
 
 CANCELLED = 1
-"""Stands for the time at which an item expires in the lease of one that was cancelled."""
+"""The expiry in the lease of a cancelled item."""
 
 
 def lease_expiry(header: Header) -> int | None:

@@ -186,7 +186,7 @@ def note_end(
 def all_memberships(
     tr: ReadTransaction, own: Layout, position: bytes, header: Header
 ) -> list[Membership]:
-    """Return the batches in which an item counts when it ends: its own one, and its followers'."""
+    """Return the batches in which an item counts when it ends: its own, and those of followers."""
     memberships = memberships_of(header.batch)
     if header.followers:
         for row in tr.get_range(*own.followers_range(position)):
@@ -226,7 +226,7 @@ _GONE = End("cancelled", error="the job is gone: its queue was dropped or was no
 
 
 def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
-    """Return what the batches of a queue have lost, by their ids: jobs that no named queue has.
+    """Return the jobs that each batch of a queue has lost: they are in no named queue.
 
     Cost: reads of its batches, and of the items of the queue if it has some; of all queues if some
     jobs of a batch are not in this one.
@@ -255,7 +255,7 @@ def _add(
 
 
 def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
-    """Count what a batch has lost as cancelled jobs. A step that waits for one of these fails."""
+    """Count the jobs that a batch has lost as cancelled. Steps that wait for them fail."""
     batch = get_batch(tr, layout, id)
     if batch is None:
         return
@@ -272,7 +272,7 @@ def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -
 
 
 def end_wait(tr: Transaction, layout: Layout, now: int, first: bytes) -> bool:
-    """Let an item go on that waits for jobs that are gone; return whether it waits for such ones.
+    """Let an item go on if it waits for jobs that are gone; return whether it did.
 
     Args:
         tr: The transaction.

@@ -190,7 +190,7 @@ class Changes:
         return True
 
     def end_wait(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
-        """Let a delayed item go on that waits for jobs that are gone; return whether it did."""
+        """Let a delayed item go on if it waits for jobs that are gone; return whether it did."""
         first = found.item.header.origin or self._layout.position(found.key)
         return found.due == NEVER and end_wait(tr, self._layout, now, first)
 

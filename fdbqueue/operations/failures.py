@@ -43,7 +43,7 @@ _MAX_STDERR = 4_096  # bytes
 
 _FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
 
-_FIRST_UNKNOWN = 10.0  # seconds before a job is ready again that a worker has met and not known
+_FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 
 _NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
 _item_of = attrgetter("item")
@@ -60,7 +60,7 @@ def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> floa
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
-    """Return the seconds before a job is ready again that a worker does not know.
+    """Return the seconds before a job that a worker does not know is ready again.
 
     Args:
         passed: The seconds since a worker first met it.
@@ -237,7 +237,7 @@ class Failures:
     def bury(
         self, tr: Transaction, now: int, position: bytes, value: bytes, why: str | None = None
     ) -> None:
-        """Make a claimed item a dead letter whose claim does not count.
+        """Make a claimed item a dead letter; its claim does not count.
 
         `why` is its error; `None` if its attempts were used up before this claim.
         """

@@ -76,7 +76,7 @@ def _unchanged(value: bytes) -> bytes:
 def _claimed_value(tr: Transaction, layout: Layout, item: StoredItem) -> bytes:
     """Return the value of an item while it is claimed; free its unique key if a claim does so.
 
-    The worker may know its job.
+    The item no longer counts as unknown: this worker may know its job.
     """
     header = item.header
     if header.unknown is not None or header.step:
@@ -583,7 +583,7 @@ class Leases:
             now: The time in milliseconds since 1970.
             claim: The claim.
             why: The error of the items that become dead letters.
-            since: Since when workers have left them, in milliseconds since 1970; `None` for now.
+            since: When a worker first left them, in milliseconds since 1970; `None` for now.
             longest: The seconds after which they become dead letters; `None` for never.
             uniform: Returns a number between two others.
         """
@@ -632,7 +632,7 @@ class Leases:
         self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
 
     def bury(self, tr: Transaction, now: int, claim: Claim) -> bool:
-        """Make items dead letters whose attempts were used up before this claim; return true."""
+        """Make dead letters of items whose attempts were used up before this claim; return true."""
         for position, item in self._end_unless_cancelled(tr, now, claim):
             self._failures.bury(tr, now, position, item.value)
         return True

@@ -55,10 +55,10 @@ def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
     """Return an item whose row has room for what other states add to it.
 
-    Clients in other languages store any payload in the row. It is put into pieces.
+    Clients in other languages store any payload in the row. A large one is moved into pieces.
     """
     if len(item.content) <= MAX_INLINE:
         return item
-    id = hashlib.sha256(layout.position(item.key)).digest()[:UUID_SIZE]  # the key may have none
+    id = hashlib.sha256(layout.position(item.key)).digest()[:UUID_SIZE]  # the key may have no UUID
     value = write_payload(tr, layout, id, item.content, item.header)
     return StoredItem(item.key, value, item.level, item.turn)

@@ -84,7 +84,7 @@ def fate_of_failure(attempts: int, expires: int | None, options: Options | None,
 
 
 def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | None:
-    """Return the fate of an item whose lease is over by its version; `None` if not by the clock.
+    """Return the fate of an item whose lease is over by version; `None` if not by the clock.
 
     An item that was cancelled stays claimed until a sweep ends it.
     """

@@ -271,7 +271,7 @@ def validate_client_name(name: object) -> str:
 
 
 def validate_by(by: object) -> str | None:
-    """Return the name of a client that retries items; `None` stands for that of this process."""
+    """Return the name of a client that retries items; `None` stands for this process."""
     return None if by is None else validate_client_name(by)
 
 

@@ -593,7 +593,7 @@ class BaseQueue(ABC, Generic[_T]):
                 items and for tasks that are not ready.
             limit: The maximum number of items, 0 for all.
             to: The new priority, for `"reprioritize"`.
-            by: Who retries dead letters, as `retry` takes it.
+            by: The name of the client that retries dead letters, as for `retry`.
 
         Raises:
             ValueError: The change is not one of items in this state, or of this queue, or such
@@ -929,9 +929,9 @@ class BaseQueue(ABC, Generic[_T]):
         queue with all its attempts again, and no longer expires. Its failed attempts are kept, and
         the last one notes the retry. In a queue with a maximum size it needs a free place, as a
         push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
-        the call returns false. An item that waits for jobs that are gone, because their queue was
-        dropped, goes on as if they were cancelled, if `state` is `None`; one that waits for others
-        stays as it is.
+        the call returns false. If `state` is `None`, an item that waits for jobs of a dropped
+        queue goes on as if they were cancelled. An item that waits for other jobs stays as it is.
+
         Conflicts with clients that take, move or remove the item. Cost: five reads; for an item
         that waits for others, a read of the items of its queue, or of all queues.
 
@@ -939,8 +939,8 @@ class BaseQueue(ABC, Generic[_T]):
             tr: A transaction or a database.
             item: An `Item` (in a task queue, a `Task`), or its id.
             state: `"dead"` or `"delayed"` to retry the item only if it is in this state.
-            by: Who retries a dead letter, for `FailedAttempt.retried_by`: printable text of up to
-                255 bytes; `None` for the host and process id.
+            by: The name of the client that retries a dead letter, for `FailedAttempt.retried_by`:
+                printable text of up to 255 bytes; `None` for the host and process id.
 
         Raises:
             QueueFull: The queue has no free place. The item stays a dead letter.
@@ -966,7 +966,7 @@ class BaseQueue(ABC, Generic[_T]):
         """Cancel a job: end its item, or tell its worker; return false if it has ended.
 
         An item that is ready or delayed ends at once. If a client has claimed it, the item ends
-        with the claim, whichever way that ends, and is not handed out again. A `Worker` learns of
+        with the claim, however that ends, and is not handed out again. A `Worker` learns of
         it by a watch, and tells the handler (`Context.cancelled`). If the worker dies instead, the
         item ends when the lease is over. A queue that keeps done items keeps it in either case,
         with the `ItemInfo.outcome` `"cancelled"`, its steps and its failed attempts.
@@ -1253,7 +1253,7 @@ class BaseQueue(ABC, Generic[_T]):
         """Return what `set_group` has set for a group; with `None`, for all groups.
 
         Settings that were not set are left out, so `set_group` takes the result as its keyword
-        arguments. `groups` returns the settings that hold for each group. Cost: one read.
+        arguments. `groups` returns the settings that apply to each group. Cost: one read.
 
         Args:
             tr: A transaction or a database.
@@ -1377,7 +1377,7 @@ class BaseQueue(ABC, Generic[_T]):
         Args:
             db: A database.
             group: The name of the group; an empty string for the items without one.
-            by: Who retries them, as `retry` takes it.
+            by: The name of the client that retries them, as for `retry`.
 
         Raises:
             ValueError: The group is `None`, or not a name.

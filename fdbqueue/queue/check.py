@@ -288,7 +288,7 @@ class _Check:
     def _scan_schedules(self) -> None:
         """Note the timers of schedules.
 
-        A tick that waits for the end of an item, or for a declaration, may have none.
+        A tick that waits for the end of an item, or for a declaration, may have no timer.
         """
         layout = self._layout
         # The end of an item makes the tick that waits for it due at time 0.

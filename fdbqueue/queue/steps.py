@@ -67,7 +67,7 @@ class Step:
         failures: How often its function has failed.
         due_at: When the job goes on at the latest, if it sleeps or waits; `None` for never.
         key: The key of the signal that it waits for, or the id of the job that it runs.
-        queue: The name of the queue of that job; `None` if it runs none, or if the queue has none.
+        queue: The name of the queue of that job; `None` if it runs none, or the queue has no name.
         error: Why its function failed last, or `None`.
         value: Its result, as JSON.
     """
@@ -108,8 +108,8 @@ KEPT = "30d"
 _MAX_SECONDS = 10**10
 
 PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, str]]]
-"""A function that pushes the jobs of steps with these numbers, and returns the prefixes of their
-queues, and their ids."""
+"""A function that pushes the jobs of the steps with these numbers, and returns the prefixes of
+their queues and their ids."""
 
 
 class JobSteps(Generic[V]):
@@ -190,7 +190,7 @@ class JobSteps(Generic[V]):
         Raises:
             InvalidValue: The value is not JSON.
             PayloadTooLarge: The value is too large.
-            TooManyWaiting: More than 1,000 jobs wait for it.
+            TooManyWaiting: More than 1,000 jobs, or fewer if the value is large, wait for it.
         """
         validate_key("the name of a signal", name)
         validate_key("the key of a signal", key, may_be_empty=True)
@@ -215,7 +215,7 @@ class JobSteps(Generic[V]):
             tr: A transaction or a database.
             item: The item of the job, or its id.
             step: The name of the step.
-            by: Who retries it, as `retry` takes it.
+            by: The name of the client that retries it, as for `retry`.
         """
         return self._store.retry_from(tr, item, step, validate_by(by))
 

@@ -44,8 +44,8 @@ End: TypeAlias = Literal[
     "lost",
     "unknown",
 ]
-"""How an attempt ended. A failed one is followed by another, a lost one had lost its lease. One at
-a job that the app does not know is left to other workers."""
+"""How an attempt ended. After `failed`, another one follows; after `lost`, the attempt had lost its
+lease. An `unknown` job is not known to the app, which leaves it to other workers."""
 
 
 @dataclass

@@ -25,13 +25,13 @@ from fdbqueue.worker.threads import Pausing, Threads
 if TYPE_CHECKING:
     from fdbqueue.worker.endings import Ends
 
-_LOOK = 0.2  # seconds from one look at whether a worker was stopped to the next
+_LOOK = 0.2  # seconds between checks whether a worker was stopped
 _FULL = 0.2  # seconds that a worker without room waits before the handlers of signals run
 _LAST_JOBS = 0.02  # seconds between checks for new jobs while the last ones of a drain run
-_PATIENCE = 1.0  # seconds for which running jobs hold up one that is to run alone, at first
+_PATIENCE = 1.0  # seconds for which a job that is to run alone waits for running ones, at first
 
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
-_MAX_AMONG = 100  # jobs to look through for those that the handler knows
+_MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler knows
 _LATE = 0.1  # seconds after which a job that waits for running ones goes back
 
 
@@ -51,7 +51,7 @@ def leave(
     Args:
         queue: The queue.
         longest: The seconds after which it becomes a dead letter; `None` for never.
-        whys: Its error if it does so, by the keys of its claim.
+        whys: The errors of items that become dead letters, by the keys of their claims.
         tr: A transaction.
         claim: The claim.
     """
@@ -70,7 +70,7 @@ class Member:
     def __init__(self, held: Callable[[], int]) -> None:
         self.held = held
         self.claim: Stop | None = None
-        """Ends its present claim."""
+        """Ends its current claim."""
 
 
 class Process:
@@ -123,7 +123,7 @@ class Process:
         """Wait until no other worker runs a job alone, and let this one claim jobs.
 
         Yields:
-            A request to stop that is set, too, when another worker is to run a job alone.
+            A request to stop, which is also set when another worker is to run a job alone.
         """
         claim = Stop()
         stop.add(claim)
@@ -146,7 +146,7 @@ class Process:
             member: The worker, which is claiming.
             stop: Ends the wait.
             seconds: How long to wait at most.
-            own: The number of jobs that it holds and that are not to end.
+            own: The number of its own jobs that need not end.
 
         Yields:
             Whether all others have ended.
@@ -192,7 +192,7 @@ class Claiming(ABC):
         handler: The handler.
         concurrency: The number of jobs that run at a time.
         lease: The length of a lease in seconds.
-        prefetch: The most jobs to claim ahead of those that run.
+        prefetch: The maximum number of jobs to claim ahead.
         stores_results: Whether what the handler returns is to be stored.
     """
 
@@ -311,7 +311,7 @@ class Claiming(ABC):
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
         whys = {job.claim.keys: self._handler.unknown(job.claim.item) for job in jobs}
         known = [job for job in jobs if whys[job.claim.keys] is None]
-        # Many more may follow, which are not to hold up the others.
+        # Many more may follow. They must not hold up the other jobs.
         are_many = jobs and not known and not self._store.options.has_any_rate
         self._among = min(2 * len(jobs), _MAX_AMONG) if are_many else 1
         unknown = [job for job in jobs if job not in known]
@@ -331,7 +331,7 @@ class Claiming(ABC):
         self._stores_results = self._stores_results and not keeps_no_results
         kept, back = self._divided(jobs)
         self._threads.put(kept)
-        # These calls take time. So the threads have their jobs before.
+        # These calls take time, so the threads get their jobs first.
         self._release(back)
         if keeps_no_results:
             self._ends.warn_about_results()
@@ -362,7 +362,7 @@ class Claiming(ABC):
                 return
         self._release(jobs)
         if time.monotonic() - began >= self._patience:
-            # The next ones wait for twice as long, and other jobs run for as long before.
+            # Other jobs run for twice as long now; then the next wait may take as long.
             self._patience *= 2
             self._alone_at = time.monotonic() + self._patience
 
@@ -374,7 +374,7 @@ class Claiming(ABC):
         if not may_claim_ahead or self._store.options.has_any_rate:
             return free
         in_time = int(self._concurrency * _AHEAD / self._seconds)
-        # At first no more than were timed: one quick job says little about the next hundred.
+        # At first, no more than were timed: one quick job says little about the next hundred.
         ahead = min(self._prefetch, in_time, self._n_timed)
         return free + ahead - waiting if 2 * waiting <= ahead else 0
 
@@ -391,8 +391,9 @@ class Claiming(ABC):
     def _divided(self, jobs: list[HeldJob]) -> tuple[list[HeldJob], list[HeldJob]]:
         """Return the jobs of a claim to keep, and the jobs to release instead of claiming ahead.
 
-        If one of the others killed the worker, each of these would lose another attempt. But those
-        that have used up a start stay: they might not be claimed again for a long time.
+        A job that was tried before would lose another attempt if one of the others killed the
+        worker. A job that has used up a start of a rate stays: it might not be claimed again for a
+        long time.
         """
         free = max(0, self._concurrency - (len(self._held) - len(jobs)))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last

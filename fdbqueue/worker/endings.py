@@ -160,7 +160,7 @@ def end_together(
         db: The database.
         job: The job.
         returned: The stored form of what the handler has returned.
-        run: Calls a function, as part of a try of the transaction.
+        run: Calls a function as part of one try of the transaction.
     """
     store = store_of(queue)
     endings = () if job.context is None else tuple(job.context.endings)
@@ -206,7 +206,7 @@ def release_all(
     claims: Sequence[Claim],
     release: Callable[[Transaction, Claim], object],
 ) -> list[Exception | None]:
-    """Release claims by `release`: in one transaction, or each if one is over.
+    """Release claims with `release`: in one transaction, or one by one if a lease is over.
 
     Returns:
         For each claim `None`, or the error with which it could not be released.

@@ -58,11 +58,11 @@ class HeldJob(Observer):
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         variables: The context variables of its handler.
-        tried: When the body of its transaction began that runs, by the performance counter;
-            infinite while none does.
+        tried: When the current run of the body of its transaction began, by the performance
+            counter; infinite while it does not run.
         late: The error of its attempt, if it was told that its time is over.
         told_at: When it was told, by the performance counter.
-        is_ending: Whether no code of the program runs for it any more, or for now.
+        is_ending: Whether no code of the program runs for it at the moment, or ever again.
         is_given_up: Whether the worker has ended the attempt without it.
     """
 
@@ -102,7 +102,7 @@ class HeldJob(Observer):
         """Return for how many seconds its time is over, and with which error; less than 0 before.
 
         Args:
-            timeout: Its time. The body of a transaction has no other than that of transactions.
+            timeout: Its time limit. The body of a transaction has that of transactions instead.
         """
         now = time.perf_counter()
         if timeout is None or (self.call and self.call.in_transaction):

@@ -136,11 +136,11 @@ class Threads(Generic[_Job]):
 
     @property
     def has_waiting(self) -> bool:
-        """True if there are jobs that have not begun."""
+        """Whether there are jobs that have not begun."""
         return bool(self._ready)
 
     def withdraw(self, goes: Callable[[_Job], bool] = lambda _: True) -> list[_Job]:
-        """Begin none of the first jobs that have not begun and that go; return them."""
+        """Take back the first jobs that have not begun, as long as `goes` is true of them."""
         jobs: list[_Job] = []
         with self._lock:
             while self._ready and goes(self._ready[0]):

@@ -98,9 +98,10 @@ class _GivenUp(Exception):
 class Worker(Claiming):
     """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
-    Quick jobs are claimed ahead, so that none waits for the database: as many as take a twentieth
-    of a second, if jobs take less than that on average. A job that has waited for running ones for
-    a tenth of a second goes back, so that another worker can take it. Its attempt does not count.
+    Quick jobs are claimed ahead, so that no thread waits for the database: as many jobs as run in a
+    twentieth of a second, and none while jobs take longer than that on average. A job that has
+    waited for a tenth of a second goes back, so that another worker can take it, and its attempt
+    does not count.
     Leases are extended while this process lives. If a handler returns, its job is acknowledged,
     together with others. If it raises an exception, the job has failed: it is retried later or
     becomes a dead letter (`nack`). Neither a failing job nor an unreachable database stops a
@@ -124,10 +125,10 @@ class Worker(Claiming):
     job ahead, because a job that goes back would waste a start.
 
     A job whose lease ran out, because its worker died or was stopped, runs alone in its process the
-    next time: one that kills its worker again costs no other job an attempt. The workers of the
-    process claim nothing until it ends. While other jobs run, it goes back for an idle worker, and
-    the process waits for their ends, at first for a second. If they take longer, the process goes
-    on with other jobs, and tries again after twice that time, for twice as long.
+    next time: if it kills its worker again, no other job loses an attempt. The workers of the
+    process claim nothing until it ends. While other jobs run, it goes back so that an idle worker
+    can take it, and the process waits for them to end, at first for a second. If they take longer,
+    the process goes on with other jobs, and tries again after twice that time, for twice as long.
 
     Args:
         db: A database.
@@ -136,7 +137,7 @@ class Worker(Claiming):
         concurrency: The number of jobs that are under way at a time, from 1, as a rule each in a
             thread.
         lease: Seconds until other workers may take over the jobs of a worker that died.
-        prefetch: The most jobs to claim ahead of those that run, from 0, which claims none ahead.
+        prefetch: The maximum number of jobs to claim ahead while jobs are quick; 0 for none.
         agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
@@ -591,7 +592,7 @@ def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, Base
     outcome = None
     try:
         outcome = job.variables.copy().run(decide, failure)
-    except BaseException as error:  # of a class of outcomes
+    except BaseException as error:  # raised by a class of outcomes
         failure = error
     for each in (outcome, failure):
         if isinstance(each, (Outcome, HandlerExited)) and each.__cause__ is not None:

@@ -63,7 +63,7 @@ def test_fields_that_a_record_cannot_have_are_refused(record: Any) -> None:
 
 
 def test_the_id_of_a_batch_may_be_any_bytes() -> None:
-    """That of a batch of a step is a UUID."""
+    """The id of a batch of a step is a UUID."""
     for byte in range(256):
         key = fdb.tuple.pack((36, 0)) + b"\x01" + bytes([byte] * 15)
         assert RowCheck().problem(key, encode_batch(StoredBatch("cancel", kind="run"))) is None

@@ -223,7 +223,7 @@ def end_batch_of_child(jobs: Jobs) -> None:
         (lose_end_of_signal, "an item is not found by its index: ", True),
         (invent_end_of_signal, "an index leads to no item: ", True),
         (invent_follower, "followers of no item: ", True),
-        (lose_follower, "the number of followers of an item is 1, but there are 0: ", False),
+        (lose_follower, "the number of followers of an item is 1 and there are 0: ", False),
         (invent_batch, "a batch of no item: ", True),
         (invent_counts, "the counts of no batch: ", True),
         (lose_batch, "an item whose batch is gone: ", False),

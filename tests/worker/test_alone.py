@@ -89,8 +89,8 @@ class Program:
 
     Attributes:
         running: The values of the jobs that run.
-        began: Those of all that have begun.
-        together: Those that have run at the same time as a job called "lone".
+        began: The values of all jobs that have begun.
+        together: The values of jobs that have run at the same time as a job called "lone".
     """
 
     def __init__(self) -> None:

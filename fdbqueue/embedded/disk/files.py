@@ -365,7 +365,7 @@ def _of_system(path: Path, error: OSError) -> StorageError:
 
 
 def _has_no_room(path: Path) -> bool:
-    """Return whether there is no room for the file that SQLite maps into memory, or for a file."""
+    """Return whether there is no room for the file that SQLite maps, or for another file."""
     try:
         free = os.statvfs(path if path.exists() else path.parent)
     except OSError:

@@ -28,7 +28,7 @@ class Storage(Protocol):
 _storages: set[ref[Storage]] = set()
 _forking: list[Storage] = []
 opening = threading.RLock()
-"""Held while a thread opens a storage. A fork waits for that: a child could not close it."""
+"""Held while a thread opens a storage. A fork waits for it: a child could not close the storage."""
 
 
 def register(storage: Storage) -> None:

@@ -159,7 +159,7 @@ class FullGroups:
             tr.add_write_conflict_key(key)
 
     def replace(self, tr: Transaction, now: int, group: str, kept: set[bytes], n: int) -> None:
-        """Cancel the waiting items of a group, but not some.
+        """Cancel the waiting items of a group, except those in `kept`.
 
         A job that has stored steps has begun, and stays. At most 100 older items are cancelled.
 

@@ -42,7 +42,7 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
         return
     zone, last = _zone(timing.tz), after
     first, again = _passes(utc_time(after).astimezone(zone))
-    # In the second of two equal hours, from the first one on.
+    # In the second of two equal hours, begin in the first.
     begin = utc_time(after - max(0, again - first)).astimezone(zone)
     for tick in _ticks_from(timing.cron, begin):
         if tick > last:  # else it is before, or one of several at the end of skipped hours
@@ -53,8 +53,8 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
 def _ticks_from(cron: str, begin: Moment) -> Iterator[int]:
     """Yield the ticks after a local time, and perhaps some that are equal.
 
-    The library walks over local times without a zone. With one, it expects that clocks move by full
-    hours, at a full hour.
+    The library walks over local times without a zone: given a zone, it expects that clocks move by
+    full hours, at a full hour.
     """
     fields = cron.split()
     is_fixed = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
@@ -79,7 +79,8 @@ def _ticks_from(cron: str, begin: Moment) -> Iterator[int]:
 def _passes(time: Moment) -> tuple[int, int]:
     """Return when the clocks show a local time first and last.
 
-    The last is before the first if they skip it: by the offset after that, and the one before.
+    If they skip it, these are the times by the offset before the gap and by the offset after it, so
+    the last is before the first.
     """
     first, last = (int(time.replace(fold=fold).timestamp()) * 1000 for fold in (0, 1))
     return first, last

@@ -134,7 +134,7 @@ class JobRows:
         for prefix, number in expected.items():
             if stored[prefix] != number:
                 self._note(
-                    f"the number of {what} of an item is {number:,}, but there are "
+                    f"the number of {what} of an item is {number:,} and there are "
                     f"{stored[prefix]:,}: {prefix!r}"
                 )
 

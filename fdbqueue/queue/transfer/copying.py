@@ -44,10 +44,10 @@ def copy(
     the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
     is over by the clock. The copy of a paused queue is paused.
 
-    A job that waits for jobs of another queue goes on if that queue is copied, too, under its name:
-    first the queue with the job that waits. `QueueCopy.notes` says what a copy leaves behind; then
-    `check` finds it in the target, and its repair ends the wait. Within one database, a copy has no
-    part in batches of other queues.
+    A job that waits for jobs of another queue goes on if you copy that queue, too, under its own
+    name. Copy the queue with the waiting job first. `QueueCopy.notes` says which links a copy
+    leaves behind. `check` then finds the waiting jobs in the target, and its repair ends their
+    wait. Within one database, a copy takes no part in batches of other queues.
 
     Cost: four reads of the whole queue, two of its copy, twice as many if a read takes longer than
     five seconds, and one transaction for every 1,000 rows or megabyte.
