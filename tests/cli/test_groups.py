@@ -97,7 +97,9 @@ def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
     limits = ("--weight", "2", "--concurrency", "3", "--rate", "10/1m", "--size", "5")
     fdbq.output("group", "set", "jobs", "--concurrency", "7")
     fdbq.output("group", "set", "jobs", "ada", *limits)
-    shown = "ada  1 ready  0 of 3 claimed  at most 5  10 in 1m  weight 2\n"
+    shown = (
+        "(all groups)  concurrency 7\nada  1 ready  0 of 3 claimed  at most 5  10 in 1m  weight 2\n"
+    )
     assert fdbq.output("group", "ls", "jobs") == shown
     for flag, removed, left in (
         ("--weight", "  weight 2", ""),
@@ -192,7 +194,7 @@ def test_agents_of_a_task_queue_are_groups(fdbq: Shell) -> None:
     fdbq.output("group", "set", "tasks", "ada", "--concurrency", "2", "--rate", "9/1m")
     fdbq.output("group", "pause", "tasks", "ada")
     assert "held_by         Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
-    assert fdbq.output("group", "ls", "tasks").splitlines()[1:] == [
+    assert fdbq.output("group", "ls", "tasks").splitlines()[2:] == [
         "ada  2 ready  0 of 2 claimed  9 in 1m  paused",
         "bob  1 ready  0 of 5 claimed",
     ]
