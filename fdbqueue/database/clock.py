@@ -84,11 +84,11 @@ class Since:
     """
 
     def __init__(self) -> None:
-        self._milliseconds, self._monotonic = milliseconds(), monotonic()
+        self._nanoseconds, self._monotonic = nanoseconds(), monotonic()
 
     def seconds(self) -> float:
         """Return the seconds since the moment."""
-        by_date = abs(milliseconds() - self._milliseconds) / 1000
+        by_date = abs(nanoseconds() - self._nanoseconds) / 1e9
         return max(by_date, monotonic() - self._monotonic)
 
 

@@ -277,7 +277,7 @@ class Claiming(ABC):
             n = 1 if self._met_lone and may_be_alone else n
             claimed = self._claimed(stop, wait, n)
             jobs = self._known(claimed, n)
-            lone = [job for job in jobs if self._runs_alone(job)]
+            lone = [job for job in jobs if job.is_lone]
             self._met_lone = bool(lone)
             if lone and lone[0] is jobs[0] and may_be_alone:
                 self._begin_alone(lone[0], jobs[1:])
@@ -302,10 +302,17 @@ class Claiming(ABC):
         if claim is None:
             return []
         since = Since()
-        jobs = [HeldJob(each, HeldLease(each, self._lease, since)) for each in claim]
+        jobs = [
+            HeldJob(each, HeldLease(each, self._lease, since), self._is_lone(each))
+            for each in claim
+        ]
         with self._guard:
             self._held.update(dict.fromkeys(jobs))
         return jobs
+
+    def _is_lone(self, claim: Claim) -> bool:
+        item = claim.item
+        return runs_alone(item) and not self._handler.is_spent(item, claim.attempt)
 
     def _known(self, jobs: list[HeldJob], n: int) -> list[HeldJob]:
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
@@ -318,10 +325,6 @@ class Claiming(ABC):
         self._release(unknown, partial(leave, self._queue, self._handler.keep_unknown, whys))
         self._release(known[n:])
         return known[:n]
-
-    def _runs_alone(self, job: HeldJob) -> bool:
-        claim = job.claim
-        return runs_alone(claim.item) and not self._handler.is_spent(claim.item, claim.attempt)
 
     def _begin(self, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run."""
@@ -342,7 +345,7 @@ class Claiming(ABC):
         The rest of its claim goes back, and so does the job while others run: an idle worker may
         take it. Jobs that have used up a start of a rate stay.
         """
-        staying = [each for each in others if self._uses_start(each) and not self._runs_alone(each)]
+        staying = [each for each in others if self._uses_start(each) and not each.is_lone]
         self._begin(staying)
         back = [each for each in others if each not in staying]
         back += self._threads.withdraw(lambda waiting: not self._uses_start(waiting))
@@ -356,7 +359,7 @@ class Claiming(ABC):
                 jobs = jobs or self._known(self._claimed(self._stop, 0, 1), 1)
                 self._threads.put(jobs)
                 self._patience = self._first_patience
-                while any(map(self._runs_alone, jobs)) and self._held:
+                while any(job.is_lone for job in jobs) and self._held:
                     with self._ended:
                         self._ended.wait(_FULL)
                 return
@@ -398,7 +401,7 @@ class Claiming(ABC):
         free = max(0, self._concurrency - (len(self._held) - len(jobs)))
         are_last = self._store.options.max_attempts == 1 or self._handler.may_be_last
         back = [job for job in jobs[free:] if are_last or self._goes_back(job)]
-        self._may_claim_ahead = not are_last and all(job.claim.attempt == 1 for job in jobs)
+        self._may_claim_ahead = not are_last and {job.claim.attempts for job in jobs} == {(1,)}
         return [job for job in jobs if job not in back], back
 
     def _goes_back(self, job: HeldJob) -> bool:

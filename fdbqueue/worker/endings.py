@@ -115,19 +115,20 @@ class Ends:
             text: The outcome in the log and the metrics; `"dead"` for a failure that is the last.
         """
         fields = self.counted(job, text)
-        seconds, attempt = fields["seconds"], fields["attempt"]
-        _log.log(
-            _LEVELS.get(outcome, logging.INFO),
-            "%s %s %s, attempt %d, %.1f ms%s",
-            self._queue,
-            job.name,
-            text,
-            attempt,
-            1000 * seconds,
-            "" if error is None else f": {error_text(error)}",
-            exc_info=error is not None and (type(error), error, error.__traceback__),
-            extra=fields,
-        )
+        level = _LEVELS.get(outcome, logging.INFO)
+        if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
+            _log.log(
+                level,
+                "%s %s %s, attempt %d, %.1f ms%s",
+                self._queue,
+                job.name,
+                text,
+                fields["attempt"],
+                1000 * fields["seconds"],
+                "" if error is None else f": {error_text(error)}",
+                exc_info=error is not None and (type(error), error, error.__traceback__),
+                extra=fields,
+            )
         is_last = text == "dead"
         if is_last or outcome == "lost":
             advice = _LAST if is_last else _LOST.format(lease=self._lease)

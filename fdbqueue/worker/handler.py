@@ -197,6 +197,8 @@ class Handler(ABC):
         """Call the function, await its result if necessary, and return it; raise its exception."""
         with EndingChildren(call.name):
             result = call.function(*arguments)
+        if result is None:  # as most handlers return
+            return None
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             raise TypeError("the handler returned a generator, whose code has not run")
         if not inspect.isawaitable(result):

@@ -48,6 +48,7 @@ class HeldJob(Observer):
     Attributes:
         claim: Its claim.
         lease: Its lease.
+        is_lone: Whether it is to run alone in its process.
         claimed_at: When it was claimed, by the monotonic clock.
         began: When it began to run, by the performance counter; infinite for a coroutine that has
             not begun.
@@ -68,6 +69,7 @@ class HeldJob(Observer):
 
     claim: Claim
     lease: HeldLease
+    is_lone: bool = False
     claimed_at: float = field(default_factory=time.monotonic)
     began: float = 0.0
     call: Call | None = None

@@ -23,7 +23,6 @@ from fdbqueue.errors import (
     error_text,
 )
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.values import runs_alone
 from fdbqueue.queue.arguments import (
     validate_agent,
     validate_client_name,
@@ -328,7 +327,7 @@ class Worker(Claiming):
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._leases.extend(job.lease, job.report)
             call = job.call = guarded(self._handler.call, context)
-            if runs_alone(claim.item):
+            if job.is_lone:
                 self._store.begin_alone(self._db, claim, self._lease)
             with self._telemetry.span(
                 context.item.id, claim.attempt, call.name, call.pushed
