@@ -89,10 +89,10 @@ def test_items_served_to_a_dead_process_return_to_their_positions(
 
 def test_a_result_stored_in_several_values_returns_completely(line: Line[PriorityQueue]) -> None:
     pushed = line.queue.push_many(
-        line.db, ["first", *(letter * 80_000 for letter in "abc"), "y" * 95_000, "last"]
+        line.db, ["first", *(letter * 9_000 for letter in "abc" * 10), "y" * 95_000, "last"]
     )
     line.set_idle_leader()
-    line.process(DIES_WAITING).pop(3)
+    line.process(DIES_WAITING).pop(30)
     line.clear_leader()
     assert line.process().pop().result() == pushed[:1]
     assert len(line.results()) == 3

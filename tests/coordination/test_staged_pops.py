@@ -97,7 +97,7 @@ def test_the_end_of_a_staged_item_is_noted_when_its_process_takes_it(
     def follow(tr: Any, *_: Any) -> None:
         tr.add(noted, ONE)
 
-    monkeypatch.setattr(batches, "_count_end", follow)
+    monkeypatch.setattr(batches, "count_end", follow)
     for number in range(3):
         line.queue.push(line.db, number, unique=str(number))
     line.set_idle_leader()

@@ -27,7 +27,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[End]:
     def follow(*arguments: Any) -> None:
         noted.append(arguments[-1])
 
-    monkeypatch.setattr(batches, "_count_end", follow)
+    monkeypatch.setattr(batches, "count_end", follow)
     return noted
 
 

@@ -176,23 +176,6 @@ def test_an_error_of_a_job_that_nobody_expected_is_raised_at_the_end() -> None:
         threads.put([7])
 
 
-@pytest.mark.parametrize("concurrency", [1, N])
-def test_a_progress_callback_that_exits_ends_the_worker(
-    db: Any, queue: PriorityQueue, concurrency: int
-) -> None:
-    queue.push_many(db, range(50))
-
-    def leave(report: WorkerReport) -> None:
-        if report.done >= 3:
-            raise SystemExit
-
-    def ignore(tr: Any, item: Any) -> None: ...
-
-    with pytest.raises(SystemExit):
-        Worker(db, queue, ignore, concurrency=concurrency).run(progress=leave)
-    assert check(db, queue).ok
-
-
 def test_overlapping_jobs_take_effect_once_despite_faults(
     db: Any,
     queue: PriorityQueue,
