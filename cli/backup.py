@@ -1,4 +1,4 @@
-"""Commands that move whole queues: backup, restore and copy."""
+"""Commands that move whole queues and the keys beside them: backup, restore and copy."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import dataclasses
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import click
 from rich.progress import TaskID, TextColumn
 
 import fdbqueue
 from fdbqueue import embedded, existing_queue
-from fdbqueue.admin import QueueCopy
+from fdbqueue.admin import Copies, QueueCopy
+from fdbqueue.queue.transfer.user_keys import ALL, distinct, prefix_from, prefix_text
 from fdbqueue.types import Database
 
 from .common import (
     check_integrity,
     command_options,
+    count_noun,
     echo,
     json_line,
     open_database,
@@ -57,20 +59,64 @@ def report(name: str, copy: QueueCopy, verb: str, as_json: bool, to_stderr: bool
         say(f"fdbq: {verb} {name}: {note}", err=True)
 
 
-def write_backup(db: Database, file: str, queues: list[str] | None, as_json: bool) -> None:
-    """Write queues to a file, and print what they have."""
+def _report_keys(copies: Copies, verb: str, as_json: bool, to_stderr: bool = False) -> None:
+    """Print how many keys of each prefix were written or restored."""
+    for prefix, n in copies.prefixes.items():
+        line = f"{verb} {prefix_text(prefix) or ALL}: {count_noun(n, 'key')}"
+        if as_json:
+            line = json_line({"prefix": prefix_text(prefix), "keys": n})
+        say(line, err=True) if to_stderr else echo(line)
+
+
+def write_backup(
+    db: Database,
+    file: str,
+    queues: list[str] | None,
+    as_json: bool,
+    prefixes: Iterable[bytes] = (),
+) -> None:
+    """Write queues and keys to a file, and print what was written."""
     with _counting("backup") as progress, replacing(file) as output:
-        copies = fdbqueue.admin.backup(db, output, queues, progress=progress)
+        copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes, progress=progress)
         check_integrity(db, seconds=None)
     for name, copied in copies.items():
         report(name, copied, "backed up", as_json, to_stderr=file == "-")
+    _report_keys(copies, "backed up", as_json, to_stderr=file == "-")
+    if copies.prefixes and copies.moments > 1:
+        say(
+            f"fdbq: {file} shows {copies.moments:,} moments: it may have a part of what one "
+            "transaction changed in several queues or keys",
+            err=True,
+        )
+
+
+def _prefixes(_: object, __: object, texts: tuple[str, ...]) -> list[bytes]:
+    try:
+        return distinct(map(prefix_from, texts))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _prefix_option(help: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--prefix", "prefixes", metavar="PREFIX", multiple=True, callback=_prefixes, help=help
+    )
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
 @queues_argument
+@_prefix_option("Write also all other keys that begin with PREFIX. Can be repeated.")
+@click.option("--all", "is_all", is_flag=True, help="Write all queues and all other keys.")
 @command_options()
-def backup(db: Database, file: str, queues: tuple[str, ...], as_json: bool) -> None:
+def backup(
+    db: Database,
+    file: str,
+    queues: tuple[str, ...],
+    prefixes: list[bytes],
+    is_all: bool,
+    as_json: bool,
+) -> None:
     """Write each QUEUE, or all queues, to FILE, with items in every state.
 
     `fdbq restore` creates the queues again, in any database: the items have the same ids, states,
@@ -81,12 +127,24 @@ def backup(db: Database, file: str, queues: tuple[str, ...], as_json: bool) -> N
     read must not change meanwhile: pause it, and stop its clients. If jobs of a QUEUE
     wait for jobs of a queue that is not in FILE, or the reverse, standard error says so.
 
+    With --prefix or --all, FILE also has the keys that you keep beside the queues. PREFIX is text,
+    with \\xNN for a byte. All of FILE shows one moment if the backup takes less than a second or,
+    without large queues, less than five. Otherwise, keys are written in chunks, each as it was at
+    one moment, and standard error says so: FILE may have a part of what one transaction changed in
+    two chunks, or in a chunk and a queue. Stop all clients to have one moment. The rows of queues
+    without a name are such keys.
+
     \b
     Example:
       fdbq backup queues.jsonl
+      fdbq backup shop.jsonl --prefix sold/ --prefix stock/
+      fdbq backup --all everything.jsonl
       fdbq backup - jobs | gzip > jobs.jsonl.gz
     """
-    write_backup(db, file, list(queues) or None, as_json)
+    if is_all and queues:
+        raise click.UsageError("--all writes all queues; omit QUEUE, or write --prefix '' instead")
+    own = [*prefixes, b""] if is_all else prefixes
+    write_backup(db, file, list(queues) or None, as_json, own)
 
 
 @contextmanager
@@ -104,12 +162,18 @@ def seekable(file: BinaryIO) -> Generator[IO[bytes]]:
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @queues_argument
+@_prefix_option("Restore the keys that begin with PREFIX. Can be repeated.")
 @click.option("--as", "new_name", metavar="NAME", help="Give the one QUEUE this name.")
 @command_options(creates=True)
 def restore(
-    db: Database, file: BinaryIO, queues: tuple[str, ...], new_name: str | None, as_json: bool
+    db: Database,
+    file: BinaryIO,
+    queues: tuple[str, ...],
+    prefixes: list[bytes],
+    new_name: str | None,
+    as_json: bool,
 ) -> None:
-    """Create each QUEUE of the backup in FILE, or all of its queues.
+    """Create each QUEUE of the backup in FILE, or all of its queues and keys.
 
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
@@ -117,20 +181,31 @@ def restore(
     left alone if it equals the one in the file. If it differs, nothing is restored. A job that
     waits for jobs that are not restored goes on as if they were cancelled.
 
+    If FILE has keys beside queues, all are restored, unless you name a QUEUE or a PREFIX. They are
+    written before the queues appear. If the database has another value under one of the keys,
+    nothing is restored. Keys that FILE does not have stay. PREFIX is text, with \\xNN for a byte.
+
     \b
     Example:
       fdbq restore queues.jsonl
+      fdbq restore everything.jsonl --prefix sold/
       fdbq restore queues.jsonl jobs --as jobs-of-monday
     """
     if new_name is not None and len(queues) != 1:
         raise click.UsageError("--as gives a name to one QUEUE; name it")
     with _counting("restore") as progress, seekable(file) as input_file:
         copies = fdbqueue.admin.restore(
-            db, input_file, queues or None, new_name=new_name, progress=progress
+            db,
+            input_file,
+            queues or None,
+            prefixes=prefixes or None,
+            new_name=new_name,
+            progress=progress,
         )
     for name, copied in copies.items():
         report(name if new_name is None else new_name, copied, "restored", as_json)
-    if not copies and not as_json:
+    _report_keys(copies, "restored", as_json)
+    if not copies and not copies.prefixes and not as_json:
         echo("nothing to restore: the queues already exist")
 
 

@@ -9,6 +9,7 @@ import pytest
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
 from fdbqueue.layout import errors as layout_errors
+from fdbqueue.queue.transfer import errors as transfer_errors
 from fdbqueue.worker.steps import errors as worker_errors
 
 ALL = [
@@ -55,6 +56,7 @@ ALL = [
     errors.QueueTooLargeToCheck(5),
     errors.QueueChanged("jobs"),
     errors.InvalidBackup(3, "it is cut off"),
+    transfer_errors.KeyExists(b"sold/1"),
     errors.RestoreRunning("jobs"),
     errors.IdempotencyKeyReused("k"),
     errors.ImportMismatch("f", 3),
@@ -96,7 +98,7 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 
 
 def test_every_error_class_has_a_pickling_test() -> None:
-    modules = (errors, job_errors, layout_errors, worker_errors)
+    modules = (errors, job_errors, layout_errors, transfer_errors, worker_errors)
     names = {name for module in modules for name in module.__all__} - {
         "DESCRIPTIONS",
         "FdbqueueError",

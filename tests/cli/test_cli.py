@@ -498,6 +498,50 @@ def test_backup_and_restore_round_trip(fdbq: Shell, db: Any, name: str) -> None:
     assert not (fdbq.path / "n.jsonl").exists()
 
 
+def test_own_keys_are_backed_up_and_restored(fdbq: Shell, db: Any, name: str) -> None:
+    own = {f"{name}/sold/{number}".encode(): b"\xff" for number in range(3)}
+    own[name.encode() + b"/\x01\\"] = b""
+    for key, value in own.items():
+        db[key] = value
+    fdbq.output("push", name, "1")
+    prefixes = ("--prefix", f"{name}/sold/", "--prefix", f"{name}/\\x01\\\\")
+    saved = fdbq.output("backup", "keys", name, *prefixes)
+    written = f"{name}/\\x01\\\\: 1 key", f"{name}/sold/: 3 keys"
+    assert saved.splitlines() == [f"backed up {line}" for line in (f"{name}: 1 ready", *written)]
+    db.clear_range_startswith(name.encode())
+    fdbq.output("drop", name, "--yes")
+    restored = fdbq.output("restore", "keys")
+    assert restored == saved.replace("backed up", "restored")
+    assert {row.key: row.value for row in db.get_range_startswith(name.encode())} == own
+    db[f"{name}/sold/1".encode()] = b"other"
+    refused = error_of(fdbq("restore", "keys", "--prefix", f"{name}/sold/"))
+    assert f"b'{name}/sold/1'" in refused
+    assert "another value" in refused
+    assert fdbq.output("restore", "keys", "--prefix", f"{name}/sold/2", "--json") == (
+        f'{{"prefix":"{name}/sold/2","keys":0}}\n'
+    )
+    assert "\\xNN" in error_of(fdbq("backup", "other", "--prefix", "a\\b"))
+    assert "belong to queues" in error_of(fdbq("backup", "other", "--prefix", "\\x02fdbqueue\\x00"))
+    assert "omit QUEUE" in error_of(fdbq("backup", "other", name, "--all"))
+
+
+def test_a_whole_database_is_backed_up_and_restored(tmp_path: Path, name: str) -> None:
+    here, there = (Shell(tmp_path, f"embedded:{tmp_path / side}", name) for side in "ab")
+    with fdbqueue.open(f"embedded:{tmp_path / 'a'}") as db:
+        db[b""] = db[b"\xfe"] = b"value"
+    here.output("push", name, "1")
+    assert here.output("backup", "--all", "all") == (
+        f"backed up {name}: 1 ready\nbacked up keys outside queues: 2 keys\n"
+    )
+    assert "no key" in error_of(there("import", name, "all"))
+    assert there.output("restore", "all") == (
+        f"restored {name}: 1 ready\nrestored keys outside queues: 2 keys\n"
+    )
+    assert there.output("pop", name) == "1\n"
+    with fdbqueue.open(f"embedded:{tmp_path / 'b'}") as db:
+        assert (db[b""], db[b"\xfe"]) == (b"value", b"value")
+
+
 def test_export_all_and_import_round_trip(fdbq: Shell, db: Any, name: str) -> None:
     in_all_states(db, name)
     assert fdbq.output("export", name, "--all", "q") == f"backed up {name}: {STATES_OF_ALL}\n"

@@ -1,4 +1,4 @@
-"""Backups: queues in a file, each as it was at one moment."""
+"""Backups: queues in a file, each as it was at one moment, and the user's own keys."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fdbqueue.layout.records import RowCheck
 from fdbqueue.layout.values import UNDECODABLE
 from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.transfer.rows import (
+    Digest,
     Moment,
     NewQueue,
     QueueCopy,
@@ -30,6 +31,15 @@ from fdbqueue.queue.transfer.rows import (
     summary_of,
     with_references,
 )
+from fdbqueue.queue.transfer.user_keys import (
+    ALL,
+    count_missing,
+    distinct,
+    key_rows,
+    prefix_text,
+    problem_of,
+    store_keys,
+)
 from fdbqueue.types import Database
 
 _FORMAT = "fdbqueue backup"
@@ -38,14 +48,32 @@ _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
 
 
+class Copies(dict[str, QueueCopy]):
+    """What was written or restored, by the name of the queue.
+
+    Attributes:
+        prefixes: How many keys were written or restored, by their prefix.
+        moments: How many moments a backup shows. If it is 1, all queues and keys are as they were
+            at one moment.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes: dict[bytes, int] = {}
+        self.moments = 1
+
+
 def backup(
     db: Database,
     file: IO[bytes],
     names: Iterable[str] | None = None,
     *,
+    prefixes: Iterable[bytes] = (),
     progress: Callable[[str, int], object] = lambda name, rows: None,
-) -> dict[str, QueueCopy]:
-    """Write queues to a file: their options, and items in every state with ids, attempts and order.
+) -> Copies:
+    """Write queues, and on request other keys, to a file.
+
+    Of a queue, these are its options, and items in every state with ids, attempts and order.
 
     Each queue is read at one read version, so its part of the file shows one moment. A read version
     lasts for five seconds. If a queue takes longer, the backup continues as long as the queue does
@@ -56,20 +84,30 @@ def backup(
     `QueueCopy.notes` says if jobs wait for jobs of queues that the file does not have, or for jobs
     of a queue that may show another moment.
 
-    The file has one JSON object in each line, and a digest of each queue. It can be restored into
-    any database, embedded or cluster. Cost: one range read for every 500 rows of a queue. Conflicts
-    with nothing.
+    With `prefixes`, the file also has all keys that begin with one of them, except for the keys of
+    named queues. The prefix `b""` stands for all other keys of the database. They are read after
+    the queues, at the same moment if all takes less than a second or, without large queues, less
+    than five. Otherwise they are read in chunks of up to five seconds, each at one moment. What a
+    transaction changed in two chunks, or in a chunk and a queue, may then be in the file in part.
+    `Copies.moments` says whether that is so. A queue without a name consists of such keys.
+
+    The file has one JSON object in each line, and a digest of each queue and prefix. It can be
+    restored into any database, embedded or cluster. Cost: one range read for every 500 rows.
+    Conflicts with nothing.
 
     Args:
         db: A database.
         file: A binary file, open for writing.
         names: The names of the queues; `None` for all.
-        progress: Called now and then with the name of a queue and how many rows of it are written.
+        prefixes: The first bytes of other keys to write.
+        progress: Called now and then with the name of a queue, or the text of a prefix, and how
+            many rows of it are written.
 
     Returns:
         What was written, by the name of the queue.
 
     Raises:
+        ValueError: A prefix begins with byte 255, or only begins keys of queues.
         QueueNotFound: There is no queue with one of the names.
         QueueChanged: A queue takes longer than five seconds, and has changed. The file is not
             complete.
@@ -81,31 +119,54 @@ def backup(
         >>> backup(db, file)["jobs"].ready
         2
     """
+    own = distinct(prefixes)
     chosen = queue_names(db) if names is None else _names(names)
     moment, links = Moment(db), Links()
     sources = {name: rows_of(db, name, moment) for name in chosen}
-    _write(file, format=_FORMAT, version=_VERSION, queues=[*sources])
-    copies: dict[str, QueueCopy] = {}
+    in_header = {"prefixes": [*map(_base64, own)]} if own else {}
+    _write(file, format=_FORMAT, version=_VERSION, queues=[*sources], **in_header)
+    copies = Copies()
     for name, rows in sources.items():
         summary = Summary()
         _write(file, queue=name)
-        for row in rows():
-            key, value = (base64.b64encode(part).decode() for part in row)
-            _write(file, key=key, value=value)
-            summary.add(row)
+        for row in _written(file, rows(), summary, partial(progress, name)):
             links.add(named(name), *row)
-            if summary.rows % 1000 == 0:
-                progress(name, summary.rows)
         copies[name] = summary.finish()
-        progress(name, summary.rows)
-        _write(file, rows=summary.rows, sha256=summary.digest.hex())
     torn = ("it may show another moment than queues whose jobs wait for its jobs",)
+    is_torn = moment.versions > 1
+    for prefix in own:
+        digest = Digest()
+        _write(file, prefix=_base64(prefix))
+        for _ in _written(
+            file, key_rows(prefix, moment), digest, partial(progress, prefix_text(prefix) or ALL)
+        ):
+            pass
+        copies.prefixes[prefix] = digest.rows
+    copies.moments = moment.versions
     for name, copied in copies.items():
         notes = notes_of(links, name, copies)
-        if moment.versions > 1 and links.targets.get(named(name)):
+        if is_torn and links.targets.get(named(name)):
             notes += torn
         copies[name] = replace(copied, notes=notes)
     return copies
+
+
+def _written(
+    file: IO[bytes], rows: Iterable[Row], digest: Digest, progress: Callable[[int], object]
+) -> Iterator[Row]:
+    """Yield rows once they are written, and write their digest."""
+    for row in rows:
+        _write(file, key=_base64(row.key), value=_base64(row.value))
+        digest.add(row)
+        if digest.rows % 1000 == 0:
+            progress(digest.rows)
+        yield row
+    progress(digest.rows)
+    _write(file, rows=digest.rows, sha256=digest.digest.hex())
+
+
+def _base64(part: bytes) -> str:
+    return base64.b64encode(part).decode()
 
 
 def _names(names: Iterable[str]) -> list[str]:
@@ -132,10 +193,11 @@ def restore(
     file: IO[bytes],
     names: Iterable[str] | None = None,
     *,
+    prefixes: Iterable[bytes] | None = None,
     new_name: str | None = None,
     progress: Callable[[str, int], object] = lambda name, rows: None,
-) -> dict[str, QueueCopy]:
-    """Create the queues of a backup in a database, with everything that `backup` has written.
+) -> Copies:
+    """Create the queues and keys of a backup in a database, with everything that it has.
 
     All queues get their names in one transaction, after the last row. A job that waits for a job of
     a queue that is not restored goes on: that job counts as cancelled, and a step that ran it
@@ -147,15 +209,23 @@ def restore(
     continues where it stopped when you start it again. A queue that already exists, exactly as in
     the file, is left alone.
 
+    Keys of `prefixes` are written before the queues appear, in transactions of their own, so other
+    clients may see a part of them. Keys that are already there with the same value are left alone,
+    and so are keys that the file does not have. A key that is there with another value is found
+    before anything is changed, unless a client writes it during the restore.
+
     A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
     every 1,000 rows or megabyte.
 
     Args:
         db: A database.
         file: A binary file that `backup` has written. It is read twice, so it must be seekable.
-        names: The names of the queues to restore; `None` for all in the file.
+        names: The names of the queues to restore.
+        prefixes: The prefixes of the keys to restore; longer and shorter ones than in the file
+            choose among its keys. If neither `names` nor `prefixes` is given, all is restored.
         new_name: Another name for the queue, if only one is restored.
-        progress: Called now and then with the name of a queue and how many rows of it are stored.
+        progress: Called now and then with the name of a queue, or the text of a prefix, and how
+            many rows of it are stored.
 
     Returns:
         What was restored now, by the name in the file.
@@ -166,6 +236,7 @@ def restore(
         QueueNotFound: The file has no queue with one of the names.
         QueueExists: The database has a queue with this name whose rows differ from the file.
             Nothing was restored.
+        KeyExists: The database has a key of the file with another value.
         RestoreRunning: Another process restores the same queue at the same time.
 
     Example:
@@ -179,29 +250,35 @@ def restore(
         >>> fdbqueue.existing_queue(other, "jobs").pop(other).value
         'a'
     """
-    sections = _verified(file)
-    chosen = [*sections] if names is None else _names(names)
+    contents = _verified(file)
+    is_all = names is None and prefixes is None
+    chosen = [*contents.queues] if is_all else _names(names or ())
+    own = [*contents.prefixes] if is_all else distinct(prefixes or ())
     for name in chosen:
-        if name not in sections:
-            raise QueueNotFound(name, get_close_matches(name, sections) or [*sections][:3])
+        if name not in contents.queues:
+            similar = get_close_matches(name, contents.queues) or [*contents.queues][:3]
+            raise QueueNotFound(name, similar)
     if new_name is not None and len(chosen) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
+    if new_name is not None and is_all and own:
+        raise ValueError("the file also has keys, and no key can get a new name; name the queue")
+    own_rows = {prefix: partial(_key_rows, file, contents, prefix) for prefix in own}
     targets = {name: name if new_name is None else new_name for name in chosen}
     same = dict(zip(chosen, chosen))
-    prefixes: dict[bytes, bytes | None] = {}
+    subspaces: dict[bytes, bytes | None] = {}
 
     def prefix_of(reference: bytes) -> bytes | None:
-        if reference not in prefixes:  # a queue with a new name may be there with its old one
+        if reference not in subspaces:  # a queue with a new name may be there with its old one
             there = prefix_in(db, name_in(reference)) if targets == same else None
-            prefixes[reference] = there
-        return prefixes[reference]
+            subspaces[reference] = there
+        return subspaces[reference]
 
     def rows(name: str) -> Iterator[Row]:
-        return with_references(_rows(file, sections[name]), prefix_of)
+        return with_references(_rows(file, contents.queues[name], Summary()), prefix_of)
 
     links = Links()
     for name in chosen:
-        for row in _rows(file, sections[name]):
+        for row in _rows(file, contents.queues[name], Summary()):
             links.add(named(name), *row)
     missing: list[str] = []
     for name, target in targets.items():
@@ -210,27 +287,58 @@ def restore(
             missing.append(name)
         elif stored != summary_of(rows(name)):
             raise QueueExists(target)
+    restored = Copies()
+    for prefix, keys in own_rows.items():
+        restored.prefixes[prefix] = count_missing(db, keys())
     queues = {name: NewQueue(db, targets[name]) for name in missing}
+    for prefix, keys in own_rows.items():
+        store_keys(db, keys(), partial(progress, prefix_text(prefix) or ALL))
     for name, queue in queues.items():
-        prefixes[named(name)] = queue.subspace.key()
+        subspaces[named(name)] = queue.subspace.key()
     for name, queue in queues.items():
         queue.write(partial(rows, name), partial(progress, name))
     finish(db, {queue: links.lost(named(name)) for name, queue in queues.items()})
-    return {
-        name: replace(sections[name].copy, notes=notes_of(links, name, chosen)) for name in missing
+    for name in missing:
+        restored[name] = replace(contents.copies[name], notes=notes_of(links, name, chosen))
+    return restored
+
+
+def _key_rows(file: IO[bytes], contents: _Contents, prefix: bytes) -> Iterator[Row]:
+    """Yield the rows of a file whose keys begin with a prefix.
+
+    Raises:
+        InvalidBackup: The file is of other prefixes.
+    """
+    sections = {
+        written: section
+        for written, section in contents.prefixes.items()
+        if prefix.startswith(written) or written.startswith(prefix)
     }
+    if not sections:
+        raise InvalidBackup(1, f"the file has no keys of the prefix {prefix!r}")
+    for section in sections.values():
+        for row in _rows(file, section, Digest()):
+            if row.key.startswith(prefix):
+                yield row
 
 
 class _Section(NamedTuple):
-    """A queue in a file: what it holds, and where the line of its first row is."""
+    """A queue or a prefix in a file: where the line of its first row is."""
 
-    copy: QueueCopy
     offset: int
     line: int
 
 
-def _verified(file: IO[bytes]) -> dict[str, _Section]:
-    """Verify a whole file, and return the queues in it by name."""
+class _Contents(NamedTuple):
+    """What is in a file."""
+
+    copies: dict[str, QueueCopy]
+    queues: dict[str, _Section]
+    prefixes: dict[bytes, _Section]
+
+
+def _verified(file: IO[bytes]) -> _Contents:
+    """Verify a whole file, and return what is in it."""
     file.seek(0)
     lines = _Lines(file)
     header = lines.read()
@@ -238,7 +346,7 @@ def _verified(file: IO[bytes]) -> dict[str, _Section]:
         raise lines.error("it is not the first line of a backup")
     if header.get("version") != _VERSION:
         raise lines.error("a newer release of fdbqueue wrote this file: update fdbqueue")
-    sections: dict[str, _Section] = {}
+    contents = _Contents({}, {}, {})
     for name in lines.field(header, "queues", list):
         if lines.read().get("queue") != name:
             raise lines.error(f"queue {name!r} does not begin here")
@@ -246,23 +354,32 @@ def _verified(file: IO[bytes]) -> dict[str, _Section]:
             name_key(name)
         except InvalidQueueName as error:
             raise lines.error(str(error)) from error
-        offset, line = file.tell(), lines.number
+        contents.queues[name] = _Section(file.tell(), lines.number)
         try:
-            copy = summary_of(lines.checked_rows())
+            contents.copies[name] = summary_of(lines.checked_rows())
         except InvalidBackup:
             raise
         except UNDECODABLE as error:
             raise lines.error(f"the items staged for pops cannot be read: {error}") from error
-        sections[name] = _Section(copy, offset, line)
+    for prefix in lines.prefixes(header):
+        if lines.bytes_of(lines.read(), "prefix") != prefix:
+            raise lines.error(f"the keys of the prefix {prefix!r} do not begin here")
+        contents.prefixes[prefix] = _Section(file.tell(), lines.number)
+        last = None
+        for row in lines.rows(Digest()):
+            problem = problem_of(row, prefix, last)
+            if problem is not None:
+                raise lines.error(problem)
+            last = row.key
     if file.read(1):
-        raise lines.error("the file continues after its last queue")
-    return sections
+        raise lines.error("the file continues after its end")
+    return contents
 
 
-def _rows(file: IO[bytes], section: _Section) -> Iterator[Row]:
-    """Yield the rows of one queue."""
+def _rows(file: IO[bytes], section: _Section, digest: Digest) -> Iterator[Row]:
+    """Yield the rows of one section."""
     file.seek(section.offset)
-    return _Lines(file, section.line).rows()
+    return _Lines(file, section.line).rows(digest)
 
 
 class _Lines:
@@ -301,26 +418,37 @@ class _Lines:
             raise self.error(f"it has no {name!r}")
         return value
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of a queue, up to the line with their digest, which must be right."""
-        summary = Summary()
+    def prefixes(self, header: dict[str, Any]) -> list[bytes]:
+        """Return the prefixes that the first line of a file names."""
+        texts = header.get("prefixes", [])
+        try:
+            prefixes = [base64.b64decode(text, validate=True) for text in texts]
+            if prefixes == distinct(prefixes):
+                return prefixes
+        except (ValueError, TypeError):
+            pass
+        raise self.error("its 'prefixes' are not those of a backup")
+
+    def rows(self, digest: Digest) -> Iterator[Row]:
+        """Yield the rows of a section, up to the line with their digest, which must be right."""
         while "sha256" not in (line := self.read()):
-            row = Row(self._bytes(line, "key"), self._bytes(line, "value"))
-            summary.add(row)
+            row = Row(self.bytes_of(line, "key"), self.bytes_of(line, "value"))
+            digest.add(row)
             yield row
-        if (line["sha256"], line.get("rows")) != (summary.digest.hex(), summary.rows):
+        if (line["sha256"], line.get("rows")) != (digest.digest.hex(), digest.rows):
             raise self.error("the digest does not match the rows")
 
     def checked_rows(self) -> Iterator[Row]:
         """Yield the rows of a queue, and raise `InvalidBackup` for one that it cannot have."""
         check = RowCheck()
-        for row in self.rows():
+        for row in self.rows(Summary()):
             problem = check.problem(*row)
             if problem is not None:
                 raise self.error(problem)
             yield row
 
-    def _bytes(self, line: dict[str, Any], name: str) -> bytes:
+    def bytes_of(self, line: dict[str, Any], name: str) -> bytes:
+        """Return a field of the last line that was read, which is bytes in Base64."""
         try:
             return base64.b64decode(self.field(line, name, str), validate=True)
         except ValueError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, read, run
@@ -28,6 +28,7 @@ from fdbqueue.operations.names import drop_unfinished, find, find_existing, name
 from fdbqueue.types import Database, KeyValue, State, Transaction
 
 _PAGE = 500  # rows that one range read returns
+
 _LIFETIME = 5.0  # seconds in which a transaction can read
 _SHARED = 1.0  # the first of these seconds, in which reads of another queue may still begin
 _BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
@@ -72,30 +73,41 @@ class QueueCopy:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
 
-class Summary:
-    """The number of rows, of items in each state, and the digest of some rows."""
+class Digest:
+    """The number of rows, and their digest."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._sha256 = hashlib.sha256()
+
+    def add(self, row: Row) -> None:
+        """Add a row; rows are added in order."""
+        self.rows += 1
+        _hash(self._sha256, row)
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the rows so far."""
+        return self._sha256.digest()
+
+
+class Summary(Digest):
+    """The number of rows of a queue, of items in each state, and the digest."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._layout = Layout(decode_subspace(b""))
         self._items: dict[State, int] = dict.fromkeys(self._layout.prefix_of, 0)
         self._staged: list[Row] = []
 
     def add(self, row: Row) -> None:
         """Add a row; rows are added in order."""
-        self.rows += 1
-        _hash(self._sha256, row)
+        super().add(row)
         for state, prefix in self._layout.prefix_of.items():
             if row.key.startswith(prefix):
                 self._items[state] += 1
         if row.key.startswith(self._layout.results):
             self._staged.append(row)
-
-    @property
-    def digest(self) -> bytes:
-        """The digest of the rows so far."""
-        return self._sha256.digest()
 
     def finish(self) -> QueueCopy:
         """Return the result."""
@@ -129,6 +141,25 @@ class Moment:
         self.versions += 1
         self.tr = self._db.create_transaction()
         self.begun = time.monotonic()
+
+    def rows(self, begin: bytes, end: bytes) -> Iterator[Row]:
+        """Yield the rows of a range, and renew the read version between two pages if it is over."""
+        while begin < end:
+            page = self._page(begin, end)
+            yield from (Row(row.key, row.value) for row in page)
+            if len(page) < _PAGE:
+                return
+            begin = page[-1].key + b"\x00"
+
+    def _page(self, begin: bytes, end: bytes) -> list[KeyValue]:
+        if time.monotonic() - self.begun > _LIFETIME:
+            self.renew()
+        while True:
+            try:
+                return [*self.tr.snapshot.get_range(begin, end, limit=_PAGE)]
+            except error_classes() as error:
+                prepare_retry(self.tr, error)
+                self.renew()
 
 
 def rows_of(db: Database, name: str, moment: Moment | None = None) -> Rows:
@@ -346,7 +377,7 @@ class NewQueue:
         if written and (summary.rows, summary.digest) != (written, digest):
             self._store(encode_unfinished(prefix, 0, b""), [], is_new=True)
             left, summary = iter(rows()), Summary()
-        for batch in _batches(left):
+        for batch in batches(left):
             for row in batch:
                 summary.add(row)
             self._store(encode_unfinished(prefix, summary.rows, summary.digest), batch)
@@ -422,9 +453,9 @@ def finish(db: Database, queues: Mapping[NewQueue, Mapping[bytes, Lost]]) -> Non
         raise QueueExists(name)
 
 
-def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in batches that a transaction has room for."""
-    batch: list[Any] = []
+def batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """Yield rows in batches that a transaction has room for."""
+    batch: list[Row] = []
     size = 0
     for row in rows:
         batch.append(row)
