@@ -315,7 +315,8 @@ class PostOffice:
         for state in ("done", "dead"):
             for info in self._items(queue, state):
                 outcome = info.outcome or "dead"
-                outcomes[outcome] += 1
+                if outcome != "cancelled" or info.claimed_at:  # else it counts as removed
+                    outcomes[outcome] += 1
                 assert info.job is not None
                 _, number, fate = info.job.args
                 expected = {Fate.DISCARDED: "discarded", Fate.DEAD: "dead"}.get(Fate(fate), "done")

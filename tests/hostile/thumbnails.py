@@ -371,7 +371,8 @@ class Service:
         if found.written and found.attempt != (last if each.job != "transacted" else 0):
             yield f"attempt {found.attempt} has written the picture, and {last} ended the job"
         failed = [attempt.number for attempt in info.failed_attempts]
-        if failed != [*range(1, last + (ends == "dead"))]:
+        waited = ends == "cancelled" and failed[-1:] == [last]  # for its next attempt
+        if failed != [*range(1, last + (ends == "dead" or waited))]:
             yield f"its failed attempts are {failed}, and it is {ends} after {last}"
         for attempt in info.failed_attempts:
             yield from self._account_attempt(each, attempt)
@@ -382,7 +383,7 @@ class Service:
             yield f"it is done by an attempt to {act.value}, written {found.written} times"
         elif ends in ("dead", "discarded") and found.written:
             yield f"it is {ends}, and the picture is written"
-        elif ends == "discarded" and not (each.is_broken and info.error == "not a picture"):
+        elif ends == "discarded" and not (each.is_broken and "not a picture" in str(info.error)):
             yield "it is discarded"
         elif ends == "dead" and last < ATTEMPTS and act not in (Act.DIE, Act.BUG):
             yield f"it is dead after {last} attempts"
