@@ -96,8 +96,8 @@ class Reader:
 
 def in_either_order(log: str) -> list[str]:
     """Return a log, and if two jobs end in it, the one in which they end in the other order."""
-    records = re.split(r"^(?=\S+ fdbqueue\.)", log, flags=re.M)
-    ends = [n for n, each in enumerate(records) if re.search(r" (done|failed), attempt", each)]
+    records = re.split(r"^(?=\S+ fdbqueue\.(?!.*this was the last attempt))", log, flags=re.M)
+    ends = [n for n, each in enumerate(records) if re.search(r" (done|dead), attempt", each)]
     if len(ends) != 2:
         return [log]
     first, second = ends

@@ -92,7 +92,7 @@ def test_a_result_stored_in_several_values_returns_completely(line: Line[Priorit
         line.db, ["first", *(letter * 9_000 for letter in "abc" * 10), "y" * 95_000, "last"]
     )
     line.set_idle_leader()
-    line.process(DIES_WAITING).pop(30)
+    line.process(DIES_WAITING).pop(20)
     line.clear_leader()
     assert line.process().pop().result() == pushed[:1]
     assert len(line.results()) == 3
