@@ -569,12 +569,10 @@ class Store(Generic[_T]):
 
     # Single items
 
-    def retry(
-        self, tr: Transactor, item: _T | str, state: State | None = None, by: str | None = None
-    ) -> bool:
+    def retry(self, tr: Transactor, item: _T | str, state: State | None, by: str) -> bool:
         """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self._retry, by=by or client_name())
+        retry = partial(self._retry, by=by)
         return self._change_if(tr, item, state, retry) or (
             state is None and self._change_if(tr, item, state, self._changes.end_wait)
         )
@@ -587,13 +585,13 @@ class Store(Generic[_T]):
             return self._failures.retry(tr, now, found, by, reserve)
         return False
 
-    def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str | None) -> bool:
+    def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
         """Make a dead letter ready, and forget a step and all later ones; else return false."""
         self.sweeper.sweep(tr)  # expired items make room
 
         def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
             dead, keys = self.steps.without(tr, found, step) or (None, [])
-            if dead is None or not self._retry(tr, now, dead, by or client_name()):
+            if dead is None or not self._retry(tr, now, dead, by):
                 return False
             for key in keys:
                 tr.clear(key)

@@ -141,7 +141,8 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     if batch.stage == "open":
         put_batch(tr, layout, position, batch._replace(stage="closing"))
         return True
-    _end_one(tr, layout, now, position, batch, BatchCounts())
+    counts = get_counts(tr.snapshot, layout, position)
+    _end_one(tr, layout, now, position, batch, counts, BatchCounts())
     put_batch(tr, layout, position, batch._replace(stage="closed"))
     return False
 
@@ -207,15 +208,20 @@ def count_end(
     for membership in memberships:
         layout, id = membership.layout(own), membership.id
         batch = get_batch(tr, layout, id)
-        if batch is None or _has_ended(tr, layout, id, batch):  # its item was cancelled, or went on
+        if batch is None:  # its item was cancelled
             continue
+        counts = None if batch.stage == "open" else get_counts(tr.snapshot, layout, id)
+        if counts is not None and batch.stage == "closed" and counts.ended >= counts.pushed:
+            continue  # all of its jobs have ended: one that was restored later ends again
         if membership.step:
             _store_result(tr, layout, now, batch.job, membership.step, end)
         is_wrong = not ended.done if batch.kind == "after" else ended.dead
         if is_wrong and batch.on_dead == "cancel" and not batch.cancelled:
             batch = batch._replace(cancelled=True)
             put_batch(tr, layout, id, batch)
-        is_last = batch.stage != "open" and _end_one(tr, layout, now, id, batch, ended, ended_at)
+        is_last = counts is not None and _end_one(
+            tr, layout, now, id, batch, counts, ended, ended_at
+        )
         if is_last and batch.kind == "run":
             clear_batch(tr, layout, id)
         else:
@@ -339,20 +345,13 @@ def _store_result(
     tr[key] = encode_step(known._replace(ended_at=now))
 
 
-def _has_ended(tr: Transaction, layout: Layout, id: bytes, batch: StoredBatch) -> bool:
-    """Return whether all jobs of a batch have ended: one that was restored later ends again."""
-    if batch.stage != "closed":
-        return False
-    counts = get_counts(tr.snapshot, layout, id)
-    return counts.ended >= counts.pushed
-
-
 def _end_one(
     tr: Transaction,
     layout: Layout,
     now: int,
     position: bytes,
     batch: StoredBatch,
+    counts: BatchCounts,
     ended: BatchCounts,
     seed: bytes = b"",
 ) -> bool:
@@ -374,8 +373,9 @@ def _end_one(
     have ended, and nothing ends twice: at most one does.
 
     Several ends of one transaction take their places one after the other; each sees those before.
+
+    `counts` are those of the batch, by a snapshot read of this transaction.
     """
-    counts = get_counts(tr.snapshot, layout, position)
     seen = counts.ended + (batch.stage == "closed")
     if seen == counts.pushed:
         make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))

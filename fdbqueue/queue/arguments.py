@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Any, TypeGuard, get_args
 
 from fdbqueue.database.binding import is_database
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import client_name, milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.items import Filter
@@ -270,9 +270,9 @@ def validate_client_name(name: object) -> str:
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
 
 
-def validate_by(by: object) -> str | None:
+def validate_by(by: object) -> str:
     """Return the name of a client that retries items; `None` stands for this process."""
-    return None if by is None else validate_client_name(by)
+    return client_name() if by is None else validate_client_name(by)
 
 
 def validate_json(value: Any) -> None:

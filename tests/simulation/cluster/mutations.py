@@ -691,7 +691,8 @@ def _closed_at_once() -> None:
         def at_once(tr: Any, layout: Any, now: int, position: bytes) -> bool:
             batch = within.get_batch(tr, layout, position)
             if batch is not None and batch.stage != "closed":
-                within._end_one(tr, layout, now, position, batch, BatchCounts())
+                counts = within.get_counts(tr.snapshot, layout, position)
+                within._end_one(tr, layout, now, position, batch, counts, BatchCounts())
                 within.put_batch(tr, layout, position, batch._replace(stage="closed"))
             return False
 
