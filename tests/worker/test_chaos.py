@@ -11,6 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.types import ItemInfo
 from tests.support.fdbq_work import Workers
 from tests.support.shell import Shell
 from tests.support.waiting import wait_until
@@ -18,7 +19,7 @@ from tests.support.waiting import wait_until
 GOOD = 200
 
 PROGRAM = """
-import logging, os, sys
+import os, sys, time
 
 import opentelemetry.trace
 import prometheus_client
@@ -34,22 +35,34 @@ def fail(*_, **__):
 prometheus_client.Counter = opentelemetry.trace.get_tracer = fail
 
 app = fdbqueue.App()
+running = set()
 
 
 @app.middleware
 def around(context):
     if context.item.value["args"] == ["middleware"]:
         fail()
-    yield
+    running.add(context.item.id)
+    try:
+        yield
+    finally:
+        running.discard(context.item.id)
 
 
 @app.job(name="good", queue={queue!r})
 def good(tr: fdbqueue.Transaction, number: int) -> None:
+    time.sleep(0.01)
     tr.add(fdbqueue.Subspace(("done", {queue!r})).pack((number,)), (1).to_bytes(8, "little"))
 
 
 @app.job(name="poison", queue={queue!r}, retry=Retry(attempts=3, first=0))
 def poison() -> None:
+    beside = 0
+    for _ in range(10):
+        time.sleep(0.01)
+        beside = max(beside, len(running) - 1)
+    with open("notes", "a") as notes:
+        print(beside, file=notes)
     os._exit(7)
 
 
@@ -74,41 +87,64 @@ def test_each_good_job_takes_effect_once_among_bad_ones(
     db: Any, fdbq: Shell, name: str, rng: random.Random
 ) -> None:
     good: list[dict[str, Any]] = [{"job": "good", "args": [number]} for number in range(GOOD)]
+    unknown = [f"unknown {number}" for number in range(5)]
     bad: list[dict[str, Any]] = [
-        {"job": "poison"},
         {"job": "exit"},
         {"job": "exit", "args": ["middleware"]},
         {"job": "undecided"},
-        *({"job": f"unknown {number}"} for number in range(5)),
+        *({"job": name} for name in unknown),
     ]
-    values = good + [{"args": [], "kwargs": {}, **value} for value in bad]
-    rng.shuffle(values)
-    queue = PriorityQueue.named(db, name)
-    queue.push_many(db, values)
+    rng.shuffle(shuffled := good + bad)
+    shuffled.insert(rng.randrange(GOOD // 2), {"job": "poison"})  # before enough others
+    values = [{"args": [], "kwargs": {}, **value} for value in shuffled]
+    queue = PriorityQueue.named(db, name, keep=1_000)
+    ids = [item.id for item in queue.push_many(db, values)]
     space = fdbqueue.Subspace(("done", name))
     workers = Workers(fdbq)
+    were_delayed: set[str] = set()
+
+    def found(*jobs: str) -> dict[str, list[ItemInfo]]:
+        infos: dict[str, list[ItemInfo]] = {job: [] for job in jobs}
+        for id, value in zip(ids, values):
+            if value["job"] in jobs:
+                info = queue.get(db, id)
+                assert info is not None
+                infos[value["job"]].append(info)
+        return infos
+
+    def is_over() -> bool:
+        assert parent.poll() is None, workers.log
+        infos = found("poison", "exit", "undecided", *unknown)
+        were_delayed.update(job for job, each in infos.items() if each[0].state == "delayed")
+        dead = {info.state for info in [*infos["poison"], *infos["exit"]]} == {"dead"}
+        done = len(list(db[space.range()])) == GOOD
+        return dead and done and {*unknown, "undecided"} <= were_delayed
+
     try:
         options = ["--processes", "1", "--concurrency", "8", "--lease", "2"]
         parent = workers.start("--app", "shop:app", *options)
-        dead = {"poison", "exit"}
-
-        def is_over() -> bool:
-            done = len(list(db[space.range()]))
-            letters = [info.item.value["job"] for info in queue.items(db, state="dead")]
-            return done == GOOD and {*letters} == dead and len(letters) == 3
-
         wait_until(is_over)
-        assert parent.poll() is None
         parent.send_signal(signal.SIGTERM)
         assert parent.wait(60) == 0
     finally:
         workers.kill()
     counts = [int.from_bytes(row.value, "little") for row in db[space.range()]]
     assert counts == [1] * GOOD
-    waiting = {info.item.value["job"]: info for info in queue.items(db, state="delayed")}
-    assert {*waiting} == {"undecided", *(f"unknown {number}" for number in range(5))}
-    errors = [each.error for each in waiting["undecided"].failed_attempts]
-    assert {*errors} == {"OSError: by the program"}
-    assert workers.log.count("prometheus_client is switched off") <= len(workers.pids)
+    infos = found(*{value["job"] for value in values})
+    # Jobs that were held when the worker died have lost one attempt, and others none.
+    log = workers.log
+    lost = {info.id: log.count(f"{info.id} good lost") for info in infos["good"]}
+    assert {info.attempts - lost[info.id] for info in infos["good"]} <= {1, 2}
+    assert [info.attempts for info in infos["poison"]] == [3]
+    first, *alone = workers.notes
+    assert alone == [["0"], ["0"]], first
+    assert [info.attempts for info in infos["exit"]] == [2, 2]
+    for job in unknown:
+        (info,) = infos[job]
+        assert info.waits_for is not None
+        assert info.waits_for.kind == "worker"
+    errors = [each.error for each in infos["undecided"][0].failed_attempts]
+    assert "OSError: by the program" in errors
+    assert 0 < log.count("prometheus_client is switched off") <= len(workers.pids)
     assert fdbqueue.admin.check(db, queue).ok
     db.clear_range_startswith(space.key())
