@@ -236,9 +236,17 @@ def separate_globals() -> None:
     """Let each process have its own of those globals that say what it has done."""
     from fdbqueue.coordination import waiting
     from fdbqueue.database import exactly_once
+    from fdbqueue.worker import claiming, worker
 
-    for module, name in ((waiting, "_have_waited"), (exactly_once, "_free_clients")):
-        setattr(module, name, _OfProcess(type(getattr(module, name))))
+    places = {
+        "_have_waited": [waiting],
+        "_free_clients": [exactly_once],
+        "process": [claiming, worker],
+    }
+    for name, modules in places.items():
+        own = _OfProcess(type(getattr(modules[0], name)))
+        for module in modules:
+            setattr(module, name, own)
 
 
 _real_poll = select.poll

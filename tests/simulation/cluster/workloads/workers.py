@@ -263,7 +263,8 @@ class Workers:
         if appeared := {*done, *dead, *effects} - _pushed.keys():
             self._client.problem(f"nobody has pushed {appeared}")
         stats = queue.stats(db)
-        if (stats.total_completed, stats.dead) != (len(done), len(dead)):
+        # A job that is cancelled while it waits counts as removed.
+        if (stats.total_completed + stats.total_removed, stats.dead) != (len(done), len(dead)):
             self._client.problem(f"{len(done)} jobs are done, {len(dead)} dead: {stats}")
         lines = [
             f"{value}: {_runs.get(value)}, {done[value].result if value in done else None}"
