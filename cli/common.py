@@ -432,6 +432,18 @@ def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 
 
+def notes_text(numbers: Mapping[str, Any]) -> str:
+    """Return what to know about a queue besides its states, from its numbers in JSON.
+
+    >>> notes_text({"paused": True, "unknown_jobs": 2})
+    'paused, 2 unknown jobs'
+    """
+    notes = ["paused"] if numbers["paused"] else []
+    if unknown := numbers["unknown_jobs"]:
+        notes.append(count_noun(unknown, "unknown job"))
+    return ", ".join(notes)
+
+
 def deleted_text(queue: str, done: str, numbers: QueueStats | None, as_json: bool) -> str:
     """Return what was cleared or dropped: the items in each state just before, if known.
 

@@ -42,6 +42,7 @@ from .common import (
     deleted_text,
     echo,
     json_line,
+    notes_text,
     priority_line,
     queue_argument,
     rate_or_none,
@@ -62,6 +63,7 @@ _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 def ls(db: Database, as_json: bool) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
+    A line ends with what else to know: the queue is paused, or has jobs that no worker knows.
     Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
     `fdbq stats`, without the limits. A queue that another release stored has an error instead.
 
@@ -83,7 +85,7 @@ def _row(name: str, stats: QueueStats) -> list[str]:
     if stats.error is not None:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
     numbers = [f"{number:,}" for number in by_state(stats).values()]
-    return [name, *numbers, age_text(stats.oldest) or "-", "paused" if stats.paused else ""]
+    return [name, *numbers, age_text(stats.oldest) or "-", notes_text(stats_as_json(stats))]
 
 
 def _pages(db: Database) -> Iterator[dict[str, QueueStats]]:

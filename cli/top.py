@@ -18,7 +18,7 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import STATES, stats_as_json
 from fdbqueue.types import Database, QueueStats
 
-from .common import Duration, age_text, command_options, escaped, json_line, say
+from .common import Duration, age_text, command_options, escaped, json_line, notes_text, say
 from .signals import stop_on_signal
 from .terminal import is_in_foreground, reading_keys, restoring_cursor
 
@@ -173,4 +173,5 @@ def _cells(row: dict[str, Any]) -> tuple[str, dict[str, str]]:
     for title, rate in (("in/s", row["in"]), ("out/s", row["out"])):
         cells[title] = "" if rate is None else f"{rate:,.1f}"
     cells |= {"oldest": row["age"] or "", _PRIORITIES: "  ".join(priorities)}
-    return row["queue"] + (" (paused)" if row["paused"] else ""), cells
+    notes = notes_text(row)
+    return row["queue"] + (f" ({notes})" if notes else ""), cells

@@ -349,14 +349,12 @@ def stored_job(value: object) -> StoredJob | None:
     """
     if not isinstance(value, dict):
         return None
-    stored = cast(dict[str, Any], value)
+    stored = cast(Any, value)
     name, version = stored.get("job"), stored.get("version", 1)
     args, kwargs = stored.get("args", []), stored.get("kwargs", {})
-    if not isinstance(name, str) or not isinstance(version, int):
-        return None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return None
-    return StoredJob(name, args, kwargs, version)
+    has_name = isinstance(name, str) and isinstance(version, int)
+    has_arguments = isinstance(args, list) and isinstance(kwargs, dict)
+    return StoredJob(name, args, kwargs, version) if has_name and has_arguments else None
 
 
 def job_of(item: Item[Any] | Task[Any] | None) -> StoredJob | None:
@@ -543,6 +541,8 @@ class QueueStats:
         claimed: Items under a lease.
         dead: Items that failed too often.
         done: Acknowledged and cancelled items that are kept.
+        unknown_jobs: Ready and delayed items that a worker has left because it does not know their
+            job.
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed; `None` if there is none, or if another
             implementation of the recipe pushed it.
@@ -568,6 +568,7 @@ class QueueStats:
     claimed: int
     dead: int
     done: int
+    unknown_jobs: int
     by_priority: dict[Any, int]
     oldest: datetime | None
     next_due: datetime | None

@@ -143,6 +143,9 @@ class _Scan(NamedTuple):
             "fdbqueue_queue_unknown",
             "1 if another release stored the queue, so that its numbers are unknown.",
         )
+        unknown_jobs = of_queue(
+            "fdbqueue_unknown_jobs", "Ready and delayed jobs that a worker did not know."
+        )
         backlog = of_queue(
             "fdbqueue_backlog", "Ready and claimed items: the jobs that need a worker now."
         )
@@ -158,12 +161,14 @@ class _Scan(NamedTuple):
             for state, number_in_state in by_state(stats).items():
                 items.add_metric([name, state], number_in_state)
             paused.add_metric([name], stats.paused)
+            unknown_jobs.add_metric([name], stats.unknown_jobs)
             backlog.add_metric([name], stats.ready + stats.claimed)
             for field, total in totals.items():
                 total.add_metric([name], getattr(stats, field))
             if stats.oldest is not None:
                 age.add_metric([name], (now - stats.oldest).total_seconds())
-        yield from (number, items, paused, unknown, backlog, *totals.values(), age)
+        gauges = (number, items, paused, unknown, unknown_jobs, backlog)
+        yield from (*gauges, *totals.values(), age)
 
 
 class _Retries:

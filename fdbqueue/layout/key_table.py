@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 TALLIES = (
     *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
-    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done"),
+    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done", "unknown"),
 )
 """The tallies of a queue, in the order in which one counter stores them.
 
@@ -20,6 +20,7 @@ TALLIES = (
   items that returned; they count as moved too.
 - `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
 - `done`: acknowledged and cancelled items that are kept.
+- `unknown`: ready and delayed items whose job no worker that met it knows.
 """
 
 

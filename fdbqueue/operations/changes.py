@@ -161,7 +161,7 @@ class Changes:
             tr.add_read_conflict_key(waiting.key)
             self._items.delete(tr, now, [waiting.item], None)
         else:
-            self._items.undelay(tr, now, self._layout.position(waiting.key), waiting.due)
+            self._items.undelay(tr, now, waiting)
 
     def _delete(self, tr: Transaction, now: int, found: LocatedItem, end: End | None) -> None:
         """Delete an item in any state but claimed, with what it owns. The caller counts it.
@@ -185,7 +185,7 @@ class Changes:
         """Make a delayed item ready; return true, because it existed."""
         header = delayed.item.header._replace(since=now, unknown=None)
         self._items.insert(tr, now, delayed.key, with_header(header, delayed.item.content))
-        self._items.undelay(tr, now, self._layout.position(delayed.key), delayed.due)
+        self._items.undelay(tr, now, delayed)
         self._items.count_returned(tr, now, 1, delayed=-1)
         return True
 

@@ -271,6 +271,7 @@ class Items:
             tr.add(counter, ONE)
         if item.header.expires is not None:
             self.tally(tr, now, expiring=1)
+        self._count_unknown(tr, now, item.header, 1)
 
     def remove_from_indexes(self, tr: Transaction, now: int, items: list[StoredItem]) -> None:
         """Remove items from their indexes and counters. Their payloads must still be stored."""
@@ -285,6 +286,12 @@ class Items:
                 tr.compare_and_clear(counter, ZERO)
             if item.header.expires is not None:
                 self.tally(tr, now, expiring=-1)
+            self._count_unknown(tr, now, item.header, -1)
+
+    def _count_unknown(self, tr: Transaction, now: int, header: Header, n: int) -> None:
+        """Count a ready or delayed item if a worker has met it that does not know its job."""
+        if header.unknown is not None:
+            self.tally(tr, now, unknown=n)
 
     # Delayed, claimed and dead items
 
@@ -296,20 +303,26 @@ class Items:
         """Delete an item stored by `park`."""
         tr.clear(prefix + position)
 
-    def delay(self, tr: Transaction, position: bytes, due: int, value: bytes) -> None:
+    def delay(self, tr: Transaction, now: int, position: bytes, due: int, value: bytes) -> None:
         """Store an item that becomes available when it is due, in milliseconds since 1970."""
-        layout = self.layout
+        layout, header = self.layout, header_of(value)[0]
         self.park(tr, layout.delayed, position, encode_metadata(Delayed(due), value))
-        expiry = encode_expiry(header_of(value)[0].expires)
-        tr[layout.timer_key(layout.dues, due, position)] = expiry
+        tr[layout.timer_key(layout.dues, due, position)] = encode_expiry(header.expires)
         tr[layout.scheduled] = b""
         self.groups.note_delayed(tr, position)
+        self._count_unknown(tr, now, header, 1)
 
-    def undelay(self, tr: Transaction, now: int, position: bytes, due: int) -> None:
+    def undelay(self, tr: Transaction, now: int, delayed: LocatedItem) -> None:
         """Delete an item stored by `delay`."""
+        layout, position = self.layout, self.layout.position(delayed.key)
+        tr.clear(layout.timer_key(layout.dues, delayed.due, position))
+        self.end_delay(tr, now, position, delayed.item.header)
+
+    def end_delay(self, tr: Transaction, now: int, position: bytes, header: Header) -> None:
+        """Delete an item stored by `delay`, but not its timer."""
         self.unpark(tr, self.layout.delayed, position)
-        tr.clear(self.layout.timer_key(self.layout.dues, due, position))
         self.groups.note_available(tr, now, position)
+        self._count_unknown(tr, now, header, -1)
 
     @staticmethod
     def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
@@ -343,7 +356,7 @@ class Items:
             if due is None:
                 self.insert(tr, now, self.layout.items + position, value)
             else:
-                self.delay(tr, position, due, value)
+                self.delay(tr, now, position, due, value)
 
     # Finding
 
@@ -510,7 +523,7 @@ class Items:
                     self.add_to_indexes(tr, now, StoredItem(key, value, level))
                 tail.added += 1
             else:
-                self.delay(tr, layout.position(key), due, value)
+                self.delay(tr, now, layout.position(key), due, value)
                 delayed += 1
             keys.append(key)
         if keys:

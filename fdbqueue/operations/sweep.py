@@ -193,11 +193,10 @@ class Sweep:
         expired: list[bytes] = []
         self._items.clear_timers(tr, timers)
         for position, stored in found:
-            self._items.unpark(tr, layout.delayed, position)
             header, content = header_of(decode_metadata(stored)[1])
             value = with_header(header._replace(since=due_of[position]), content)
             self._items.insert(tr, now, layout.items + position, value)
-            self._items.groups.note_available(tr, now, position)
+            self._items.end_delay(tr, now, position, header)
             if fate_of_delay(header.expires, now) == Fate.LAPSED:
                 expired.append(position)
         if found:

@@ -165,7 +165,7 @@ class _Check:
         self._indexed: dict[bytes, bytes] = {}
         self._owners: set[bytes] = set()
         self._positions: set[bytes] = set()
-        self._expiring = 0
+        self._expiring = self._unknown = 0
         self._in_groups: set[Level] = set()
         self._jobs = JobRows(tr, store.layout, milliseconds(), self._note)
 
@@ -341,6 +341,7 @@ class _Check:
         self._positions.add(position)
         header, content = header_of(value)
         self._jobs.add(state, position, header, due)
+        self._unknown += header.unknown is not None and state in ("ready", "delayed")
         if header.unique is not None and state not in ("dead", "done"):
             self._indexed[self._layout.unique_key(header.unique)] = position
         if header.origin is not None:
@@ -447,6 +448,7 @@ class _Check:
             ("dead", "dead items", tallies["dead"], states["dead"]),
             ("done", "done items", tallies["done"], states["done"]),
             ("expiring", "items that expire", tallies["expiring"], self._expiring),
+            ("unknown", "jobs that no worker knows", tallies["unknown"], self._unknown),
         ):
             if number != expected:
                 missing = encode_tallies(**{tally: expected - number})

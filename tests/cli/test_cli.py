@@ -267,7 +267,14 @@ def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
     def row(number: int, **values: Any) -> dict[str, Any]:
         idle: dict[str, Any] = {
             **dict.fromkeys(("ready", "delayed", "claimed", "dead", "done"), 0),
-            **{"in": 0.0, "out": None, "age": None, "by_priority": {}, "paused": False},
+            **{
+                "in": 0.0,
+                "out": None,
+                "age": None,
+                "by_priority": {},
+                "paused": False,
+                "unknown_jobs": 0,
+            },
         }
         return {"queue": f"q{number}", **idle, **values}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,12 @@ def test_a_job_that_no_worker_knows_says_so_and_is_retried_by_its_name(
     assert f"waits_for       {why}\n" in shown
     assert "Nobody works on this queue." in shown
     assert why in fdbq.output("items", "orders", "--state", "delayed")
+    assert fdbq.output("ls").splitlines()[1].endswith("  1 unknown job")
+    assert re.search("unknown_jobs +1\n", fdbq.output("stats", "orders"))
+    assert json.loads(fdbq.output("stats", "orders", "--json"))["unknown_jobs"] == 1
+    fdbq.output("pause", "orders")
+    assert "orders (paused, 1 unknown job) " in fdbq.output("top", "-n", "1")
+    fdbq.output("resume", "orders")
     assert json.loads(fdbq.output("show", "orders", item.id, "--json"))["waits_for"]["why"] == why
     retried = fdbq.output("retry", "orders", "--state", "delayed", "--job", "send")
     assert retried == "1 retried\n"

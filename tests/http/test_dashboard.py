@@ -185,11 +185,14 @@ def test_the_overview_alerts(page: Page, serve: Any, db: Any, name: str) -> None
     dead_letters(db, f"{name}dead", "ada", "bob")
     PriorityQueue.named(db, f"{name}alone").push(db, 1)
     PriorityQueue.named(db, f"{name}quiet").push(db, 1, delay=600)
+    PriorityQueue.named(db, f"{name}odd").push(db, {"job": "shop.send"})
+    fdbqueue.App(db).work(f"{name}odd", drain=True)
     with serve() as (_, client):
         page.goto(address(client))
         alerts = page.get_by_role("region", name="Alerts")
         expect(alerts).to_contain_text(f"{name}deadhas 2 dead letters")
         expect(alerts).to_contain_text(f"{name}alonehas 1 ready item and no worker")
+        expect(alerts).to_contain_text(f"{name}oddhas 1 job that no worker knows")
         expect(alerts).not_to_contain_text(f"{name}quiet")
         page.get_by_label("Show", exact=True).select_option("With alerts")
         expect(queue_row(page, f"{name}quiet")).to_have_count(0)
@@ -197,6 +200,8 @@ def test_the_overview_alerts(page: Page, serve: Any, db: Any, name: str) -> None
         alerts.get_by_role("link", name=f"{name}dead").click()
         expect(page.get_by_role("heading", name=f"{name}dead")).to_be_focused()
         expect(item_rows(page)).to_have_count(2)
+        page.goto(address(client, f"{name}odd"))
+        expect(page.locator(".title")).to_contain_text("1 unknown job")
 
 
 def test_a_long_wait_is_an_alert(page: Page, serve: Any, db: Any, name: str) -> None:

@@ -461,6 +461,16 @@ def test_a_queue_of_an_earlier_layout_has_an_error_instead_of_numbers(
     assert old["error"].endswith("import it here")
 
 
+def test_jobs_that_no_worker_knows_are_counted(client: TestClient, db: Any, name: str) -> None:
+    PriorityQueue.named(db, name).push_many(db, [{"job": "shop.send"}] * 2)
+    fdbqueue.App(db).work(name, drain=True)
+    shown = client.get(f"/v1/queues/{name}").json()["stats"]
+    (listed,) = client.get("/v1/queues").json()["queues"]
+    assert [each["unknown_jobs"] for each in (shown, listed)] == [2, 2]
+    assert client.get(f"/queue/{name}/stats").json()["unknown_jobs"] == 2
+    assert f'fdbqueue_unknown_jobs{{queue="{name}"}} 2.0' in client.get("/metrics").text
+
+
 def test_metrics_have_no_numbers_of_a_queue_of_an_earlier_layout(
     client: TestClient, db: Any, name: str
 ) -> None:

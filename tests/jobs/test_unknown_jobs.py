@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from fdbqueue import WorkerReport
-from fdbqueue.admin import check
+from fdbqueue.admin import check, overview
 from fdbqueue.database import exactly_once
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.jobs import App
 from fdbqueue.jobs.handler import JobHandler
+from fdbqueue.layout.values import encode_tallies
 from fdbqueue.testing import Clock
 from fdbqueue.types import Item, ItemInfo
+from tests.support.keys import layout_of
 
 HOUR, WEEK = 3600, 7 * 86_400
 
@@ -241,3 +243,98 @@ def test_an_unknown_job_of_a_cancelled_batch_ends_as_cancelled(works: App, name:
     outcomes = {info.outcome for info in works.queue(name).items(works.db, state="done")}
     assert outcomes == {"cancelled"}
     assert works.queue(name).stats(works.db).delayed == 0
+
+
+def due_again(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    """A sweep makes the item ready."""
+    clock.advance(15)
+    assert not queue.retry(db, item, state="dead")
+    assert queue.stats(db).ready == 2
+
+
+def claimed(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(15)
+    assert queue.claim(db) is not None
+
+
+def released(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(15)
+    queue.release(db, queue.claim(db))
+
+
+def popped(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(15)
+    assert queue.pop(db) is not None
+
+
+def put_back(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(15)
+    queue.put_back(db, [queue.pop(db)])
+
+
+def expired(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(2 * HOUR)
+
+
+def expired_and_swept(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    clock.advance(2 * HOUR)
+    assert not queue.remove(db, item)
+
+
+def one_of(name: str) -> Any:
+    def change(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+        assert getattr(queue, name)(db, item)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        *[(due_again, 2), (claimed, 1), (released, 1), (popped, 1), (put_back, 2)],
+        *[(expired, 1), (expired_and_swept, 1)],
+        *[(one_of(name), 1) for name in ("retry", "cancel", "remove")],
+        (lambda queue, db, clock, item: queue.reprioritize(db, item, 3), 2),
+        (lambda queue, db, clock, item: queue.clear(db), 0),
+    ],
+)
+@pytest.mark.parametrize("in_group", [False, True])
+def test_they_are_counted_until_a_worker_knows_them_or_they_end(
+    works: App, name: str, clock: Clock, change: Any, left: int, in_group: bool
+) -> None:
+    db, queue, group = works.db, works.queue(name), {"group": "a"} if in_group else {}
+    first = queue.push(db, {"job": "shop.send", "args": [0]}, ttl=HOUR, **group)
+    queue.push(db, {"job": "shop.send", "args": [1]}, **group)
+    queue.push(db, {"job": "known", "args": [1]}, delay=10_000, **group)
+    assert queue.stats(db).unknown_jobs == 0
+    work(works, name)
+    stats = queue.stats(db)
+    assert (stats.unknown_jobs, stats.delayed, stats.ready) == (2, 3, 0)
+    assert check(db, queue).problems == ()
+    change(queue, db, clock, first)
+    assert queue.stats(db).unknown_jobs == left
+    assert overview(db)[name].unknown_jobs == left
+    assert check(db, queue).problems == ()
+
+
+def test_those_that_become_dead_letters_count_no_longer(
+    works: App, name: str, clock: Clock
+) -> None:
+    push_unknown(works, name, 3)
+    work(works, name)
+    clock.advance(WEEK + HOUR)
+    work(works, name)
+    stats = works.queue(name).stats(works.db)
+    assert (stats.unknown_jobs, stats.dead) == (0, 3)
+    assert check(works.db, works.queue(name)).problems == ()
+
+
+def test_check_repairs_their_count(works: App, name: str) -> None:
+    push_unknown(works, name, 2)
+    work(works, name)
+    queue = works.queue(name)
+    works.db.add(layout_of(queue).tallies, encode_tallies(unknown=5))
+    problem = "the number of jobs that no worker knows is 7 and there are 2 items"
+    assert check(works.db, queue, repair=True).problems == (problem,)
+    assert queue.stats(works.db).unknown_jobs == 2
+    assert check(works.db, queue).problems == ()

@@ -31,7 +31,7 @@ const total = (found) => found.in + found.out;
 const wait = ({ stats }) => (stats.oldest ? since(stats.oldest) : -1);
 
 /** What is calculated with instead of the numbers of a queue that has only an error. */
-const UNKNOWN = { ...Object.fromEntries(STATES.map((state) => [state, 0])), paused: false, oldest: null, total_pushed: 0, total_completed: 0 };
+const UNKNOWN = { ...Object.fromEntries(STATES.map((state) => [state, 0])), paused: false, oldest: null, unknown_jobs: 0, total_pushed: 0, total_completed: 0 };
 
 // Alerts
 
@@ -51,6 +51,9 @@ function alertsOf(queue) {
   }
   if (stats.dead > 0) {
     found.push({ kind: "dead", badge: "dead letters", text: `has ${plural(stats.dead, "dead letter")}`, href: queueLink(name, "?state=dead") });
+  }
+  if (stats.unknown_jobs > 0) {
+    found.push({ kind: "jobs", badge: "unknown jobs", text: `has ${plural(stats.unknown_jobs, "job")} that no worker knows`, href: queueLink(name, "?state=delayed") });
   }
   if (stats.paused) return found;
   const waits = wait(queue);
@@ -254,7 +257,7 @@ function alertList(showAll) {
   const more = h("p.more");
   const quiet = h("p.quiet", {}, icon("check"), h("span", {}, "No alerts."));
   const node = h("section.alerts", { "aria-label": "Alerts", hidden: true }, items, more, quiet);
-  const weight = { unknown: 0, dead: 1, workers: 2, wait: 3 };
+  const weight = { unknown: 0, dead: 1, jobs: 2, workers: 3, wait: 4 };
   return {
     node,
     update(all) {

@@ -2,7 +2,7 @@
 
 import { get, queuePath } from "./api.js";
 import { address, filterBar, filtersOf, inState } from "./filters.js";
-import { number, short } from "./format.js";
+import { number, plural, short } from "./format.js";
 import { groupsLink } from "./groups.js";
 import { historyCard } from "./history.js";
 import { itemListing } from "./listing.js";
@@ -59,11 +59,12 @@ export function queuePage(name, query) {
   }
 
   function showHead() {
-    const { kind, codec, options } = description;
-    const text = JSON.stringify([kind, codec, options.paused]);
+    const { kind, codec, options, stats } = description;
+    const unknown = stats.unknown_jobs > 0 && plural(stats.unknown_jobs, "unknown job");
+    const text = JSON.stringify([kind, codec, options.paused, unknown]);
     if (badges.dataset.shown === text) return;
     badges.dataset.shown = text;
-    badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused")].filter(Boolean));
+    badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused"), unknown && badge(unknown, "alert-jobs")].filter(Boolean));
     const hasSchedules = codec === "json" || codec === "task"; // that this page can show
     replaceKeepingFocus(buttons, groupsLink(name), ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }

@@ -430,6 +430,7 @@ class QueueOptions(_Limits):
 class Numbers(Cleared):
     """The items of a queue by state, and its totals."""
 
+    unknown_jobs: int = Field(description="Ready and delayed jobs that a worker did not know.")
     by_priority: dict[str, int] = Field(description="The ready items of each priority.")
     oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
     next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")

@@ -16,7 +16,7 @@ from fdbqueue.layout.items import Counters, StoredItem, counters_range
 from fdbqueue.layout.keys import FIRST_COUNT, Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.tasks import RANK, decode_header
-from fdbqueue.layout.values import Moment, time_of, utc_time
+from fdbqueue.layout.values import Moment, decode_metadata, header_of, time_of, utc_time
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.options import begin_options
 from fdbqueue.operations.payloads import read_payload
@@ -108,9 +108,25 @@ def begin_stats(
         times = (due for due, of in timers if layout.is_position(of))
         by_priority = _counts_by_priority(tr, layout, options, counters, found)
         next_due = next(map(utc_time, times), None)
-        return _stats(counters, found, by_priority, oldest(found), next_due)
+        stats = _stats(counters, found, by_priority, oldest(found), next_due)
+        if stats.unknown_jobs:
+            lapsed = _lapsed_unknown(tr, layout, found)
+            stats = replace(stats, unknown_jobs=stats.unknown_jobs - lapsed)
+        return stats
 
     return finish
+
+
+def _lapsed_unknown(tr: ReadTransaction, layout: Layout, overdue: Overdue) -> int:
+    """Return how many of the items that no worker knew have expired, and are still stored."""
+    gone = [
+        (fate.before, tr[layout.prefix_of[fate.before] + position])
+        for position, fate in overdue.fates.items()
+        if fate.after is None and fate.before != "claimed"
+    ]
+    stored = [(state, read.value) for state, read in gone if read.value is not None]
+    values = [value if state == "ready" else decode_metadata(value)[1] for state, value in stored]
+    return sum(header_of(value)[0].unknown is not None for value in values)
 
 
 def begin_size(
@@ -159,6 +175,7 @@ def _stats(
         claimed=max(0, counters.claimed + overdue.change("claimed")),
         dead=max(0, tallies["dead"] + overdue.change("dead")),
         done=max(0, tallies["done"]),
+        unknown_jobs=max(0, tallies["unknown"]),
         by_priority=by_priority,
         oldest=oldest,
         next_due=next_due,
