@@ -578,6 +578,8 @@ class Leases:
     ) -> None:
         """Leave the items of a claim to workers that know their jobs, as if it had never been.
 
+        They use up no start of a rate.
+
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
@@ -590,6 +592,8 @@ class Leases:
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
         returned: list[ReturnedItem] = []
+        if self._items.options.has_any_rate:
+            self._take_back_starts(tr, now, claim)
         left = self._end_unless_cancelled(tr, now, claim)
         for position, item in left:
             header, content = header_of(item.value)
@@ -602,6 +606,16 @@ class Leases:
                 due = now + int(1000 * unknown_delay(passed, uniform))
                 returned.append(ReturnedItem(position, value, due))
         self._items.requeue(tr, now, returned, returned=len(returned))
+
+    def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Give the starts of the items of a claim back to the rates of their queue and groups."""
+        layout, items = self._layout, self._items
+        for position, item in self._claimed(claim, self._begin(tr, claim)):
+            timer = layout.timer_key(layout.leases, item.lease_end, position)
+            lease = lease_of(tr.snapshot[timer].value or b"")
+            began = lease.clock_end - lease.length
+            items.groups.take_back(tr, position, began)
+            items.rate.take_back(tr, now, began)
 
     def take_back(self, tr: Transaction, now: int, claimed: LocatedItem) -> bool:
         """Release an item as the client that has claimed it would; return true."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +15,13 @@ from fdbqueue import WorkerReport
 from fdbqueue.admin import check, overview
 from fdbqueue.database import exactly_once
 from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import run
 from fdbqueue.jobs import App
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.layout.values import encode_tallies
 from fdbqueue.testing import Clock
 from fdbqueue.types import Item, ItemInfo
+from fdbqueue.worker.claiming import leave
 from tests.support.keys import layout_of
 
 HOUR, WEEK = 3600, 7 * 86_400
@@ -281,9 +286,13 @@ def expired_and_swept(queue: Any, db: Any, clock: Clock, item: Any) -> None:
     assert not queue.remove(db, item)
 
 
-def one_of(name: str) -> Any:
+def cleared(queue: Any, db: Any, clock: Clock, item: Any) -> None:
+    queue.clear(db)
+
+
+def one_of(name: str, *args: Any) -> Any:
     def change(queue: Any, db: Any, clock: Clock, item: Any) -> None:
-        assert getattr(queue, name)(db, item)
+        assert getattr(queue, name)(db, item, *args)
 
     return change
 
@@ -294,18 +303,17 @@ def one_of(name: str) -> Any:
         *[(due_again, 2), (claimed, 1), (released, 1), (popped, 1), (put_back, 2)],
         *[(expired, 1), (expired_and_swept, 1)],
         *[(one_of(name), 1) for name in ("retry", "cancel", "remove")],
-        (lambda queue, db, clock, item: queue.reprioritize(db, item, 3), 2),
-        (lambda queue, db, clock, item: queue.clear(db), 0),
+        *[(one_of("reprioritize", 3), 2), (cleared, 0)],
     ],
 )
 @pytest.mark.parametrize("in_group", [False, True])
 def test_they_are_counted_until_a_worker_knows_them_or_they_end(
     works: App, name: str, clock: Clock, change: Any, left: int, in_group: bool
 ) -> None:
-    db, queue, group = works.db, works.queue(name), {"group": "a"} if in_group else {}
-    first = queue.push(db, {"job": "shop.send", "args": [0]}, ttl=HOUR, **group)
-    queue.push(db, {"job": "shop.send", "args": [1]}, **group)
-    queue.push(db, {"job": "known", "args": [1]}, delay=10_000, **group)
+    db, queue, group = works.db, works.queue(name), "a" if in_group else None
+    first = queue.push(db, {"job": "shop.send", "args": [0]}, ttl=HOUR, group=group)
+    queue.push(db, {"job": "shop.send", "args": [1]}, group=group)
+    queue.push(db, {"job": "known", "args": [1]}, delay=10_000, group=group)
     assert queue.stats(db).unknown_jobs == 0
     work(works, name)
     stats = queue.stats(db)
@@ -338,3 +346,75 @@ def test_check_repairs_their_count(works: App, name: str) -> None:
     assert check(works.db, queue, repair=True).problems == (problem,)
     assert queue.stats(works.db).unknown_jobs == 2
     assert check(works.db, queue).problems == ()
+
+
+def rated(queue: Any, db: Any, group: str | None, n: int) -> None:
+    """Let `n` items of the queue, or of a group, start in an hour."""
+    if group is None:
+        queue.configure(db, rate=(n, HOUR))
+    else:
+        queue.set_group(db, group, rate=(n, HOUR))
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_they_use_up_no_start_of_a_rate(
+    works: App, name: str, clock: Clock, group: str | None
+) -> None:
+    db, queue = works.db, works.queue(name)
+    rated(queue, db, group, 2)
+    for number in range(3):
+        queue.push(db, {"job": "shop.send", "args": [number]}, group=group)
+    for number in range(3):
+        queue.push(db, {"job": "known", "args": [number]}, group=group)
+    assert work(works, name) == WorkerReport(done=2)
+    stats = queue.stats(db)
+    assert (stats.unknown_jobs, stats.ready) == (3, 1)
+    clock.advance(HOUR / 2)
+    assert work(works, name) == WorkerReport()  # the starts of the known ones are in the hour
+    clock.advance(HOUR / 2 + 1)
+    assert work(works, name) == WorkerReport(done=1)
+    assert check(db, queue).problems == ()
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_no_window_of_a_rate_has_more_starts_while_they_come_back(
+    works: App, name: str, clock: Clock, rng: Any, group: str | None
+) -> None:
+    started: list[float] = []
+
+    @works.job(queue=name)
+    def note() -> None:
+        started.append(now())
+
+    db, queue = works.db, works.queue(name)
+    rated(queue, db, group, 5)
+    for _ in range(60):
+        for _ in range(rng.randrange(3)):
+            job = rng.choice([note.name, "shop.send"])
+            queue.push(db, {"job": job}, group=group, priority=rng.randrange(2))
+        work(works, name)
+        clock.advance(rng.uniform(0, 1_000))
+    assert all(last - first >= HOUR - 0.01 for first, last in zip(started, started[5:]))
+    assert len(started) > 10
+    assert check(db, queue).problems == ()
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_a_client_that_waits_for_a_rate_goes_on_once_an_unknown_job_is_left(
+    works: App, name: str, group: str | None
+) -> None:
+    db, queue = works.db, works.queue(name)
+    rated(queue, db, group, 1)
+    queue.push(db, {"job": "shop.send"}, group=group)
+    queue.push(db, {"job": "known", "args": [1]}, group=group)
+    claim = queue.claim(db)
+    assert claim is not None
+    assert queue.claim(db) is None
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.claim, db, wait=600)
+        with pytest.raises(FutureTimeout):
+            waiting.result(0.5)
+        run(db, partial(leave, queue, None, {claim.keys: "unknown"}, claim=claim))
+        found = waiting.result(60)
+    assert found is not None
+    assert found.item.value["job"] == "known"

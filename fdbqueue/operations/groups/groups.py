@@ -483,6 +483,15 @@ class Groups:
         held = {group: self.begin_free(tr, group) for group in groups}
         return [self.note_freed(tr, now, *each) for each in held.items()].count(True)
 
+    def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970.
+
+        Call it before its slot is freed: then its group goes on.
+        """
+        group = self._group_at(position)
+        if group is not None:
+            self._starts.take_back(tr, group, time)
+
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other one.
 

@@ -51,6 +51,11 @@ class QueueRate:
         if room <= n:
             self._set_timer(tr, due)
 
+    def take_back(self, tr: Transaction, now: int, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970; wake clients."""
+        self._starts.take_back(tr, None, time)
+        self._look_again(tr, now)
+
     def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
         """Return how many of `n` items may be popped."""
         return self.room(tr, now, self._options.read(tr), n) if self._options.may_have_rate else n

@@ -9,11 +9,12 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.layout.items import Rate, decode_start, encode_start
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.layout.values import MINUS_ONE, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import ReadTransaction, Transaction
 
 _MAX_FORGOTTEN = 100  # rows that one transaction forgets
+_MAX_LATER = 100  # rows in which to look for a start that is taken back
 _FOREIGN = 1 << 62  # milliseconds
 
 
@@ -86,6 +87,26 @@ class Starts:
             tr.add(counter, encode_count(n))
             begun.append(counter)
         _started[tr] = tr.get_read_version().wait(), begun
+
+    def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
+        """Forget the start of an item of a group, unless many others were started since.
+
+        Args:
+            tr: A transaction.
+            group: The group.
+            time: The time of the transaction that started it, in milliseconds since 1970.
+        """
+        counter = self.counter(group)
+        if counter in started_in(tr):
+            return
+        starts = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
+        for row in tr.snapshot.get_range(*starts, limit=_MAX_LATER, reverse=True):
+            started, n = decode_start(row.value)
+            if started == time and n > 0:
+                tr.add_read_conflict_key(row.key)
+                tr[row.key] = encode_start(time, n - 1)
+                tr.add(counter, MINUS_ONE)
+                return
 
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
