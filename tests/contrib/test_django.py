@@ -221,6 +221,18 @@ def test_a_backend_without_queues_in_the_settings_takes_any(db: Any, name: str) 
         assert backend.get_result(result.id).status == SUCCESSFUL
 
 
+def test_a_task_that_no_worker_knows_fails_after_the_time_of_the_settings(
+    options: dict[str, Any], backend: Any, name: str, clock: Clock
+) -> None:
+    options["keep_unknown"] = "1h"
+    queue = backend.app.queue(name)
+    item = queue.push(backend.app.db, {"job": "shop.tasks.gone"})
+    for state in ("delayed", "dead"):
+        work(backend, name)
+        assert queue.state(backend.app.db, item) == state
+        clock.advance("1h")
+
+
 @pytest.mark.parametrize("id", ["123", "", "x/y", "E5sWD70BAaISJrorduCsN1YT17W63wA", "é"])
 def test_an_id_without_a_result(backend: Any, id: str) -> None:
     with pytest.raises(TaskResultDoesNotExist):
@@ -402,6 +414,9 @@ def test_a_task_whose_worker_died_has_failed(db: Any, backend: Any, name: str) -
         ({}, ["fdbqueue.E001"]),
         ({"database": "memory:", "kept": 1}, ["fdbqueue.E002"]),
         ({"database": "memory:", "retry": 3}, ["fdbqueue.E003"]),
+        ({"database": "memory:", "keep_unknown": "2d"}, []),
+        ({"database": "memory:", "keep_unknown": None}, []),
+        ({"database": "memory:", "keep_unknown": "soon"}, ["fdbqueue.E004"]),
     ],
 )
 def test_system_checks(options: dict[str, Any], ids: list[str]) -> None:

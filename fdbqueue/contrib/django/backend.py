@@ -35,7 +35,7 @@ from fdbqueue.types import ItemInfo, stored_job
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_OPTIONS = ("database", "keep", "retry")
+_OPTIONS = ("database", "keep", "keep_unknown", "retry")
 _NO_DATABASE = 'the OPTIONS of the task backend %r have no "database"'
 _HINT = 'Name one, such as "embedded:/var/lib/shop", or a cluster file.'
 
@@ -50,6 +50,8 @@ class FdbqueueBackend(BaseTaskBackend):
 
     - `database`: The database, or its name as for `fdbqueue.open`.
     - `keep`: Which results are kept, as for `PriorityQueue`: by default those of a day.
+    - `keep_unknown`: The time after which a worker makes a task that no worker knows a dead letter,
+      as for `App`: by default a week.
     - `retry`: When to try a task again after an error. By default it is not tried again, as with
       the backends of Django.
     """
@@ -70,6 +72,11 @@ class FdbqueueBackend(BaseTaskBackend):
         if not isinstance(database, str):
             return app
         return _apps.setdefault((database, keep), app)
+
+    def new_app(self) -> App:
+        """Return an app without jobs for a worker."""
+        given = {name: self.options[name] for name in ("keep_unknown",) if name in self.options}
+        return App(**given)
 
     @property
     def retry(self) -> Any:
@@ -169,6 +176,14 @@ class FdbqueueBackend(BaseTaskBackend):
                 f'"retry" of the task backend {self.alias!r} is no policy: {self.retry!r}',
                 "Use fdbqueue.jobs.Retry(attempts=5).",
                 id="fdbqueue.E003",
+            )
+        try:
+            self.new_app()
+        except (TypeError, ValueError) as error:
+            yield checks.Error(
+                f"in the OPTIONS of the task backend {self.alias!r}, {error}",
+                'Use a length of time such as "2d", or None for no limit.',
+                id="fdbqueue.E004",
             )
         if not apps.is_installed("fdbqueue.contrib.django"):
             yield checks.Warning(

@@ -40,7 +40,8 @@ def worker_app(backend: FdbqueueBackend) -> App:
         backend: The backend whose queues the worker works on.
     """
     autodiscover_modules("tasks")
-    app = App(backend.app.db)
+    app = backend.new_app()
+    app.bind(backend.app.db)
     for path, task in declared_tasks().items():
         options = options_of(task.func)
         policy = backend.retry if options.retry is None else options.retry
