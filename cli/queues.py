@@ -219,6 +219,9 @@ def rename(db: Database, queue: str, name: str, as_json: bool) -> None:
 def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
+    Jobs of other queues that wait for jobs of QUEUE go on as if these were cancelled. Standard
+    error says how many there are.
+
     \b
     Example:
       fdbq drop jobs --yes
@@ -228,9 +231,11 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     if numbers is not None and not yes:
         items = states_text(numbers) if numbers.error is None else numbers.error
         confirm(f"Drop {queue!r} with all its items ({items})?")
-    admin.drop(db, queue)
+    notes = admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
+    for note in notes:
+        say(f"fdbq drop: {note}", err=True)
 
 
 class _Time(Duration):

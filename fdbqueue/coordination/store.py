@@ -29,7 +29,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NO_REPORT, Header
-from fdbqueue.operations.batches import POPPED
+from fdbqueue.operations.batches import POPPED, leave_batches
 from fdbqueue.operations.changes import Changes, DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
 from fdbqueue.operations.items import (
@@ -682,8 +682,13 @@ class Store(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
 
-        def body(tr: Transaction, now: int) -> None:
-            self.items.clear(tr, now)
-            self.schedules.begin_again(tr)
+        def body(tr: Transaction, now: int, after: bytes) -> bytes | None:
+            _, last = leave_batches(tr, self.layout, now, after)
+            if last is None:
+                self.items.clear(tr, now)
+                self.schedules.begin_again(tr)
+            return last
 
-        self.change(tr, body, _always)
+        after: bytes | None = b""
+        while after is not None:
+            after = self.change(tr, partial(body, after=after), _always)

@@ -25,8 +25,6 @@ from fdbqueue.layout.values import (
     encode_fields,
     encode_metadata,
     header_of,
-    pack_staged,
-    unpack_staged,
     with_header,
 )
 from fdbqueue.types import OnDead
@@ -111,6 +109,10 @@ class BatchCounts(NamedTuple):
         """Return the sum of both."""
         return BatchCounts(*map(sum, zip(self, other)))
 
+    def times(self, n: int) -> BatchCounts:
+        """Return each number `n` times as large."""
+        return BatchCounts(*(n * number for number in self))
+
 
 def encode_counts(counts: BatchCounts) -> bytes:
     """Return a change of the counts of a batch, for atomic `add`.
@@ -190,12 +192,12 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
     return json_bytes({**value, "kwargs": {**value.get("kwargs", {}), **ends}})
 
 
-# References between jobs and jobs of other queues that wait for them
+# References to batches of other queues
 
 
 _KEYS = Layout(Subspace(rawPrefix=b""))
 _PARKED = (_KEYS.delayed, _KEYS.dead, _KEYS.done)
-_ENDED = (_KEYS.dead, _KEYS.done)
+_UNFINISHED = (_KEYS.items, _KEYS.claims, _KEYS.delayed, _KEYS.followers)
 
 Change = Callable[[Membership], Membership]
 
@@ -232,17 +234,11 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
     if key.startswith(_PARKED):
         metadata, item = decode_metadata(value)
         return encode_metadata(metadata, of_item(item))
-    if key.startswith(_KEYS.results):
-        pops = unpack_staged(value)
-        return pack_staged([[(place, of_item(item)) for place, item in pop] for pop in pops])
     return value
 
 
-def refer(membership: Membership, subspace_of: Callable[[bytes], bytes | None]) -> Membership:
-    """Return a reference to a queue by other bytes; a reference to nothing if they are `None`."""
-    if not membership.subspace:
-        return membership
-    subspace = subspace_of(membership.subspace)
+def refer(membership: Membership, subspace: bytes | None) -> Membership:
+    """Return a reference to a batch of a queue by other bytes; to no batch if they are `None`."""
     if subspace is None:
         # A follower keeps its row, because a header counts it. No batch of its queue has the id.
         return membership._replace(subspace=b"", cancels=False)
@@ -268,11 +264,11 @@ def name_in(subspace: bytes) -> str:
 
 
 class Lost(NamedTuple):
-    """What a batch has lost.
+    """The jobs of a batch that are in no queue.
 
     Attributes:
-        n: How many of its jobs are in no queue.
-        steps: The steps that get the results of its other jobs.
+        n: How many there are.
+        steps: The steps that get the results of the other jobs of the batch.
     """
 
     n: int
@@ -286,20 +282,17 @@ class Links:
     """
 
     def __init__(self) -> None:
-        self._batches: dict[bytes, list[bytes]] = defaultdict(list)
-        self._left: dict[bytes, Counter[bytes]] = defaultdict(Counter)
+        self._left = Counter[tuple[bytes, bytes]]()
         self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
         self.targets: dict[bytes, Counter[bytes]] = defaultdict(Counter)
         """For each queue, how many ends of its jobs count in batches of each other queue."""
 
     def add(self, queue: bytes, key: bytes, value: bytes) -> None:
         """Add a row of a queue."""
-        if key.startswith(_KEYS.batches):
-            self._batches[queue].append(key[len(_KEYS.batches) :])
-        elif key.startswith(_KEYS.batch_counts):
+        if key.startswith(_KEYS.batch_counts):
             counts = decode_counts(value)
-            self._left[queue][key[len(_KEYS.batch_counts) :]] += counts.pushed - counts.ended
-        elif not key.startswith(_ENDED):
+            self._left[queue, key[len(_KEYS.batch_counts) :]] += counts.pushed - counts.ended
+        elif key.startswith(_UNFINISHED):
             with_memberships(key, value, partial(self._note, queue))
 
     def _note(self, queue: bytes, membership: Membership) -> Membership:
@@ -309,17 +302,16 @@ class Links:
         return membership
 
     def lost(self, queue: bytes) -> dict[bytes, Lost]:
-        """Return what each batch of a queue has lost, by its id."""
+        """Return the jobs that each batch of a queue has lost, by its id."""
         found: dict[bytes, Lost] = {}
-        for id in self._batches[queue]:
-            left = self._left[queue][id]
-            steps = self._steps.get((queue, id), [])
-            if left > len(steps):
+        for (owner, id), left in self._left.items():
+            steps = self._steps.get((owner, id), [])
+            if owner == queue and left > len(steps):
                 found[id] = Lost(left - len(steps), frozenset(steps))
         return found
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:
-    """Return the ranges of the rows of unfinished jobs that may refer to a batch."""
-    prefixes = layout.items, layout.results, layout.claims, layout.delayed, layout.followers
-    return [layout.range_of(prefix) for prefix in prefixes]
+    """Return the ranges of the rows of unfinished jobs that may refer to a batch, in order."""
+    prefixes = layout.items, layout.claims, layout.delayed, layout.followers
+    return sorted(map(layout.range_of, prefixes))

@@ -13,6 +13,9 @@ only, so that neither pushes nor ends conflict with each other.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.batches import (
@@ -30,7 +33,9 @@ from fdbqueue.layout.batches import (
     encode_counts,
     linking_ranges,
     memberships_of,
+    refer,
     with_counts,
+    with_memberships,
 )
 from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
@@ -38,6 +43,7 @@ from fdbqueue.layout.names import NAMES, decode_subspace
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
+    UNDECODABLE,
     Delayed,
     Header,
     decode_claim,
@@ -50,7 +56,7 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.payloads import read_payload, with_small_row, write_payload
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import LocatedItem
@@ -142,7 +148,7 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
         put_batch(tr, layout, position, batch._replace(stage="closing"))
         return True
     counts = get_counts(tr.snapshot, layout, position)
-    _end_one(tr, layout, now, position, batch, counts, BatchCounts())
+    _end_some(tr, layout, now, position, batch, counts, BatchCounts())
     put_batch(tr, layout, position, batch._replace(stage="closed"))
     return False
 
@@ -178,7 +184,7 @@ def note_end(
     if not value.startswith(HEADER_MARK):
         return
     header = header_of(value)[0]
-    memberships = all_memberships(tr.snapshot, own, position, header)
+    memberships = all_memberships(tr, own, position, header)
     if header.followers:
         tr.clear_range(*own.followers_range(position))
     count_end(tr, own, now, memberships, position, end)
@@ -203,23 +209,36 @@ def count_end(
     ended_at: bytes,
     end: End,
 ) -> None:
-    """Count the end of a job in its batches; where it is the last one, make the item ready."""
-    ended = _COUNTED[end.outcome]
+    """Count the ends of jobs in their batches; where they are the last ones, make the item ready.
+
+    Args:
+        tr: The transaction.
+        own: The layout of the queue of the jobs.
+        now: The time in milliseconds since 1970.
+        memberships: The batches, one that has several of the jobs as often.
+        ended_at: The position of a job.
+        end: How they have ended.
+    """
+    of_batch: dict[tuple[bytes, bytes], list[Membership]] = {}
     for membership in memberships:
-        layout, id = membership.layout(own), membership.id
+        of_batch.setdefault((membership.subspace, membership.id), []).append(membership)
+    for (_, id), members in of_batch.items():
+        layout = members[0].layout(own)
         batch = get_batch(tr, layout, id)
         if batch is None:  # its item was cancelled
             continue
         counts = None if batch.stage == "open" else get_counts(tr.snapshot, layout, id)
         if counts is not None and batch.stage == "closed" and counts.ended >= counts.pushed:
             continue  # all of its jobs have ended: one that was restored later ends again
-        if membership.step:
-            _store_result(tr, layout, now, batch.job, membership.step, end)
+        for membership in members:
+            if membership.step:
+                _store_result(tr, layout, now, batch.job, membership.step, end)
+        ended = _COUNTED[end.outcome].times(len(members))
         is_wrong = not ended.done if batch.kind == "after" else ended.dead
         if is_wrong and batch.on_dead == "cancel" and not batch.cancelled:
             batch = batch._replace(cancelled=True)
             put_batch(tr, layout, id, batch)
-        is_last = counts is not None and _end_one(
+        is_last = counts is not None and _end_some(
             tr, layout, now, id, batch, counts, ended, ended_at
         )
         if is_last and batch.kind == "run":
@@ -228,7 +247,58 @@ def count_end(
             tr.add(layout.batch_counts + id, encode_counts(ended))
 
 
-_GONE = End("cancelled", error="the job is gone: its queue was dropped or was not restored")
+_GONE = End("cancelled", error="the job is gone: its queue was dropped, cleared or not restored")
+_CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
+
+
+def leave_batches(
+    tr: Transaction, own: Layout, now: int, after: bytes
+) -> tuple[Counter[bytes], bytes | None]:
+    """Count jobs of a queue that is to be emptied as gone, in the batches of other queues.
+
+    Their rows forget these batches, so each job is counted once, however often this is called.
+
+    Args:
+        tr: The transaction.
+        own: The layout of the queue.
+        now: The time in milliseconds since 1970.
+        after: The last key that an earlier call has seen; empty for the first one.
+
+    Returns:
+        How many jobs were counted in batches of each queue, by its prefix; and the last key that
+        was seen, if the rows that follow it need another transaction.
+    """
+    gone: list[Membership] = []
+
+    def leave(membership: Membership) -> Membership:
+        if not membership.subspace:
+            return membership
+        gone.append(membership)
+        return refer(membership, None)
+
+    last: bytes | None = None
+    n = size = 0
+    for row in _rows_of(tr.snapshot, linking_ranges(own), after + b"\x00"):
+        if n == _CHUNK_ROWS or size >= _CHUNK_BYTES:
+            last = after
+            break
+        n, size, after = n + 1, size + len(row.key) + len(row.value), row.key
+        with suppress(*UNDECODABLE):  # a queue that cannot be read can be dropped
+            value = with_memberships(row.key[len(own.subspace.key()) :], row.value, leave)
+            if value != row.value:
+                tr.add_read_conflict_key(row.key)
+                tr[row.key] = value
+    count_end(tr, own, now, gone, own.subspace.key(), _GONE)
+    return Counter(each.subspace for each in gone), last
+
+
+def _rows_of(
+    tr: ReadTransaction, ranges: list[tuple[bytes, bytes]], begin: bytes = b""
+) -> Iterator[KeyValue]:
+    """Yield the rows of some ranges from a key on."""
+    for first, end in ranges:
+        if begin < end:
+            yield from tr.get_range(max(begin, first), end)
 
 
 def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
@@ -239,7 +309,7 @@ def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
     """
     own = bytes(layout.subspace.key())
     links = Links()
-    _add(tr, links, layout, [layout.range_of(layout.batches), layout.range_of(layout.batch_counts)])
+    _add(tr, links, layout, [layout.range_of(layout.batch_counts)])
     if links.lost(own):
         _add(tr, links, layout, linking_ranges(layout))
     if links.lost(own):
@@ -255,9 +325,8 @@ def _add(
     tr: ReadTransaction, links: Links, layout: Layout, ranges: list[tuple[bytes, bytes]]
 ) -> None:
     prefix = layout.subspace.key()
-    for begin, end in ranges:
-        for row in tr.get_range(begin, end):
-            links.add(prefix, row.key[len(prefix) :], row.value)
+    for row in _rows_of(tr, ranges):
+        links.add(prefix, row.key[len(prefix) :], row.value)
 
 
 def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
@@ -345,7 +414,7 @@ def _store_result(
     tr[key] = encode_step(known._replace(ended_at=now))
 
 
-def _end_one(
+def _end_some(
     tr: Transaction,
     layout: Layout,
     now: int,
@@ -355,10 +424,10 @@ def _end_one(
     ended: BatchCounts,
     seed: bytes = b"",
 ) -> bool:
-    """Take a place for an end in a batch that is not open, or make its item ready if it is last.
+    """Take places for ends in a batch that is not open, or make its item ready if they are last.
 
-    Return whether it is. A batch that is closed from the beginning, with the number of its jobs,
-    has ended its own part.
+    Return whether they are. A batch that is closed from the beginning, with the number of its jobs,
+    has ended its own part. Without an end of a job in `ended`, the batch ends its own part now.
 
     The batch itself counts as one more job, which ends when it is closed. So with P jobs there are
     T = P + 1 ends, and this function is called in the transaction of each one that commits after
@@ -372,12 +441,13 @@ def _end_one(
     T - 1. So at least one of the T ends makes the item ready. Such an end has seen that all others
     have ended, and nothing ends twice: at most one does.
 
-    Several ends of one transaction take their places one after the other; each sees those before.
+    Several ends of one transaction take their places together, or one after the other; each sees
+    those before.
 
     `counts` are those of the batch, by a snapshot read of this transaction.
     """
-    seen = counts.ended + (batch.stage == "closed")
-    if seen == counts.pushed:
+    seen, n = counts.ended + (batch.stage == "closed"), ended.ended or 1
+    if seen + n > counts.pushed:
         make_ready(tr, layout, now, batch.job or position, batch.kind, counts.plus(ended))
         return True
     number = int.from_bytes(hashlib.sha256(seed).digest()[:8], "big")
@@ -387,7 +457,7 @@ def _end_one(
         begin += (end - begin) // 8
         return begin + number % (end - begin)
 
-    _PLACES.take(tr, layout.batch_places + position, seen, counts.pushed, 1, choose)
+    _PLACES.take(tr, layout.batch_places + position, seen, counts.pushed, n, choose)
     return False
 
 

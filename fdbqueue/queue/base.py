@@ -1187,7 +1187,11 @@ class BaseQueue(ABC, Generic[_T]):
         the same file stores its lines again. Idempotency keys stay for their 24 hours, so that a
         request repeated by mistake is not executed again. An item is removed if its push was
         committed before, and stays if it was committed later. Conflicts with pops and reads of the
-        queue. Cost: a few range clears, whatever the number of items.
+        queue. A job of another queue that waits for removed ones goes on: they count as cancelled.
+
+        Given a database, a queue with more than 1,000 unfinished items takes several transactions,
+        the last of which removes the items. Cost: a read of the unfinished items, and a few range
+        clears.
 
         Args:
             tr: A transaction or a database.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import QueueExists
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
-from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
+from fdbqueue.operations.batches import leave_batches
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
 from fdbqueue.types import Transaction, Transactor
 
 _T = TypeVar("_T")
@@ -53,16 +58,29 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
-def drop(tr: Transactor, name: str) -> None:
+def drop(tr: Transactor, name: str) -> tuple[str, ...]:
     """Delete a queue: its items, its options and its name.
+
+    A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
+    that ran one of them fails. A batch ends with the queue of the job at its end, as if that job
+    were cancelled.
 
     Also deletes what an unfinished restore or copy of a queue with this name has written. A later
     push by a client that still has the queue open creates it again, empty. Conflicts with all reads
-    of the queue. Cost: two reads and two range clears, whatever the number of items.
+    of the queue.
+
+    Given a database, a queue with more than 1,000 unfinished items takes several transactions. The
+    last one deletes the queue, so an interrupted drop can be repeated. Stop the clients of such a
+    queue before: if they push jobs for which others wait meanwhile, `check` finds these waits.
+
+    Cost: a read of the unfinished items, and two range clears.
 
     Args:
         tr: A transaction or a database.
         name: The name of the queue.
+
+    Returns:
+        A sentence for each other queue whose jobs waited for jobs of this one.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -73,19 +91,32 @@ def drop(tr: Transactor, name: str) -> None:
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
         >>> drop(db, "mail")
+        ()
         >>> fdbqueue.admin.queue_names(db)
         []
     """
-    key = name_key(name)
+    key, now = name_key(name), milliseconds()
+    gone = Counter[str | None]()
 
-    def body(tr: Transaction) -> None:
+    def body(tr: Transaction, after: bytes) -> tuple[dict[str | None, int], bytes | None]:
         if drop_unfinished(tr, name) and find(tr, name) is None:
-            return
+            return {}, None
         subspace = find_existing(tr, name)
-        del tr[subspace.range()]
-        del tr[key]
+        counted, last = leave_batches(tr, Layout(subspace), now, after)
+        if last is None:
+            del tr[subspace.range()]
+            del tr[key]
+        return {name_of(tr, prefix): n for prefix, n in counted.items()}, last
 
-    _change(tr, body)
+    after: bytes | None = b""
+    while after is not None:
+        counted, after = _change(tr, partial(body, after=after))
+        gone.update(counted)
+    owners = {of: "a queue without a name" if of is None else f"queue {of!r}" for of in gone}
+    return tuple(
+        f"jobs of {owners[of]} waited for {n:,} of its jobs, which count as cancelled"
+        for of, n in gone.items()
+    )
 
 
 def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue.admin import backup, check, copy, drop, restore
+from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context
+from fdbqueue.layout.names import name_key
+from fdbqueue.operations import batches as ends
+from fdbqueue.testing import FaultyDatabase
 from tests.support.waiting import wait_until
 
 
@@ -80,6 +87,16 @@ def other(tmp_path: Path) -> Iterator[Any]:
         yield database
 
 
+GONE = sorted(["anyway", "end 0 0 1"])
+"""What runs if all jobs of the working queue are gone. The parent is a dead letter."""
+
+
+def lose(db: Any, name: str) -> None:
+    """Delete the rows of a queue, as a client does that knows nothing of what refers to it."""
+    db.clear_range_startswith(fdbqueue.existing_queue(db, name).subspace.key())
+    del db[name_key(name)]
+
+
 def saved(shop: Shop, *names: str) -> tuple[io.BytesIO, dict[str, Any]]:
     file = io.BytesIO()
     return file, backup(shop.db, file, names)
@@ -125,11 +142,21 @@ def test_jobs_whose_ends_count_in_a_queue_that_is_left_out_run(shop: Shop, other
 
 def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
     file, _ = saved(shop, shop.working)
-    drop(shop.db, shop.working)
+    lose(shop.db, shop.working)
     restore(shop.db, file)
     there = Shop(shop.db, shop.waiting, shop.working)
     assert there.problems() == []
     assert there.work() == ALL
+
+
+def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(shop: Shop) -> None:
+    file, _ = saved(shop, shop.working)
+    drop(shop.db, shop.working)
+    restore(shop.db, file)
+    there = Shop(shop.db, shop.waiting, shop.working)
+    assert there.problems() == []
+    assert there.work() == sorted([*GONE, *"ab", "first", "member"])
+    assert there.problems() == []
 
 
 def test_a_copy_of_one_queue_and_then_the_other_keeps_what_is_between_them(
@@ -153,10 +180,109 @@ def test_a_copy_beside_the_queue_does_not_count_in_its_batches(shop: Shop, name:
     assert shop.work() == ALL
 
 
-def test_check_finds_a_job_that_waits_for_jobs_of_a_dropped_queue_and_ends_its_wait(
+@pytest.mark.parametrize("how", ["drop", "drop in a transaction", "clear", "drop in chunks"])
+def test_what_waits_for_jobs_of_a_queue_that_is_emptied_goes_on(
+    shop: Shop, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = fdbqueue.existing_queue(shop.db, shop.working)
+    working.claim(shop.db)
+    if how == "drop in chunks":
+        monkeypatch.setattr(ends, "_CHUNK_ROWS", 1)
+    if how == "clear":
+        working.clear(shop.db)
+    elif how == "drop in a transaction":
+        tr = shop.db.create_transaction()
+        drop(tr, shop.working)
+        tr.commit().wait()
+    else:
+        (note,) = drop(shop.db, shop.working)
+        waited = f"jobs of queue {shop.waiting!r} waited for 5 of its jobs"
+        assert note == f"{waited}, which count as cancelled"
+    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
+    assert check(shop.db, queue).ok
+    shop.app.work(shop.waiting, drain=True)
+    assert sorted(shop.ran) == GONE
+    (dead,) = queue.items(shop.db, state="dead")
+    assert "the job is gone: its queue was dropped, cleared or not restored" in (dead.error or "")
+    assert check(shop.db, queue).ok
+
+
+def test_a_batch_of_thousands_of_jobs_ends_with_the_drop_of_their_queue(db: Any, name: str) -> None:
+    shop = Shop(db, f"{name}waiting", f"{name}working")
+    with shop.app.batch(then=shop.end) as batch:
+        batch.push_many(shop.note, [shop.note.bind("x")] * 2500)
+    drop(db, shop.working)
+    shop.app.work(shop.waiting, drain=True)
+    assert shop.ran == ["end 0 0 2500"]
+
+
+@pytest.mark.parametrize("commits", range(6))
+def test_an_interrupted_drop_ends_each_wait_once_and_is_run_again(
+    shop: Shop, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(FaultyDatabase):
+        left = commits
+
+        def commit(self, transaction: Any) -> None:
+            if self.left == 0:
+                raise KeyboardInterrupt
+            super().commit(transaction)
+            self.left -= 1
+
+    monkeypatch.setattr(ends, "_CHUNK_ROWS", 1)
+    working = fdbqueue.existing_queue(shop.db, shop.working)
+    claim = working.claim(shop.db)
+    with pytest.raises(KeyboardInterrupt):
+        drop(Cut(shop.db), shop.working)
+    assert shop.problems() == []
+    working.ack(shop.db, claim)  # its end may count already
+    assert shop.problems() == []
+    drop(shop.db, shop.working)
+    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
+    assert check(shop.db, queue).ok
+    shop.app.work(shop.waiting, drain=True)
+    assert len(shop.ran) + len([*queue.items(shop.db, state="dead")]) >= 3
+    assert not [*queue.items(shop.db, state="delayed")]
+
+
+def test_jobs_of_other_queues_run_after_a_drop_of_the_queue_that_waits_for_them(shop: Shop) -> None:
+    assert drop(shop.db, shop.waiting) == ()
+    shop.app.work(shop.working, drain=True)
+    assert sorted(shop.ran) == [*"ab", "first"]  # the batch of the other one is cancelled
+    assert check(shop.db, fdbqueue.existing_queue(shop.db, shop.working)).ok
+
+
+def test_a_drop_while_workers_run_leaves_no_job_that_waits(shop: Shop) -> None:
+    working = fdbqueue.existing_queue(shop.db, shop.working)
+    for number in range(200):
+        shop.follow.using(after=[shop.note.push(str(number))], on_dead="continue").push("f")
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            for claim in [working.claim(shop.db) for _ in range(5)]:
+                with suppress(LeaseLost):
+                    if claim is not None:
+                        working.ack(shop.db, claim)
+
+    with ThreadPoolExecutor() as pool:
+        workers = [pool.submit(work) for _ in range(2)]
+        wait_until(lambda: working.size(shop.db) < 150)
+        drop(shop.db, shop.working)
+        stop.set()
+        for each in workers:
+            each.result()
+    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
+    assert check(shop.db, queue).ok
+    shop.app.work(shop.waiting, drain=True)
+    assert shop.ran.count("f") == 200
+    assert not [*queue.items(shop.db, state="delayed")]
+
+
+def test_check_finds_a_job_that_waits_for_jobs_of_a_lost_queue_and_ends_its_wait(
     shop: Shop,
 ) -> None:
-    drop(shop.db, shop.working)
+    lose(shop.db, shop.working)
     (queue,) = [fdbqueue.existing_queue(shop.db, shop.waiting)]
     report = check(shop.db, queue)
     assert len(report.problems) == 4
@@ -187,7 +313,7 @@ def test_a_retry_ends_the_wait_for_jobs_that_are_gone(shop: Shop) -> None:
     queue = fdbqueue.existing_queue(shop.db, shop.waiting)
     waiting = [info.id for info in queue.items(shop.db, state="delayed")]
     assert not any(queue.retry(shop.db, id) for id in waiting)
-    drop(shop.db, shop.working)
+    lose(shop.db, shop.working)
     assert [queue.retry(shop.db, id) for id in waiting] == [True] * 4
     shop.app.work(shop.waiting, drain=True)
     assert sorted(shop.ran) == ["anyway", "end 0 0 1"]

@@ -70,6 +70,7 @@ async function clear(name) {
 
 async function drop(name) {
   const { stats } = await get(queuePath(name));
+  let notes;
   const isDone = await ask({
     title: `Drop ${name}?`,
     text: [h("p", {}, "This removes the queue for good, with its options and all its items: ", itemsText(stats), ".")],
@@ -77,11 +78,11 @@ async function drop(name) {
     yes: "Drop", danger: true,
     async action(values) {
       checkName(name, values);
-      await remove(queuePath(name));
+      ({ notes } = await remove(queuePath(name)));
     },
   });
   if (!isDone) return null;
-  toast(`${name} was dropped.`);
+  toast([`${name} was dropped.`, ...notes.map((note) => `${note}.`)].join(" "));
   location.hash = "#/";
   return LEFT;
 }

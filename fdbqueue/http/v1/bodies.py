@@ -395,13 +395,17 @@ class Cleared(BaseModel):
 
 
 class Dropped(BaseModel):
-    """The number of items in each state just before; null if they could not be read."""
+    """The number of items in each state just before; null if they could not be read.
+
+    A note for each other queue says how many of its jobs waited for jobs of this one.
+    """
 
     ready: int | None
     delayed: int | None
     claimed: int | None
     dead: int | None
     done: int | None
+    notes: list[str]
 
 
 class _Limits(BaseModel):

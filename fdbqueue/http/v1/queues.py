@@ -206,15 +206,19 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
     "/queues/{name}", response_model=bodies.Dropped, responses=links(200, of_queue("create"))
 )
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
-    """Drop a queue with all its items. Return how many items there were, or null if not known."""
+    """Drop a queue with all its items. Return how many items there were, or null if not known.
+
+    Jobs of other queues that wait for its jobs go on as if these were cancelled; `notes` say so.
+    """
     validate_encoding(name)
     found = await aio.overview(served.db, prefix=name, limit=1)
     served.forget(name)
-    await aio.drop(served.db, name)
+    notes = await aio.drop(served.db, name)
     stats = found.get(name)
-    if stats is None or stats.error is not None:
-        return json_response(dict.fromkeys(STATES))
-    return json_response(by_state(stats))
+    numbers: dict[Any, Any] = dict.fromkeys(STATES)
+    if stats is not None and stats.error is None:
+        numbers = by_state(stats)
+    return json_response({**numbers, "notes": notes})
 
 
 @router.post(

@@ -13,7 +13,15 @@ from typing import NamedTuple, TypeAlias
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, read, run
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
-from fdbqueue.layout.batches import Links, Lost, name_in, named, refer, with_memberships
+from fdbqueue.layout.batches import (
+    Links,
+    Lost,
+    Membership,
+    name_in,
+    named,
+    refer,
+    with_memberships,
+)
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
     decode_subspace,
@@ -186,8 +194,12 @@ def _with_names(db: Database, rows: Rows) -> Iterator[Row]:
 def with_references(
     rows: Iterable[Row], subspace_of: Callable[[bytes], bytes | None]
 ) -> Iterator[Row]:
-    """Yield rows whose references to queues were changed by `refer`."""
-    change = partial(refer, subspace_of=subspace_of)
+    """Yield rows that refer to other queues by other bytes; to none if these are `None`."""
+
+    def change(membership: Membership) -> Membership:
+        of = membership.subspace
+        return refer(membership, subspace_of(of)) if of else membership
+
     return (Row(key, with_memberships(key, value, change)) for key, value in rows)
 
 
