@@ -29,7 +29,8 @@ def batch(db: Database, queue: str, id: str, close: bool, as_json: bool) -> None
     may be one of several batches; each has a line.
 
     A batch stays open if the program dies that pushes its jobs. Use --close if no others are to
-    come, so that the job at its end runs.
+    come, so that the job at its end runs. If jobs of the batch are in no queue, they count as
+    cancelled.
 
     Exits with code 1 if it has none, or is unknown.
 
@@ -39,9 +40,8 @@ def batch(db: Database, queue: str, id: str, close: bool, as_json: bool) -> None
       fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA --close
     """
     target = existing_queue(db, queue)
-    if close:
-        Batches(target).progress(db, id)  # raises an error for an unknown batch
-        Batches(target).close(db, id)
+    if close and Batches(target).finish(db, id):
+        say(f"fdbq batch: {id} goes on: its other jobs are in no queue", err=True)
     found = batches_of(db, target, id)
     for each in found:
         say(json_line(batch_as_json(each)) if as_json else _line(each))

@@ -61,7 +61,8 @@ def retry_command(
     """Make dead and delayed items of QUEUE ready at once.
 
     A dead letter gets all its attempts again. Its failed attempts stay, and `fdbq show` says who
-    retried it. A delayed item keeps the number of its attempts.
+    retried it. A delayed item keeps the number of its attempts. An item that waits for other jobs
+    goes on, if you name it, only if these are in no queue.
 
     Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
     taken the unique key of a dead letter.
@@ -293,6 +294,8 @@ def _change(
         found = queue.state(db, item_id)
         if found == "dead" and done == "retried":
             return "the queue is full, or another item has its unique key"
+        if found == "delayed" and done == "retried":
+            return "it waits for a signal, or for jobs that have not ended"
         return "the queue has no such item" if found is None else f"it is {found}"
 
     echo_results(results, done, as_json, explain)

@@ -29,7 +29,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, NO_REPORT, Header
-from fdbqueue.operations.batches import POPPED, leave_batches
+from fdbqueue.operations.batches import POPPED, Left, leave_all, leave_batches
 from fdbqueue.operations.changes import Changes, DoneItems
 from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
 from fdbqueue.operations.items import (
@@ -572,18 +572,18 @@ class Store(Generic[_T]):
     def retry(self, tr: Transactor, item: _T | str, state: State | None, by: str) -> bool:
         """Make a dead or delayed item ready; return false for any other item."""
         self.sweeper.sweep(tr)  # expired items make room
-        retry = partial(self._retry, by=by)
-        return self._change_if(tr, item, state, retry) or (
-            state is None and self._change_if(tr, item, state, self._changes.end_wait)
-        )
+        return self._change_if(tr, item, state, partial(self._retry, by=by))
+
+    def end_wait(self, tr: Transactor, item: _T | str) -> bool:
+        """Let a delayed item go on if nothing will end its wait; return whether it does."""
+        return self._change_if(tr, item, "delayed", self._changes.end_wait)
 
     def _retry(self, tr: Transaction, now: int, found: LocatedItem, by: str) -> bool:
-        if found.state == "delayed":
-            return found.due != NEVER and self._changes.run_now(tr, now, found)
         if found.state == "dead":
             reserve = partial(self.pusher.reserve, group=found.item.level.group)
             return self._failures.retry(tr, now, found, by, reserve)
-        return False
+        has_delay = found.state == "delayed" and found.due != NEVER
+        return has_delay and self._changes.run_now(tr, now, found)
 
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
         """Make a dead letter ready, and forget a step and all later ones; else return false."""
@@ -682,13 +682,11 @@ class Store(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
 
-        def body(tr: Transaction, now: int, after: bytes) -> bytes | None:
-            _, last = leave_batches(tr, self.layout, now, after)
-            if last is None:
+        def body(tr: Transaction, now: int, after: bytes) -> Left:
+            left = leave_batches(tr, self.layout, now, after)
+            if left.last is None:
                 self.items.clear(tr, now)
                 self.schedules.begin_again(tr)
-            return last
+            return left
 
-        after: bytes | None = b""
-        while after is not None:
-            after = self.change(tr, partial(body, after=after), _always)
+        leave_all(lambda after: self.change(tr, partial(body, after=after), _always))

@@ -68,6 +68,8 @@ class StoredBatch(NamedTuple):
         job: The first position of the job that waits for it in a step; otherwise empty.
         jobs: The first 100 jobs that the item follows: for each, the prefix of its queue (empty for
             the queue of the item) and its first position.
+        queues: The prefixes of the other queues that its jobs are in, unless a step waits for it,
+            which names them. A queue without a name cannot be found in another way.
     """
 
     on_dead: OnDead
@@ -76,13 +78,15 @@ class StoredBatch(NamedTuple):
     kind: BatchKind = "then"
     job: bytes = b""
     jobs: tuple[tuple[bytes, bytes], ...] = ()
+    queues: tuple[bytes, ...] = ()
 
 
 def encode_batch(batch: StoredBatch) -> bytes:
     """Return the value of a batch.
 
-    >>> decode_batch(encode_batch(StoredBatch("cancel")))
-    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'', jobs=())
+    >>> decode_batch(encode_batch(StoredBatch("cancel")))  # doctest: +NORMALIZE_WHITESPACE
+    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'', jobs=(),
+        queues=())
     """
     return fdb_tuple.pack(batch)
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.layout.batches import (
     BatchCounts,
@@ -40,9 +40,10 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAMES, decode_subspace
-from fdbqueue.layout.steps import decode_step, encode_step
+from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
+    NEVER,
     UNDECODABLE,
     Delayed,
     Header,
@@ -127,11 +128,20 @@ def clear_waits(tr: Transaction, layout: Layout, position: bytes, value: bytes) 
     return with_header(header._replace(waits=b"", awaits=False), content)
 
 
-def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
-    """Count jobs that the transaction pushes for a batch; raise `BatchClosed` unless it is open."""
+def count_pushed(
+    tr: Transaction, layout: Layout, position: bytes, id: str, n: int, queues: set[bytes]
+) -> None:
+    """Count jobs that the transaction pushes to some queues for a batch.
+
+    Raises:
+        BatchClosed: The batch is not open.
+    """
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage != "open":
         raise BatchClosed(id)
+    others = {*batch.queues, *queues} - {layout.subspace.key()}
+    if len(others) > len(batch.queues):
+        put_batch(tr, layout, position, batch._replace(queues=tuple(sorted(others))))
     tr.add(layout.batch_counts + position, encode_counts(BatchCounts(pushed=n)))
 
 
@@ -251,9 +261,28 @@ _GONE = End("cancelled", error="the job is gone: its queue was dropped, cleared 
 _CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
 
 
-def leave_batches(
-    tr: Transaction, own: Layout, now: int, after: bytes
-) -> tuple[Counter[bytes], bytes | None]:
+class Left(NamedTuple):
+    """The part of a queue whose jobs have left the batches of other queues.
+
+    Attributes:
+        counted: How many jobs were counted in batches of each queue, by its prefix.
+        last: The last key of the part; `None` if it is the last part.
+    """
+
+    counted: Counter[bytes]
+    last: bytes | None
+
+
+def leave_all(leave: Callable[[bytes], Left]) -> Counter[bytes]:
+    """Call `leave(after)` for each part of a queue; return how many jobs were counted."""
+    counted, after = leave(b"")
+    while after is not None:
+        more, after = leave(after)
+        counted += more
+    return counted
+
+
+def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
     """Count jobs of a queue that is to be emptied as gone, in the batches of other queues.
 
     Their rows forget these batches, so each job is counted once, however often this is called.
@@ -262,11 +291,7 @@ def leave_batches(
         tr: The transaction.
         own: The layout of the queue.
         now: The time in milliseconds since 1970.
-        after: The last key that an earlier call has seen; empty for the first one.
-
-    Returns:
-        How many jobs were counted in batches of each queue, by its prefix; and the last key that
-        was seen, if the rows that follow it need another transaction.
+        after: The last key of the part before; empty for the first part.
     """
     gone: list[Membership] = []
 
@@ -289,7 +314,7 @@ def leave_batches(
                 tr.add_read_conflict_key(row.key)
                 tr[row.key] = value
     count_end(tr, own, now, gone, own.subspace.key(), _GONE)
-    return Counter(each.subspace for each in gone), last
+    return Left(Counter(each.subspace for each in gone), last)
 
 
 def _rows_of(
@@ -302,23 +327,36 @@ def _rows_of(
 
 
 def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
-    """Return the jobs that each batch of a queue has lost: they are in no named queue.
+    """Return the jobs that each batch of a queue has lost: they are in no queue.
 
-    Cost: reads of its batches, and of the items of the queue if it has some; of all queues if some
-    jobs of a batch are not in this one.
+    They may be in any named queue, after a restore or a copy, and in the queues without a name to
+    which they were pushed.
+
+    Cost: reads of the counts of its batches; if jobs of one have not ended, of its items; if some
+    are not among these, of the items of all queues.
     """
     own = bytes(layout.subspace.key())
     links = Links()
     _add(tr, links, layout, [layout.range_of(layout.batch_counts)])
     if links.lost(own):
         _add(tr, links, layout, linking_ranges(layout))
-    if links.lost(own):
+    if lost := links.lost(own):
         names = NAMES.range()
-        for row in tr.get_range(names.start, names.stop):
-            if row.value != own:
-                other = Layout(decode_subspace(row.value))
-                _add(tr, links, other, linking_ranges(other))
+        others = {bytes(row.value) for row in tr.get_range(names.start, names.stop)}
+        others.update(*(_queues_of(tr, layout, id) for id in lost))
+        for prefix in others - {own}:
+            other = Layout(decode_subspace(prefix))
+            _add(tr, links, other, linking_ranges(other))
     return links.lost(own)
+
+
+def _queues_of(tr: ReadTransaction, layout: Layout, id: bytes) -> set[bytes]:
+    """Return the prefixes of the queues to which the jobs of a batch were pushed."""
+    batch = get_batch(tr, layout, id)
+    if batch is None:
+        return set()
+    waiting = _waiting_steps(tr, layout, batch.job) if batch.kind == "run" else {}
+    return {*batch.queues, *(step.queue for step in waiting.values())}
 
 
 def _add(
@@ -334,34 +372,67 @@ def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -
     batch = get_batch(tr, layout, id)
     if batch is None:
         return
-    steps: list[str] = []
+    steps = [""] * lost.n
     if batch.kind == "run":
-        prefix = layout.owned_prefix(layout.steps, batch.job)
-        for row in tr.get_range(*layout.range_of(prefix)):
-            name, step = layout.unpack_step_key(row.key), decode_step(row.value)
-            if (step.kind, step.state) == ("run", "waiting") and name not in lost.steps:
-                steps.append(name)
+        waiting = _waiting_steps(tr, layout, batch.job).keys() - lost.steps
+        steps = [*waiting, *steps][: lost.n]
     tr.add_read_conflict_key(layout.batch_counts + id)
-    ends = [Membership(b"", id, step=step) for step in [*steps, *[""] * lost.n][: lost.n]]
+    ends = [Membership(b"", id, step=step) for step in steps]
     count_end(tr, layout, now, ends, id, _GONE)
 
 
-def end_wait(tr: Transaction, layout: Layout, now: int, first: bytes) -> bool:
-    """Let an item go on if it waits for jobs that are gone; return whether it did.
+def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:
+    """Return the steps in which a job waits for others that it runs, by their names."""
+    rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
+    steps = {layout.unpack_step_key(row.key): decode_step(row.value) for row in rows}
+    return {
+        name: step for name, step in steps.items() if (step.kind, step.state) == ("run", "waiting")
+    }
+
+
+def end_batch(
+    tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
+) -> None:
+    """Make the item of a batch ready, all of whose jobs have ended, as its last end does."""
+    make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
+    if batch.kind == "run":
+        clear_batch(tr, layout, id)
+
+
+def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> None:
+    """Make an item ready that waits for nothing. Its steps that wait for other jobs fail."""
+    for step in _waiting_steps(tr, layout, position):
+        _store_result(tr, layout, now, position, step, _GONE)
+    make_ready(tr, layout, now, position, "run", BatchCounts())
+
+
+def end_wait(tr: Transaction, layout: Layout, now: int, position: bytes, header: Header) -> bool:
+    """Let an item that is never due go on if nothing will end its wait; return whether it does.
 
     Args:
         tr: The transaction.
         layout: The keys of its queue.
         now: The time in milliseconds since 1970.
-        first: The first position of the item.
+        position: The position of the item.
+        header: Its header.
     """
-    found = False
-    for id, lost in lost_jobs(tr.snapshot, layout).items():
-        batch = get_batch(tr, layout, id)
-        if batch is not None and (batch.job or id) == first:
-            end_lost(tr, layout, now, id, lost)
-            found = True
-    return found
+    first = header.origin or position
+    if header.waits and tr[layout.signal_waits + header.waits].present():
+        return False
+    size, rows = len(layout.batches), tr.snapshot.get_range(*layout.range_of(layout.batches))
+    all_lost = lost_jobs(tr.snapshot, layout)
+    found = {row.key[size:]: decode_batch(row.value) for row in rows}
+    awaited = {id: each for id, each in found.items() if first in (id, each.job)}
+    for id, batch in awaited.items():
+        counts = get_counts(tr, layout, id)
+        if id in all_lost:
+            end_lost(tr, layout, now, id, all_lost[id])
+        elif batch.stage == "closed" and counts.ended >= counts.pushed:
+            end_batch(tr, layout, now, id, batch, counts)
+    if not awaited:
+        run_again(tr, layout, now, position)
+    (due,), _ = decode_metadata(tr[layout.delayed + position].value or b"")
+    return bool(due != NEVER)
 
 
 def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[bytes]) -> None:
@@ -479,6 +550,8 @@ def make_ready(
         position = moved
     (due,), value = decode_metadata(stored)
     header, content = header_of(value)
+    if kind == "run":
+        value = with_header(header._replace(awaits=False), content)
     if kind == "then":
         random = layout.unpack_item_key(layout.items + position)[-1]
         payload = with_counts(read_payload(tr, layout, content), counts)

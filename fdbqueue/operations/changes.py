@@ -190,9 +190,9 @@ class Changes:
         return True
 
     def end_wait(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
-        """Let a delayed item go on if it waits for jobs that are gone; return whether it did."""
-        first = found.item.header.origin or self._layout.position(found.key)
-        return found.due == NEVER and end_wait(tr, self._layout, now, first)
+        """Let a delayed item go on if nothing will end its wait; return whether it does."""
+        position, header = self._layout.position(found.key), found.item.header
+        return found.due == NEVER and end_wait(tr, self._layout, now, position, header)
 
     def move(
         self,

@@ -929,8 +929,11 @@ class BaseQueue(ABC, Generic[_T]):
         queue with all its attempts again, and no longer expires. Its failed attempts are kept, and
         the last one notes the retry. In a queue with a maximum size it needs a free place, as a
         push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
-        the call returns false. If `state` is `None`, an item that waits for jobs of a dropped
-        queue goes on as if they were cancelled. An item that waits for other jobs stays as it is.
+        the call returns false.
+
+        A delayed item that waits for jobs that are in no queue goes on as if they were cancelled,
+        and one that waits for nothing is ready. An item that waits for anything else stays as it
+        is.
 
         Conflicts with clients that take, move or remove the item. Cost: five reads; for an item
         that waits for others, a read of the items of its queue, or of all queues.
@@ -960,7 +963,8 @@ class BaseQueue(ABC, Generic[_T]):
             (True, 1)
         """
         state = None if state is None else validate_state(state)
-        return self._store.retry(tr, item, state, validate_by(by))
+        is_ready = self._store.retry(tr, item, state, validate_by(by))
+        return is_ready or (state != "dead" and self._store.end_wait(tr, item))
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """Cancel a job: end its item, or tell its worker; return false if it has ended.

@@ -241,7 +241,8 @@ class Batches:
         # One push for each queue: a later one may replace the jobs of a group.
         for queue, some in of_queue.items():
             n += sum(each.is_new for each in push_members(tr, queue, some))
-        count_pushed(tr, self._layout, self._position(id), id, n)
+        queues = {bytes(queue.subspace.key()) for queue in of_queue}
+        count_pushed(tr, self._layout, self._position(id), id, n, queues)
         return True
 
     def close(self, db: Database, id: str) -> None:
@@ -253,6 +254,21 @@ class Batches:
 
         while self._store.change(db, body, lambda _: True):  # the last step writes, too
             pass
+
+    def finish(self, db: Database, id: str) -> bool:
+        """Close a batch, and let its item go on if its other members are in no queue.
+
+        Returns:
+            Whether the item goes on because of that, or because it waits for nothing at all.
+
+        Raises:
+            BatchNotFound: No item waits for a batch with this id.
+        """
+        self.close(db, id)
+        if self._store.end_wait(db, id):
+            return True
+        self.progress(db, id)  # raises for an unknown one
+        return False
 
     def progress(self, db: Database, id: str) -> BatchProgress:
         """Return how far a batch is; raise `BatchNotFound`."""
@@ -379,11 +395,13 @@ def push_after(
         ids = [store.codec.reference(item) for item in pushed if item.is_new]
         # The push may have ended or moved some: those of its groups, or with its unique keys.
         left, is_cancelled = locate(tr)
-        prefixes = {id: others[id].subspace.key() for id in islice(left, MAX_FOLLOWING)}
+        prefixes = {id: others[id].subspace.key() for id in left}
         jobs = tuple(
-            (b"" if prefix == owner else prefix, references[id]) for id, prefix in prefixes.items()
+            (b"" if prefixes[id] == owner else prefixes[id], references[id])
+            for id in islice(left, MAX_FOLLOWING)
         )
-        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after", jobs=jobs)
+        queues = tuple(sorted({*prefixes.values()} - {owner}))
+        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after", jobs=jobs, queues=queues)
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
             if not left:

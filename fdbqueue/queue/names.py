@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
-from fdbqueue.operations.batches import leave_batches
+from fdbqueue.operations.batches import Left, leave_all, leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
-from fdbqueue.types import Transaction, Transactor
+from fdbqueue.types import ReadTransaction, Transaction, Transactor
 
 _T = TypeVar("_T")
 
@@ -96,27 +97,28 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
         []
     """
     key, now = name_key(name), milliseconds()
-    gone = Counter[str | None]()
 
-    def body(tr: Transaction, after: bytes) -> tuple[dict[str | None, int], bytes | None]:
+    def body(tr: Transaction, after: bytes) -> Left:
         if drop_unfinished(tr, name) and find(tr, name) is None:
-            return {}, None
+            return Left(Counter(), None)
         subspace = find_existing(tr, name)
-        counted, last = leave_batches(tr, Layout(subspace), now, after)
-        if last is None:
+        left = leave_batches(tr, Layout(subspace), now, after)
+        if left.last is None:
             del tr[subspace.range()]
             del tr[key]
-        return {name_of(tr, prefix): n for prefix, n in counted.items()}, last
+        return left
 
-    after: bytes | None = b""
-    while after is not None:
-        counted, after = _change(tr, partial(body, after=after))
-        gone.update(counted)
-    owners = {of: "a queue without a name" if of is None else f"queue {of!r}" for of in gone}
+    counted = leave_all(lambda after: _change(tr, partial(body, after=after)))
+    owners = {prefix: read(tr, partial(_described, prefix=prefix)) for prefix in counted}
     return tuple(
-        f"jobs of {owners[of]} waited for {n:,} of its jobs, which count as cancelled"
-        for of, n in gone.items()
+        f"jobs of {owners[prefix]} waited for {n:,} of its jobs, which count as cancelled"
+        for prefix, n in counted.items()
     )
+
+
+def _described(tr: ReadTransaction, prefix: bytes) -> str:
+    name = name_of(tr, prefix)
+    return "a queue without a name" if name is None else f"queue {name!r}"
 
 
 def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:

@@ -295,8 +295,9 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
     pushes = [Members(each, {"values": [1], "priority": 5}) for each in (queue, others)]
     batches.add(db, id, "cancel", pushes)
     stored = rows(db, space)
-    definition = b"\x02cancel\x00\x02%b\x00\x26\x02then\x00\x01\x00\x05\x00"
-    assert stored[b"\x15\x24\x14" + own] == definition % b"open"
+    kind = b"\x26\x02then\x00" + escaped(b"") + b"\x05\x00"
+    rest = kind + b"\x05" + escaped(space["others"].key()) + b"\x00"
+    assert stored[b"\x15\x24\x14" + own] == b"\x02cancel\x00\x02open\x00" + rest
     assert stored[b"\x15\x24\x15\x01" + own] == b"\x02" + bytes(31)
     plain = b"\x14" + bytes(9) + b"\x26\x14" + escaped(b"")
     never = b"\x00\x07\x1a\xe6\x77\xd2\x1f\xdc\x00"
@@ -308,7 +309,7 @@ def test_golden_bytes_of_batches(db: Any, space: Subspace, fixed_random: None) -
         key = prefix + b"\x14\x15\x05\x14" + PACKED_RANDOM
         assert stored[key] == with_header(header, b"1"), prefix
     batches.close(db, id)
-    assert rows(db, space)[b"\x15\x24\x14" + own] == definition % b"closed"
+    assert rows(db, space)[b"\x15\x24\x14" + own] == b"\x02cancel\x00\x02closed\x00" + rest
 
 
 def test_golden_bytes_of_a_job_that_follows_another(

@@ -33,7 +33,7 @@ RECORDS: list[Any] = [
     Done(1000, 1, "discarded", None, 900, "host:7", "log"),
     Lease(1000, 5000, 1, 7000, "host:7", Report(0.5, "half", 1000, "log")),
     StoredAttempt(1000, "host:7", "busy", "Traceback", 900, "log", 8, "ada"),
-    StoredBatch("cancel", "closing", True, "run", b"job"),
+    StoredBatch("cancel", "closing", True, "run", b"job", ((b"q", b"job"),), (b"q",)),
     BatchCounts(4, 1, 2, 1),
     Membership(b"q", b"id", True, "resize"),
     StoredSchedule(Definition(TIMING, b"{}", b"", "latest", "skip", "ada"), 1, 2, True, 3, b"p"),

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
+from fdbqueue import PriorityQueue
 from fdbqueue.admin import backup, check, copy, drop, restore
 from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context
-from fdbqueue.layout.names import name_key
 from fdbqueue.operations import batches as ends
+from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.testing import FaultyDatabase
+from tests.support.keys import lose
 from tests.support.waiting import wait_until
 
 
@@ -89,12 +92,6 @@ def other(tmp_path: Path) -> Iterator[Any]:
 
 GONE = sorted(["anyway", "end 0 0 1"])
 """What runs if all jobs of the working queue are gone. The parent is a dead letter."""
-
-
-def lose(db: Any, name: str) -> None:
-    """Delete the rows of a queue, as a client does that knows nothing of what refers to it."""
-    db.clear_range_startswith(fdbqueue.existing_queue(db, name).subspace.key())
-    del db[name_key(name)]
 
 
 def saved(shop: Shop, *names: str) -> tuple[io.BytesIO, dict[str, Any]]:
@@ -292,6 +289,31 @@ def test_check_finds_a_job_that_waits_for_jobs_of_a_lost_queue_and_ends_its_wait
     shop.app.work(shop.waiting, drain=True)
     assert sorted(shop.ran) == ["anyway", "end 0 0 1"]
     assert check(shop.db, queue).ok
+
+
+@pytest.mark.parametrize("named", ["working", "waiting"])
+def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
+    db: Any, space: Subspace, name: str, named: str
+) -> None:
+    queues: dict[str, Any] = {"working": PriorityQueue(space), "waiting": PriorityQueue(space)}
+    queues[named] = PriorityQueue.named(db, name)
+    working, waiting = queues["working"], queues["waiting"]
+    batches = Batches(waiting)
+    id = batches.open(db, {"job": "end"}, 0, "continue").id
+    batches.add(db, id, "continue", [Members(working, {"values": ["a"], "priority": 0})])
+    first = working.push(db, "b")
+    new = Members(waiting, {"values": ["after"], "priority": 0})
+    (after,) = push_after(db, new, [(working, first.id)], "continue")
+    batches.close(db, id)
+    assert not any(waiting.retry(db, each) for each in (id, after))
+    assert check(db, waiting).ok
+    assert check(db, working).ok
+    if named == "working":
+        assert "a queue without a name waited for 2 of its jobs" in drop(db, name)[0]
+    else:
+        working.clear(db)
+    popped = [waiting.pop(db, wait=60).value for _ in range(2)]
+    assert popped == [{"job": "end", "kwargs": {"done": 0, "dead": 0, "cancelled": 1}}, "after"]
 
 
 @pytest.mark.parametrize("state", ["claimed", "moved"])

@@ -189,6 +189,10 @@ def lose_batch(jobs: Jobs) -> None:
     jobs.forget(jobs.position(jobs.end))
 
 
+def lose_batch_of_follower(jobs: Jobs) -> None:
+    jobs.forget(jobs.position(jobs.follow))
+
+
 def lose_batch_of_child(jobs: Jobs) -> None:
     jobs.forget(jobs.batch_of_child)
 
@@ -226,7 +230,7 @@ def end_batch_of_child(jobs: Jobs) -> None:
         (lose_follower, "the number of followers of an item is 1 and there are 0: ", False),
         (invent_batch, "a batch of no item: ", True),
         (invent_counts, "the counts of no batch: ", True),
-        (lose_batch, "an item whose batch is gone: ", False),
+        (lose_batch, "an item whose batch is gone: ", True),
         (lose_batch_of_child, "an item that is never due waits for nothing: ", True),
         (end_member_twice, "a batch counts 0 jobs that have not ended, and there are 1: ", False),
         (end_too_many, "a batch counts -1 jobs that have not ended, and there are 0: ", False),
@@ -261,6 +265,29 @@ def test_a_job_goes_on_that_waited_for_a_batch_that_has_ended(db: Any, jobs: Job
     end_batch(jobs)
     check(db, jobs.queue, repair=True)
     assert jobs.work() == ["followed"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "end"),
+    [
+        (end_wait, "got 3"),
+        (end_batch, "followed"),
+        (lose_batch_of_child, None),
+        (lose_batch, "end of 0"),
+        (lose_batch_of_follower, "followed"),
+    ],
+)
+@pytest.mark.parametrize("state", [None, "delayed"])
+def test_a_retry_lets_a_job_go_on_that_waits_for_nothing(
+    db: Any, jobs: Jobs, damage: Callable[[Jobs], None], end: str | None, state: Any
+) -> None:
+    waiting = [info.id for info in jobs.queue.items(db, state="delayed") if not info.due_at]
+    assert not any(jobs.queue.retry(db, id, state=state) for id in waiting)
+    damage(jobs)
+    assert [jobs.queue.retry(db, id, state=state) for id in waiting].count(True) == 1
+    assert not [problem for problem in check(db, jobs.queue).problems if "of no" not in problem]
+    assert jobs.work() == ([end] if end else [])
+    assert len([*jobs.queue.items(db, state="dead")]) == (end is None)
 
 
 def test_the_job_at_the_end_of_a_batch_gets_its_counts_from_a_repair(

@@ -8,6 +8,7 @@ import fdb.tuple
 
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import name_key
 
 
 def layout_of(queue: Any) -> Layout:
@@ -19,6 +20,12 @@ def waiting_clients(db: Any, queue: Any) -> set[bytes]:
     """Return the keys of the clients that wait for items, in any process."""
     layout = layout_of(queue)
     return {row.key for row in db.get_range(*layout.range_of(layout.waiters))}
+
+
+def lose(db: Any, name: str) -> None:
+    """Delete the rows of a queue, as a client does that knows nothing of what refers to it."""
+    db.clear_range_startswith(PriorityQueue.existing(db, name).subspace.key())
+    del db[name_key(name)]
 
 
 def push_to_layout(db: Any, name: str, version: int) -> None:

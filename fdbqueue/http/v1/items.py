@@ -214,7 +214,10 @@ async def retry(
 
 @router.post("/queues/{name}/items/{item_id}/run-now", status_code=204, responses=_CHANGED_ITEM)
 async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Make a delayed item ready at once."""
+    """Make a delayed item ready at once.
+
+    An item that waits for others goes on only if these are in no queue, as if they were cancelled.
+    """
     handle = await served.queue(name)
     changed = await handle.retry(served.db, item_id, state="delayed")
     return await _changed(

@@ -46,10 +46,12 @@ async def item_batches(
 
 @router.post("/queues/{name}/items/{item_id}/close-batch", status_code=204)
 async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Let no more jobs in the batch at whose end this item runs; do nothing if it is closed."""
+    """Let no more jobs in the batch at whose end this item runs.
+
+    If jobs of the batch are in no queue, they count as cancelled.
+    """
     batches = Batches((await served.queue(name)).queue)
-    await aio.run(batches.progress, served.db, item_id)  # raises an error for an unknown batch
-    await aio.run(batches.close, served.db, item_id)
+    await aio.run(batches.finish, served.db, item_id)
     return Response(status_code=204)
 
 

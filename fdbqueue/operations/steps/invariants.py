@@ -18,7 +18,13 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
-from fdbqueue.operations.batches import clear_batch, end_lost, lost_jobs, make_ready
+from fdbqueue.operations.batches import (
+    clear_batch,
+    end_batch,
+    end_lost,
+    lost_jobs,
+    run_again,
+)
 from fdbqueue.types import State, Transaction
 
 _FINISHED: tuple[State, ...] = ("dead", "done")
@@ -102,7 +108,7 @@ class JobRows:
                 self._note(problem, self._run_again, job.position)
 
     def _run_again(self, position: bytes) -> None:
-        make_ready(self._tr, self._layout, self._now, position, "run", BatchCounts())
+        run_again(self._tr, self._layout, self._now, position)
 
     def _compare_steps(self) -> set[bytes]:
         """Compare the numbers of steps; return the keys of those that wait."""
@@ -181,7 +187,9 @@ class JobRows:
         for id in sorted(counts):
             self._note(f"the counts of no batch: {id!r}", self._tr.clear, layout.batch_counts + id)
         for id in sorted(awaiting):
-            self._note(f"an item whose batch is gone: {id!r}")
+            job = awaiting[id]
+            repair = self._run_again if job.is_waiting else None
+            self._note(f"an item whose batch is gone: {id!r}", repair, job.position)
         return running
 
     def _compare_counts(
@@ -202,10 +210,7 @@ class JobRows:
         end_lost(self._tr, self._layout, self._now, id, lost)
 
     def _end(self, batch: StoredBatch, counts: BatchCounts, id: bytes) -> None:
-        """End a batch as its last job does."""
-        make_ready(self._tr, self._layout, self._now, batch.job or id, batch.kind, counts)
-        if batch.kind == "run":
-            self._forget_batch(id)
+        end_batch(self._tr, self._layout, self._now, id, batch, counts)
 
     def _forget_batch(self, id: bytes) -> None:
         clear_batch(self._tr, self._layout, id)

@@ -672,7 +672,7 @@ def _follows_an_open_batch() -> None:
         )
 
     def count_pushed(_: object) -> Callable[..., None]:
-        return lambda tr, layout, position, id, n: tr.add(
+        return lambda tr, layout, position, id, n, queues: tr.add(
             layout.batch_counts + position, encode_counts(BatchCounts(pushed=n))
         )
 
@@ -692,7 +692,7 @@ def _closed_at_once() -> None:
             batch = within.get_batch(tr, layout, position)
             if batch is not None and batch.stage != "closed":
                 counts = within.get_counts(tr.snapshot, layout, position)
-                within._end_one(tr, layout, now, position, batch, counts, BatchCounts())
+                within._end_some(tr, layout, now, position, batch, counts, BatchCounts())
                 within.put_batch(tr, layout, position, batch._replace(stage="closed"))
             return False
 
