@@ -17,7 +17,7 @@ from fdbqueue.queue.names import drop, rename
 from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.transfer.backup import Copies, backup, restore
 from fdbqueue.queue.transfer.copying import copy
-from fdbqueue.queue.transfer.errors import KeyExists
+from fdbqueue.queue.transfer.errors import KeyExists, QueueDiffers
 from fdbqueue.queue.transfer.rows import QueueCopy
 from fdbqueue.worker.presence import WorkerInfo, workers
 
@@ -27,6 +27,7 @@ __all__ = [
     "Copies",
     "KeyExists",
     "QueueCopy",
+    "QueueDiffers",
     "WorkerInfo",
     "backup",
     "check",

@@ -608,9 +608,9 @@ class NoResult(FdbqueueError, LookupError):
 class QueueExists(FdbqueueError):
     """A queue name that is already taken. Nothing was changed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, advice: str = "drop it or choose another name") -> None:
         self.name = name
-        super().__init__(f"a queue named {name!r} already exists; drop it or choose another name")
+        super().__init__(f"a queue named {name!r} already exists; {advice}")
 
 
 class QueueRenamed(FdbqueueError):

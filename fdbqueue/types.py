@@ -379,7 +379,7 @@ class JobRef:
 
 @dataclass(frozen=True, slots=True)
 class WaitsFor:
-    """What an item waits for.
+    """The reason why an item waits.
 
     Attributes:
         kind: What it is: its time, another attempt, a signal, the jobs that it runs in a step, the

@@ -57,6 +57,7 @@ ALL = [
     errors.QueueChanged("jobs"),
     errors.InvalidBackup(3, "it is cut off"),
     transfer_errors.KeyExists(b"sold/1"),
+    transfer_errors.QueueDiffers("jobs"),
     errors.RestoreRunning("jobs"),
     errors.IdempotencyKeyReused("k"),
     errors.ImportMismatch("f", 3),

@@ -1,4 +1,4 @@
-"""What does an item wait for, and which job runs it?"""
+"""The reason why an item waits, and the job that runs it."""
 
 from __future__ import annotations
 

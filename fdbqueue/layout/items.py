@@ -196,7 +196,7 @@ class StoredItem:
 
     @property
     def is_in_pieces(self) -> bool:
-        """Whether its payload is stored in pieces."""
+        """True if its payload is stored in pieces."""
         return self.content.startswith(PIECES)
 
 

@@ -136,7 +136,7 @@ class Threads(Generic[_Job]):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are jobs that have not begun."""
+        """True if there are jobs that have not begun."""
         return bool(self._ready)
 
     def withdraw(self, goes: Callable[[_Job], bool] = lambda _: True) -> list[_Job]:

@@ -15,11 +15,12 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.admin import backup, check, copy, drop, restore
+from fdbqueue.admin import QueueDiffers, backup, check, copy, drop, queue_names, restore
 from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations import batches as ends
 from fdbqueue.queue.batches import Batches, Members, push_after
+from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from tests.support.keys import lose
 from tests.support.waiting import wait_until
@@ -94,6 +95,20 @@ GONE = sorted(["anyway", "end 0 0 1"])
 """What runs if all jobs of the working queue are gone. The parent is a dead letter."""
 
 
+class Cut(FaultyDatabase):
+    """A database whose client is interrupted before a commit."""
+
+    def __init__(self, db: Any, commits: int) -> None:
+        super().__init__(db)
+        self._left = commits
+
+    def commit(self, transaction: Any) -> None:
+        if self._left == 0:
+            raise KeyboardInterrupt
+        super().commit(transaction)
+        self._left -= 1
+
+
 def saved(shop: Shop, *names: str) -> tuple[io.BytesIO, dict[str, Any]]:
     file = io.BytesIO()
     return file, backup(shop.db, file, names)
@@ -112,6 +127,37 @@ def test_a_backup_of_both_queues_keeps_what_is_between_them(shop: Shop, other: A
         assert there.problems() == []
         assert there.work() == ALL
         assert there.problems() == []
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_restore_that_is_interrupted_after_any_transaction_continues(
+    shop: Shop, other: Any, monkeypatch: pytest.MonkeyPatch, left_out: bool
+) -> None:
+    monkeypatch.setattr(rows, "_BATCH_ROWS", 15)
+    names = [shop.waiting] if left_out else [shop.waiting, shop.working]
+    file, copies = saved(shop, *names)
+    commits, is_done = 0, False
+    while not is_done:
+        with suppress(KeyboardInterrupt):
+            restore(Cut(other, commits), file)
+            is_done = True
+        assert is_done or not set(names) & set(queue_names(other))
+        restored = restore(other, file) if not is_done else copies
+        assert restored == copies
+        there = Shop(other, shop.waiting, shop.working)
+        if left_out:  # its jobs do not wait any more, so it is no longer as in the file
+            with pytest.raises(QueueDiffers, match="drop it"):
+                restore(other, file)
+            there.app.work(there.waiting, drain=True)
+            assert sorted(there.ran) == GONE
+        else:
+            assert restore(other, file) == {}
+            assert there.problems() == []
+            assert there.work() == ALL
+        for name in names:
+            drop(other, name)
+        commits += 1
+    assert commits > 5
 
 
 def test_what_waits_for_a_queue_that_is_left_out_goes_on_after_the_restore(
@@ -217,20 +263,11 @@ def test_a_batch_of_thousands_of_jobs_ends_with_the_drop_of_their_queue(db: Any,
 def test_an_interrupted_drop_ends_each_wait_once_and_is_run_again(
     shop: Shop, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Cut(FaultyDatabase):
-        left = commits
-
-        def commit(self, transaction: Any) -> None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            super().commit(transaction)
-            self.left -= 1
-
     monkeypatch.setattr(ends, "_CHUNK_ROWS", 1)
     working = fdbqueue.existing_queue(shop.db, shop.working)
     claim = working.claim(shop.db)
     with pytest.raises(KeyboardInterrupt):
-        drop(Cut(shop.db), shop.working)
+        drop(Cut(shop.db, commits), shop.working)
     assert shop.problems() == []
     working.ack(shop.db, claim)  # its end may count already
     assert shop.problems() == []

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import IO, Any, NamedTuple
 
-from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueExists, QueueNotFound
+from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueNotFound
 from fdbqueue.layout.batches import Links, name_in, named
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.records import RowCheck
@@ -24,6 +24,7 @@ from fdbqueue.queue.transfer.rows import (
     Row,
     Summary,
     finish,
+    links_of,
     notes_of,
     prefix_in,
     rows_of,
@@ -49,7 +50,7 @@ _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
 
 
 class Copies(dict[str, QueueCopy]):
-    """What was written or restored, by the name of the queue.
+    """The queues that were written or restored, by name.
 
     Attributes:
         prefixes: How many keys were written or restored, by their prefix.
@@ -234,8 +235,10 @@ def restore(
         InvalidBackup: The file is not a complete backup, is damaged, or has a row that cannot be
             read.
         QueueNotFound: The file has no queue with one of the names.
-        QueueExists: The database has a queue with this name whose rows differ from the file.
+        QueueDiffers: The database has a queue with this name whose rows differ from the file.
             Nothing was restored.
+        QueueExists: Another client created a queue with one of the names meanwhile. No queue was
+            restored.
         KeyExists: The database has a key of the file with another value.
         RestoreRunning: Another process restores the same queue at the same time.
 
@@ -276,17 +279,13 @@ def restore(
     def rows(name: str) -> Iterator[Row]:
         return with_references(_rows(file, contents.queues[name], Summary()), prefix_of)
 
-    links = Links()
-    for name in chosen:
-        for row in _rows(file, contents.queues[name], Summary()):
-            links.add(named(name), *row)
-    missing: list[str] = []
-    for name, target in targets.items():
-        stored = stored_copy(db, target)
-        if stored is None:
-            missing.append(name)
-        elif stored != summary_of(rows(name)):
-            raise QueueExists(target)
+    in_file = {name: partial(_rows, file, contents.queues[name], Summary()) for name in chosen}
+    links = links_of(in_file)
+    missing = [
+        name
+        for name, target in targets.items()
+        if stored_copy(db, target, partial(rows, name)) is None
+    ]
     restored = Copies()
     for prefix, keys in own_rows.items():
         restored.prefixes[prefix] = count_missing(db, keys())
@@ -330,7 +329,7 @@ class _Section(NamedTuple):
 
 
 class _Contents(NamedTuple):
-    """What is in a file."""
+    """The contents of a file."""
 
     copies: dict[str, QueueCopy]
     queues: dict[str, _Section]

@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import cache
 
 from fdbqueue.database.binding import database_identity
-from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, SameQueue
-from fdbqueue.layout.batches import Links, name_in, named
+from fdbqueue.errors import QueueChanged, RestoreRunning, SameQueue
+from fdbqueue.layout.batches import name_in
 from fdbqueue.queue.transfer.rows import (
     NewQueue,
     QueueCopy,
     Row,
     finish,
+    links_of,
     notes_of,
     prefix_in,
     rows_of,
@@ -61,7 +62,8 @@ def copy(
 
     Raises:
         QueueNotFound: The source has no queue with this name.
-        QueueExists: The target has another queue with the name.
+        QueueDiffers: The target has another queue with the name.
+        QueueExists: Another client created a queue with the name meanwhile.
         SameQueue: The target is the source, and the copy would have the name of the queue.
         QueueChanged: The queue has changed. The target has no new queue.
         RestoreRunning: Another process copies or restores the same queue at the same time.
@@ -78,9 +80,8 @@ def copy(
     is_same = _are_same(source, target)
     if new_name == name and is_same:
         raise SameQueue(name)
-    named_rows, links = rows_of(source, name), Links()
-    for row in named_rows():
-        links.add(named(name), *row)
+    named_rows = rows_of(source, name)
+    links = links_of({name: named_rows})
 
     @cache
     def prefix_of(reference: bytes) -> bytes | None:
@@ -89,10 +90,8 @@ def copy(
     def rows() -> Iterable[Row]:
         return with_references(named_rows(), prefix_of)
 
-    stored = stored_copy(target, new_name)
+    stored = stored_copy(target, new_name, rows)
     if stored is not None:
-        if stored != summary_of(rows()):
-            raise QueueExists(new_name)
         return stored
     queue = NewQueue(target, new_name)
     copied = queue.write(rows, progress)

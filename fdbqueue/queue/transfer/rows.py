@@ -33,6 +33,7 @@ from fdbqueue.layout.names import (
 )
 from fdbqueue.operations.batches import end_lost
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
+from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.types import Database, KeyValue, State, Transaction
 
 _PAGE = 500  # rows that one range read returns
@@ -209,6 +210,15 @@ def prefix_in(db: Database, name: str) -> bytes | None:
     return None if subspace is None else bytes(subspace.key())
 
 
+def links_of(queues: Mapping[str, Rows]) -> Links:
+    """Return the links between queues, given their rows by their names."""
+    links = Links()
+    for name, rows in queues.items():
+        for row in rows():
+            links.add(named(name), *row)
+    return links
+
+
 def notes_of(links: Links, name: str, chosen: Iterable[str]) -> tuple[str, ...]:
     """Return what jobs of a chosen queue and jobs of queues that are left out wait for.
 
@@ -328,12 +338,19 @@ class _Reader:
         self._is_verified = True
 
 
-def stored_copy(db: Database, name: str) -> QueueCopy | None:
-    """Return the summary of a named queue as it is stored; `None` if there is none."""
+def stored_copy(db: Database, name: str, rows: Rows) -> QueueCopy | None:
+    """Return the summary of a named queue that has these rows already; `None` if there is none.
+
+    Raises:
+        QueueDiffers: There is a queue with this name and other rows.
+    """
     prefix = prefix_in(db, name)
     if prefix is None:
         return None
-    return summary_of(_read_rows(db, Layout(decode_subspace(prefix), name)))
+    stored = summary_of(_read_rows(db, Layout(decode_subspace(prefix), name)))
+    if stored != summary_of(rows()):
+        raise QueueDiffers(name)
+    return stored
 
 
 class NewQueue:
