@@ -117,7 +117,7 @@ def backup(
     is_all: bool,
     as_json: bool,
 ) -> None:
-    """Write each QUEUE, or all queues, to FILE, with items in every state.
+    """Write each QUEUE, or all queues with a name, to FILE, with items in every state.
 
     `fdbq restore` creates the queues again, in any database: the items have the same ids, states,
     order and failed attempts, and the queues the same options. If FILE is `-`, the backup is

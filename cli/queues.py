@@ -63,6 +63,7 @@ _HISTORY = ("pushed", "taken", "completed", "failed", "died")
 def ls(db: Database, as_json: bool) -> None:
     """List all queues, the number of items in each state, and the age of the oldest ready item.
 
+    A queue without a name, which a program has opened by its subspace, is not listed.
     A line ends with what else to know: the queue is paused, or has jobs that no worker knows.
     Queues are printed as they are read, 1,000 at a time. With --json, each line has the numbers of
     `fdbq stats`, without the limits. A queue that another release stored has an error instead.
@@ -399,7 +400,7 @@ def resume(db: Database, queue: str, as_json: bool) -> None:
 @click.option("--repair", is_flag=True, help="Correct counters and indexes.")
 @command_options()
 def check_command(db: Database, queue: str | None, repair: bool, as_json: bool) -> None:
-    """Check the counters and indexes of QUEUE, or of all queues.
+    """Check the counters and indexes of QUEUE, or of all queues with a name.
 
     On the embedded engine, the whole database file is checked first. Damage to it is never
     repaired: the command exits with code 2. A write that the disk lost can look like a wrong

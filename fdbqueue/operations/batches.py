@@ -16,8 +16,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from fdbqueue.errors import QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.batches import (
     BatchCounts,
     BatchKind,
@@ -259,6 +261,7 @@ def count_end(
 
 _GONE = End("cancelled", error="the job is gone: its queue was dropped, cleared or not restored")
 _CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
+_TOO_OLD = 1007  # the code of the error after five seconds
 
 
 class Left(NamedTuple):
@@ -333,20 +336,33 @@ def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
     which they were pushed.
 
     Cost: reads of the counts of its batches; if jobs of one have not ended, of its items; if some
-    are not among these, of the items of all queues.
+    are not among these, of the items of other queues until they are found.
+
+    Raises:
+        QueueTooLargeToCheck: The reads took longer than five seconds.
     """
     own = bytes(layout.subspace.key())
     links = Links()
-    _add(tr, links, layout, [layout.range_of(layout.batch_counts)])
-    if links.lost(own):
-        _add(tr, links, layout, linking_ranges(layout))
-    if lost := links.lost(own):
-        names = NAMES.range()
-        others = {bytes(row.value) for row in tr.get_range(names.start, names.stop)}
-        others.update(*(_queues_of(tr, layout, id) for id in lost))
-        for prefix in others - {own}:
-            other = Layout(decode_subspace(prefix))
-            _add(tr, links, other, linking_ranges(other))
+    for row in tr.get_range(*layout.range_of(layout.batch_counts)):
+        links.add(own, row.key[len(own) :], row.value)
+    if not links.lost(own):
+        return {}
+    rows = 0
+    names = NAMES.range()
+    named = (bytes(row.value) for row in tr.get_range(names.start, names.stop))
+    likely = chain.from_iterable(_queues_of(tr, layout, id) for id in links.lost(own))
+    try:
+        for prefix in dict.fromkeys(chain([own], likely, named)):
+            each = Layout(decode_subspace(prefix))
+            for row in _rows_of(tr, linking_ranges(each)):
+                links.add(prefix, row.key[len(prefix) :], row.value)
+                rows += 1
+            if not links.lost(own):
+                break
+    except error_classes() as error:
+        if error.code == _TOO_OLD and rows >= _CHUNK_ROWS:
+            raise QueueTooLargeToCheck(rows) from error
+        raise
     return links.lost(own)
 
 

@@ -947,6 +947,7 @@ class BaseQueue(ABC, Generic[_T]):
 
         Raises:
             QueueFull: The queue has no free place. The item stays a dead letter.
+            QueueTooLargeToCheck: To find the jobs that an item waits for took over five seconds.
             InvalidItemId: The text is not an item id.
 
         Example:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import QueueDiffers, backup, check, copy, drop, queue_names, restore
-from fdbqueue.errors import LeaseLost
+from fdbqueue.errors import LeaseLost, QueueTooLargeToCheck
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations import batches as ends
 from fdbqueue.queue.batches import Batches, Members, push_after
@@ -326,6 +327,24 @@ def test_check_finds_a_job_that_waits_for_jobs_of_a_lost_queue_and_ends_its_wait
     shop.app.work(shop.waiting, drain=True)
     assert sorted(shop.ran) == ["anyway", "end 0 0 1"]
     assert check(shop.db, queue).ok
+
+
+def test_a_search_for_lost_jobs_that_outlasts_its_transaction_raises(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
+    (waiting, *_) = (info.id for info in queue.items(shop.db, state="delayed"))
+    rows_of = ends._rows_of
+
+    def too_old(*arguments: Any) -> Iterator[Any]:
+        yield from islice(rows_of(*arguments), 1)
+        raise fdbqueue.FDBError(1007)
+
+    monkeypatch.setattr(ends, "_CHUNK_ROWS", 1)
+    monkeypatch.setattr(ends, "_rows_of", too_old)
+    for look in (lambda: queue.retry(shop.db, waiting), lambda: check(shop.db, queue)):
+        with pytest.raises(QueueTooLargeToCheck):
+            look()
 
 
 @pytest.mark.parametrize("named", ["working", "waiting"])
