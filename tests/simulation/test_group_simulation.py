@@ -22,6 +22,7 @@ from tests.simulation.groups.mutations import MUTATIONS
 from tests.simulation.groups.state import read_state
 from tests.simulation.scheduler import Commit
 from tests.support.keys import layout_of
+from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, limits
 
 SEEDS = int(os.environ.get("FDBQ_GROUP_SEEDS", "10"))
 
@@ -48,21 +49,9 @@ _MET = {
 }
 """What has to happen in some of the seeds."""
 
-GROUPS = ["ada", "bob", "eve", "kim", None]
-SETTINGS: list[dict[str, Any]] = [
-    *({"weight": weight} for weight in (None, 0.5, 1, 2, 3)),
-    *({"concurrency": limit} for limit in (None, 1, 1, 2, 3)),
-    *({"paused": paused} for paused in (True, False, False)),
-    *({"rate": rate} for rate in (None, (1, 0.05), (2, 0.2), (3, 1.0))),
-    {"weight": 2, "concurrency": 2, "paused": False},
-]
-FULL: list[dict[str, Any]] = [
-    *({"max_size": bound} for bound in (None, 1, 2, 2, 4)),
-    *({"latest": latest} for latest in (None, None, True, True, False)),
-]
+SETTINGS = limits([(1, 0.05), (2, 0.2), (3, 1.0)])
 QUEUE_RATES = [(1, 0.1), (2, 0.2), (3, 0.2), (4, 1.0)]
 LONGEST = 2_000  # milliseconds, after which each rate allows more
-COSTS = [1.0, 1.0, 0.5, 3.0]
 
 
 class GroupSimulation(Clients[Act]):
@@ -85,7 +74,7 @@ class GroupSimulation(Clients[Act]):
         self._is_full = draw.random() < 0.4
         if self._is_full:
             self._groups = [*draw.sample(GROUPS[:-1], 2), None]
-            self._settings = SETTINGS[-9:] + 2 * FULL
+            self._settings = SETTINGS[-9:] + 2 * BOUNDS
             self._kinds = self._kinds | {"set": 8}
         self._rates = draw.choice([[], QUEUE_RATES, [*QUEUE_RATES, None, None]])
         self.ledger = Ledger(is_exact=self.is_quiet)
@@ -101,7 +90,7 @@ class GroupSimulation(Clients[Act]):
             self._perform(self._open(), self._new("configure"))
             for group in self._groups if self._is_full else ():
                 self._perform(
-                    self._open(), Act("set", group=group, settings=self.random.choice(FULL))
+                    self._open(), Act("set", group=group, settings=self.random.choice(BOUNDS))
                 )
             self._run_clients(10, 40)
             self.scheduler.time += 10**9
@@ -137,7 +126,7 @@ class GroupSimulation(Clients[Act]):
             act.n = draw.choice([1, 1, 2, 4])
             act.cost = draw.choice(COSTS)
             act.values = self._new_values(act.n)
-            act.options = draw.choice([{}, {"if_full": "drop"}, {"as_many_as_fit": True}])
+            act.options = draw.choice(IF_FULL)
         elif kind == "configure":
             act.settings = {"rate": draw.choice(self._rates)} if self._rates else {}
         elif kind == "set":

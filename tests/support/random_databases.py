@@ -1,13 +1,13 @@
 """Random databases: queues of every kind, with items in every state and of every feature.
 
-`tests/queue/test_random_databases.py` fails if a field of a stored record, or a key space, is never
-used, so that a new one is added here.
+They use what the simulations use: the options of `random_options`, and jobs that perform random
+programs. `tests/queue/test_random_databases.py` fails if an option, a field of a stored record, or
+a key space is never used, so that a new one is added here or there.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -16,9 +16,25 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.errors import QueueFull
-from fdbqueue.jobs import App, Context, Dead, Retry
+from fdbqueue.jobs import App, Context, Retry
+from fdbqueue.queue.batches import Batches
+from fdbqueue.queue.settings import OF_AGENTS
 from fdbqueue.queue.transfer.idempotency import push_once
-from fdbqueue.types import Progress
+from fdbqueue.testing import Clock
+from fdbqueue.types import Progress, Transaction
+from fdbqueue.worker.presence import Presence
+from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
+from tests.support.random_options import (
+    BOUNDS,
+    GROUPS,
+    IN_ORDER,
+    LATE,
+    SETTINGS,
+    TASK_SETTINGS,
+    TIMINGS,
+    item_options,
+    limits,
+)
 
 PRIORITIES: dict[Any, Callable[[random.Random], Any]] = {
     int: lambda chance: chance.choice([-1000, -1, 0, 0, 3, 2**40]),
@@ -27,12 +43,13 @@ PRIORITIES: dict[Any, Callable[[random.Random], Any]] = {
     (int, str): lambda chance: (chance.randrange(3), chance.choice("xy")),
 }
 _VALUES = [None, 7, "text", {"a": [1, None]}, "x" * 100_000]
-_OF_AGENTS = {"concurrency", "rate", "paused"}
-GROUPS = [None, "ada", "bob", "ü"]
+GROUP_SETTINGS = [*limits([(50, 3600)]), *BOUNDS, IN_ORDER]
+_SCALE = 0.02
+"""Seconds that a job sleeps, or waits for a signal."""
 
 
 class Failed(Exception):
-    """What a handler raises."""
+    """What a program raises."""
 
 
 class RandomDatabase:
@@ -40,73 +57,74 @@ class RandomDatabase:
 
     Args:
         db: The database.
-        name: The prefix of the names of the queues.
+        name: The prefix of the names of the queues, and of the keys beside them.
+        clock: The clock of all clients.
         chance: The random generator.
     """
 
-    def __init__(self, db: Any, name: str, chance: random.Random | None = None) -> None:
-        self.db, self.name = db, name
-        self.chance = chance or random.Random(0)
-        self.fails = chance is not None
-        """Whether jobs may fail and wait. Otherwise each of them ends."""
-        self.ran: list[str] = []
+    def __init__(
+        self, db: Any, name: str, clock: Clock, chance: random.Random | None = None
+    ) -> None:
+        self.db, self.name, self._clock = db, name, clock
+        self._chance = chance or random.Random(0)
+        self._is_calm = chance is None
+        """Whether no job fails, or waits."""
         self.jobs, self.other_jobs = f"{name}jobs", f"{name}other"
+        self.own = f"{name}own/".encode()
+        """The prefix of the keys that the program has beside the queues."""
         self._declare(App(db))
 
     def _declare(self, app: App) -> None:
-        self.app, chance = app, self.chance
+        self.app = app
 
-        @app.job(queue=self.other_jobs, name="note", retry=Retry(attempts=2, first="1h"))
-        def note(context: Context, what: str) -> str:
-            context.progress(0.5, "half")
-            context.log("a line")
-            if self.fails and chance.random() < 0.3:
-                raise Failed(what)
-            if self.fails and chance.random() < 0.1:
-                raise Dead("declined")
-            self.ran.append(what)
-            return what
+        @app.job(queue=self.jobs, name="run", retry=Retry(attempts=3, first=0.1))
+        def run(context: Context, payload: dict[str, Any]) -> str:
+            return self._perform(context, payload)
 
-        @app.job(queue=self.jobs, name="parent", retry=Retry(attempts=1))
-        def parent(context: Context) -> None:
-            context.step("before", str)
-            context.gather("all", [note.bind(what) for what in "ab"])
+        @app.job(queue=self.other_jobs, name="run elsewhere", retry=Retry(attempts=2, first="1h"))
+        def run_elsewhere(context: Context, payload: dict[str, Any]) -> str:
+            return self._perform(context, payload)
 
-        @app.job(queue=self.jobs, name="wait", retry=Retry(attempts=1))
-        def wait(context: Context, key: str) -> None:
-            context.wait("go", key=key, timeout=None if self.fails else 0)
-
-        @app.job(queue=self.jobs, name="sleep")
-        def sleep(context: Context) -> None:
-            context.commit("first", lambda tr: None)
-            context.sleep("nap", 0.2)
-
-        @app.job(queue=self.jobs, name="flaky", retry=Retry(attempts=2, first="1h"))
-        def flaky(context: Context) -> None:
-            def fail() -> None:
-                if self.fails:
-                    raise Failed
-
-            context.using(retry=Retry(attempts=3, first=0.1)).step("fails", fail)
-
-        @app.job(queue=self.jobs, name="follow")
-        def follow() -> None: ...
+        @app.job(queue=self.jobs, name="count")
+        def count(tr: Transaction, key: str) -> None:
+            tr[self.own + key.encode()] = b"counted"
 
         @app.job(queue=self.jobs, name="end")
         def end(*, done: int, dead: int, cancelled: int) -> None: ...
 
-        app.every("1h")(follow)
+        app.every("1h", args=["ticks"])(count)
+        self._runs, self._count, self._end = [run, run_elsewhere], count, end
 
-        self.note, self.parent, self.wait, self.follow = note, parent, wait, follow
-        self.simple, self.end = [sleep, flaky, follow], end
+    # What jobs do
+
+    def _perform(self, context: Context, payload: dict[str, Any]) -> str:
+        context.progress(0.5, "half")
+        context.log("a line")
+        Interpreter(context, self, self, self._chance, _SCALE, self._is_calm).perform(
+            payload["program"]
+        )
+        return str(payload["job"])
+
+    def bind(self, payload: dict[str, Any]) -> Any:
+        """Return a child: a job of either queue, always the same one for a payload."""
+        return self._runs[len(payload["job"]) % 2].bind(payload)
+
+    def begin(self, step: str, run: str) -> None:
+        """Do nothing at the beginning of a step."""
+
+    def effect(self, tr: Transaction, step: str, run: str) -> None:
+        """Write a key beside the queues in the transaction of a step."""
+        tr[self.own + run.encode()] = step.encode()
+
+    def saw(self, step: str, result: object) -> None:
+        """Do nothing with the result of a step."""
 
     # The queues without jobs
 
     def fill(self) -> None:
         """Do everything at random."""
-        chance, db, name = self.chance, self.db, self.name
-        kinds = chance.sample([*PRIORITIES], 2)
-        for number, kind in enumerate(kinds):
+        chance, db, name = self._chance, self.db, self.name
+        for number, kind in enumerate(chance.sample([*PRIORITIES], 2)):
             title = f"{name}{number}"
             queue = fdbqueue.PriorityQueue.named(db, title, priorities=kind)
             self._fill(queue, partial(self._push, queue, kind))
@@ -117,96 +135,68 @@ class RandomDatabase:
         once: Any = fdbqueue.PriorityQueue.named(db, f"{name}once")
         push_once(db, once, "key", [1, 2], [0, 0])
         self._fill_jobs()
+        # A worker that was killed.
+        Presence("dead", self.jobs, 2, lease=30).write(db, chance.randrange(3))
+        # Timers that are over belong to a database as much as others.
+        self._pass_time()
 
     def _push(self, queue: Any, kind: Any, value: Any, **options: Any) -> Any:
-        return queue.push(self.db, value, PRIORITIES[kind](self.chance), **options)
+        return queue.push(self.db, value, PRIORITIES[kind](self._chance), **options)
 
     def _push_task(self, tasks: Any, value: Any, options: dict[str, Any]) -> Any:
-        agent = options.pop("group", None)
-        cost = options.pop("cost", 1)
         deadline = datetime.now(timezone.utc) + timedelta(hours=1)
         return tasks.push(
             self.db,
             payload=value,
-            agent_name=agent,
+            agent_name=options.pop("group"),
             client_id="c",
-            cost=cost,
             deadline=deadline,
             **options,
         )
 
-    def _options(self, number: int) -> dict[str, Any]:
-        chance = self.chance
-        options: dict[str, Any] = {"group": chance.choice(GROUPS)}
-        if chance.random() < 0.2:
-            options["delay"] = 3600
-        if chance.random() < 0.2:
-            options["ttl"] = 3600
-        if chance.random() < 0.2:
-            options["cost"] = 2.5
-        if chance.random() < 0.3:
-            options["unique"] = f"key {number}"
-            how = chance.randrange(3)
-            if how == 1:
-                options["unique_until"] = "claimed"
-            elif how == 2:
-                options["unique_for"] = "1h"
-        return options
+    def _pass_time(self) -> None:
+        self._clock.advance(self._chance.choice([0, 0.1, 0.1, 60, 3600]))
 
     def _fill(self, queue: Any, push: Callable[..., Any]) -> None:
-        chance, db = self.chance, self.db
-        pushed: list[Any] = []
+        chance, db = self._chance, self.db
+        pushed: list[str] = []
 
         def push_some() -> None:
             for _ in range(chance.randrange(1, 9)):
-                with suppress(QueueFull):
-                    item = push(chance.choice(_VALUES), **self._options(len(pushed)))
+                options = item_options(chance, f"key {len(pushed)}")
+                item = push(chance.choice(_VALUES), **options)
+                if item is not None:
                     pushed.append(getattr(item, "id", item))
 
         def work() -> None:
-            claim = queue.claim(db, n=chance.randrange(1, 4))
+            lease = chance.choice([0.05, 30, 3600])
+            claim = queue.claim(db, n=chance.randrange(1, 4), lease=lease)
             if claim is None:
                 return
-            how = chance.randrange(5)
+            how = chance.randrange(6)
             if how == 0:
                 queue.ack(db, claim, result={"n": 1}, log="log")
             elif how == 1:
                 queue.ack(db, claim, discarded="not needed")
             elif how == 2:
                 delay = chance.choice([0, 3600])
-                queue.nack(db, claim, delay=delay, error=chance.choice(["busy", None]))
+                queue.nack(db, claim, delay=delay, error=chance.choice(["busy", None]), log="log")
             elif how == 3:
                 queue.extend(db, claim, 3600, progress=Progress(0.5, "half"), log="log")
+            elif how == 4:
+                queue.release(db, claim, delay=chance.choice([None, 3600]))
 
         def configure() -> None:
-            setting = chance.choice(
-                [
-                    {"keep": 100},
-                    {"keep": "1d"},
-                    {"max_attempts": 1},
-                    {"max_size": 40},
-                    {"concurrency": 30},
-                    {"rate": (100, "1m")},
-                    {"kept_attempts": 2},
-                    {"traceback_bytes": 500},
-                ]
-            )
-            queue.configure(db, **setting)
+            settings = SETTINGS + TASK_SETTINGS if queue.kind == "task" else SETTINGS
+            queue.configure(db, **chance.choice(settings))
 
         def group() -> None:
-            name = chance.choice(["ada", "bob", "ü", None])
-            settings: list[dict[str, Any]] = [
-                {"weight": 2.5},
-                {"concurrency": 1},
-                {"rate": (50, "1h")},
-                {"max_size": 30},
-                {"concurrency": 1, "in_order": False},
-            ]
-            if name is not None:
-                settings += [{"paused": True}, {"latest": True}]
+            group, settings = chance.choice(GROUPS), GROUP_SETTINGS
+            if group is None:
+                settings = [each for each in settings if not {"paused", "latest"} & {*each}]
             if queue.kind == "task":
-                settings = [each for each in settings if {*each} <= _OF_AGENTS]
-            queue.set_group(db, name, **chance.choice(settings))
+                settings = [each for each in settings if {*each} <= {*OF_AGENTS}]
+            queue.set_group(db, group, **chance.choice(settings))
 
         def change() -> None:
             if pushed:
@@ -215,79 +205,104 @@ class RandomDatabase:
 
         def move() -> None:
             for info in queue.items(db, state=chance.choice(["ready", "delayed", "dead"])):
-                if isinstance(queue, fdbqueue.TaskQueue):
+                if queue.kind == "task":
                     queue.reprioritize(db, info.item.id, cost=chance.random())
                 elif queue.kind == "priority":
                     queue.reprioritize(db, info.item, info.item.priority)
                 return
 
         def schedule() -> None:
-            value = {"payload": 1} if isinstance(queue, fdbqueue.TaskQueue) else 1
-            timing: dict[str, Any] = chance.choice(
-                [{"cron": "*/5 * * * *", "tz": "Europe/Lisbon"}, {"every": "1h"}]
-            )
-            overlap = chance.choice(["allow", "skip"])
-            kind = queue.options(db)
-            priority = None
-            if kind is not None and kind.kind == "priority" and kind.priorities is not int:
+            value = {"payload": 1} if queue.kind == "task" else 1
+            stored = queue.options(db)
+            if queue.kind == "priority" and stored.priorities is not int:
                 return
+            options = {**chance.choice(TIMINGS), **chance.choice(LATE)}
+            if queue.kind != "task":
+                options["group"] = chance.choice(GROUPS)
             title = chance.choice(["nightly", "hourly"])
-            of = None if queue.kind == "task" else chance.choice(GROUPS)
-            queue.schedules.add(db, title, value, priority, overlap=overlap, group=of, **timing)
-            chance.choice([queue.schedules.run_now, queue.schedules.pause])(db, title)
+            queue.schedules.add(db, title, value, **options)
+            schedules = queue.schedules
+            chance.choice([schedules.run_now, schedules.pause, schedules.resume])(db, title)
 
         push_some()
         acts = [push_some, work, work, work, configure, group, change, move, schedule]
-        for act in chance.choices(acts, k=chance.randrange(5, 25)):
-            act()
-        if chance.random() < 0.2:
-            queue.configure(db, paused=True)
+        self._do([*acts, self._pass_time])
+
+    def _do(self, acts: list[Callable[[], Any]]) -> None:
+        for act in self._chance.choices(acts, k=self._chance.randrange(5, 25)):
+            with suppress(QueueFull):
+                act()
 
     # The jobs
 
     def _fill_jobs(self) -> None:
-        chance, db, app = self.chance, self.db, self.app
+        chance, db, app = self._chance, self.db, self.app
         for queue in (self.jobs, self.other_jobs):
             app.queue(queue).configure(db, keep=chance.choice([None, 100]))
         handles: list[Any] = []
 
+        def payload() -> dict[str, Any]:
+            return {"job": f"job {len(handles)}", "program": program(chance, _SCALE)}
+
         def open_batch() -> None:
             on_dead: Any = chance.choice(["continue", "cancel"])
-            with suppress(Failed), app.batch(then=self.end, on_dead=on_dead) as batch:
-                for number in range(chance.randrange(1, 4)):
-                    batch.push(self.note, f"member {number}")
+            with suppress(Failed), app.batch(then=self._end, on_dead=on_dead) as batch:
+                for _ in range(chance.randrange(1, 4)):
+                    batch.push(chance.choice(self._runs), payload())
                 if chance.random() < 0.3:
                     raise Failed  # the batch stays open
             handles.append(batch.handle)
 
-        def follow() -> None:
-            others = [self.note.push("first"), *handles[-2:]]
-            on_dead = chance.choice(["continue", "cancel"])
-            handles.append(self.follow.using(after=others, on_dead=on_dead).push())
-
         def push() -> None:
-            acts: list[Callable[[], Any]] = [each.push for each in self.simple]
-            acts += [self.parent.push, lambda: self.wait.push(chance.choice("kl"))]
-            handles.append(chance.choice(acts)())
+            options = item_options(chance, f"key {len(handles)}")
+            options.pop("if_full", None)
+            handles.append(chance.choice(self._runs).using(**options).push(payload()))
+
+        def follow() -> None:
+            push()
+            on_dead = chance.choice(["continue", "cancel"])
+            follows = self._count.using(after=handles[-2:], on_dead=on_dead)
+            handles.append(follows.push(f"{len(handles)}"))
+
+        def push_unknown() -> None:
+            value: Any = {"job": "renamed", "args": [], "kwargs": {}}
+            app.queue(self.jobs).push(db, value)
 
         def work() -> None:
-            app.work(chance.choice([self.jobs, self.other_jobs]), drain=True)
+            self._work(chance.choice([self.jobs, self.other_jobs]))
 
         def change() -> None:
-            queue: Any = app.queue(self.jobs)
+            queue: Any = app.queue(chance.choice([self.jobs, self.other_jobs]))
             if handles:
-                chance.choice([queue.cancel, queue.retry])(db, chance.choice(handles).id)
+                act = chance.choice([queue.cancel, queue.retry, queue.remove])
+                act(db, chance.choice(handles).id)
 
         def hold() -> None:
             queue: Any = app.queue(chance.choice([self.jobs, self.other_jobs]))
-            queue.claim(db, n=2, lease=3600)
+            queue.claim(db, n=2, lease=chance.choice([0.05, 3600]))
 
         def signal() -> None:
-            app.queue(self.jobs).steps.signal(db, "go", key=chance.choice("klm"), value=1)
+            key = chance.choice([*SHARED_KEYS, "nobody waits for it"])
+            app.queue(self.jobs).steps.signal(db, SIGNAL, key=key, value=1)
 
-        acts = [open_batch, follow, push, push, push, work, work, signal, hold, change]
-        for act in chance.choices(acts, k=chance.randrange(5, 25)):
-            act()
+        acts = [
+            push,
+            push,
+            open_batch,
+            follow,
+            push_unknown,
+            work,
+            work,
+            work,
+            signal,
+            hold,
+            change,
+        ]
+        self._do([*acts, self._pass_time])
+
+    def _work(self, queue: str) -> None:
+        # A single thread uses the random generator at a time.
+        self.app.work(queue, drain=True, concurrency=1)
 
     # The end of all work
 
@@ -309,44 +324,63 @@ class RandomDatabase:
             for problem in fdbqueue.admin.check(self.db, queue).problems
         ]
 
-    def finish(self) -> dict[str, int]:
-        """End all work; return how many items each queue still has."""
-        self.fails = False
-        queues: dict[str, Any] = self.queues()
-        for queue in queues.values():
+    def own_rows(self, db: Any) -> list[tuple[bytes, bytes]]:
+        """Return the rows beside the queues, in this database or another one."""
+        return [(row.key, row.value) for row in db.get_range_startswith(self.own)]
+
+    def drop(self) -> None:
+        """Delete all queues, and the keys beside them."""
+        for name in self.queues():
+            fdbqueue.admin.drop(self.db, name)
+        self.db.clear_range_startswith(self.own)
+
+    def finish(self) -> list[str]:
+        """End all work; return what does not end."""
+        self._is_calm = True
+
+        @self.app.job(queue=self.jobs, name="renamed")
+        def renamed() -> None: ...
+
+        for queue in self.queues().values():
             queue.configure(self.db, paused=False, rate=None, max_size=None)
             for schedule in queue.schedules.all(self.db):
                 queue.schedules.remove(self.db, schedule.name)
-            for group in [None, *(each for each in GROUPS if each)]:
+            for group in GROUPS:
                 settings: dict[str, Any] = dict.fromkeys(("rate", "max_size", "latest"))
                 if queue.kind == "task":
                     settings = {"rate": None}
                 if group is not None:
                     settings["paused"] = False
                 queue.set_group(self.db, group, **settings)
-        left: dict[str, int] = {}
+        left: list[str] = []
         for _ in range(100):
+            queues = self.queues()  # jobs may push the first job of another one
             for name, queue in queues.items():
-                queue.change_all(self.db, "release", state="claimed")
-                queue.change_all(self.db, "retry", state="delayed")
+                self._let_go(queue)
                 if name in (self.jobs, self.other_jobs):
-                    for key in "kl":
-                        queue.steps.signal(self.db, "go", key=key, value=1)
-                    self._close_batches(queue)
-                    self.app.work(name, drain=True)
+                    self._work(name)
                 else:
                     while (claim := queue.claim(self.db, n=10)) is not None:
                         queue.ack(self.db, claim)
-            stats = {name: queue.stats(self.db) for name, queue in queues.items()}
-            left = {name: each.ready + each.delayed + each.claimed for name, each in stats.items()}
-            left = {name: n for name, n in left.items() if n}
+            left = [
+                f"{name} {info}"
+                for name, queue in self.queues().items()
+                for state in ("ready", "delayed", "claimed")
+                for info in queue.items(self.db, state=state)
+            ]
             if not left:
                 break
-            time.sleep(0.05)  # steps that sleep, or are tried again
+            self._clock.advance(10)  # steps that sleep, or are tried again
         return left
 
-    def _close_batches(self, queue: Any) -> None:
-        from fdbqueue.queue.batches import Batches
-
+    def _let_go(self, queue: Any) -> None:
+        """End what the items of a queue wait for."""
+        queue.change_all(self.db, "release", state="claimed")
+        queue.change_all(self.db, "retry", state="delayed")
+        if queue.kind != "priority":
+            return
         for info in [*queue.items(self.db, state="delayed")]:
             Batches(queue).close(self.db, info.id)
+            for step in queue.steps.all(self.db, info.id):
+                if step.kind == "wait" and step.state == "waiting":
+                    queue.steps.signal(self.db, SIGNAL, key=step.key, value=1)

@@ -29,7 +29,13 @@ from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
 from tests.simulation.durable.log import Log
-from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
+from tests.simulation.durable.programs import (
+    SHARED_KEYS,
+    SIGNAL,
+    ChildJob,
+    Interpreter,
+    program,
+)
 from tests.simulation.durable.ticks import SCHEDULES
 
 ACTS = {
@@ -287,8 +293,9 @@ class Client:
         begin_steps = partial(LoggedSteps, self.log, store_of(self._queue), self._db, claim, lease)
         context = Context(claim, None, lambda: lease, bool, begin_steps)
         attempt = _Attempt(self, claim)
+        jobs = ChildJob(self._queue)
         interpreter = Interpreter(
-            context, self._queue, attempt, self._chance, self.storm.scale, self._is_calm
+            context, jobs, attempt, self._chance, self.storm.scale, self._is_calm
         )
         try:
             if was_cancelled(self._queue, self._db, claim.item):

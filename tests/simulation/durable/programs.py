@@ -117,7 +117,7 @@ class Interpreter:
 
     Args:
         context: What the job knows.
-        queue: Its queue.
+        jobs: Makes a child of a payload.
         witness: What is told of its steps.
         chance: The source of randomness.
         scale: The length of a short sleep in seconds.
@@ -127,14 +127,14 @@ class Interpreter:
     def __init__(
         self,
         context: Context,
-        queue: Any,
+        jobs: Any,
         witness: Witness,
         chance: random.Random,
         scale: float,
         is_calm: bool,
     ) -> None:
         self._context = context
-        self._jobs = ChildJob(queue)
+        self._jobs = jobs
         self._witness = witness
         self._chance = chance
         self._is_calm = is_calm

@@ -15,33 +15,20 @@ import fdbqueue
 from fdbqueue import Claim, PriorityQueue
 from fdbqueue.errors import LeaseLost, QueueFull, WrongState
 from tests.simulation.groups.ledger import Act
+from tests.support.random_options import BOUNDS, COSTS, GROUPS, IF_FULL, WEIGHTS, limits
 
 KINDS = {
     **{"push": 9, "claim at once": 4, "claim inside": 4, "pop at once": 1, "pop inside": 2},
     **{"ack": 7, "nack": 3, "release": 2, "extend": 1, "set": 4},
     **{"cancel": 1, "move": 1, "clear": 0.2},
 }
-GROUPS = ["ada", "bob", "eve", "kim", None]
-_WEIGHTS: list[dict[str, Any]] = [{"weight": weight} for weight in (None, 0.5, 1, 2, 3)]
-_LIMITS: list[dict[str, Any]] = [
-    *_WEIGHTS,
-    *({"concurrency": limit} for limit in (None, 1, 1, 2, 3)),
-    *({"paused": paused} for paused in (True, False, False)),
-    *({"rate": rate} for rate in (None, (1, 1.0), (2, 4.0), (3, 20.0))),
-    {"weight": 2, "concurrency": 2, "paused": False},
-]
-_BOUNDS: list[dict[str, Any]] = [
-    *({"max_size": size} for size in (None, 1, 2, 4)),
-    *({"latest": latest} for latest in (None, True, True)),
-]
+_LIMITS = limits([(1, 1.0), (2, 4.0), (3, 20.0)])
 RATES = [None, None, None, (3, 1.0), (10, 5.0)]
 """The rate of the queue: one of these in each simulation."""
-SETTINGS = [_WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *_BOUNDS], [*_LIMITS, *2 * _BOUNDS]]
+SETTINGS = [WEIGHTS, _LIMITS, _LIMITS, [*_LIMITS, *BOUNDS], [*_LIMITS, *2 * BOUNDS]]
 """The changes of settings of groups that clients make: one of these lists in each simulation."""
 LONGEST = 20.0
 """Seconds after which each rate allows more."""
-_IF_FULL: list[dict[str, Any]] = [{}, {"if_full": "drop"}, {"as_many_as_fit": True}]
-_COSTS = [1.0, 1.0, 0.5, 3.0]
 _DELAYS = [0.0, 0.0, 0.5, 4.0]
 _LEASES = [1.0, 1.0, 3.0, 20.0]
 _KEPT = 10
@@ -134,13 +121,13 @@ class Client:
         act.group = draw.choice(GROUPS)
         if kind == "push":
             act.n = draw.choice([1, 1, 2, 4])
-            act.cost, act.options = draw.choice(_COSTS), draw.choice(_IF_FULL)
+            act.cost, act.options = draw.choice(COSTS), draw.choice(IF_FULL)
             act.delay = draw.choice([0, 0, 0, act.delay])
             storm.pushed += act.n
             act.values = [f"item {value}" for value in range(storm.pushed - act.n, storm.pushed)]
         elif kind == "set":
             act.group = draw.choice([*GROUPS, ""])
-            act.settings = draw.choice(_WEIGHTS if act.group == "" else storm.settings)
+            act.settings = draw.choice(WEIGHTS if act.group == "" else storm.settings)
             if act.group is None:
                 act.settings = {k: v for k, v in act.settings.items() if k != "paused"}
         elif kind in ("cancel", "move"):
