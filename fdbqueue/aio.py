@@ -55,10 +55,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.sans_io import begun, sans_io_of
+from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.queue import fifo, registry
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import task as task_queue
+from fdbqueue.queue.arguments import check_first
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
@@ -134,9 +135,13 @@ def _method(
 
     @functools.wraps(method)
     async def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if operation is not None:
-            return await drive(begun(operation, self.queue, *args, **kwargs))
-        return await run(method, self.queue, *args, **kwargs)
+        if operation is None:
+            return await run(method, self.queue, *args, **kwargs)
+        try:
+            return await drive(operation(self.queue, *args, **kwargs))
+        except Exception:
+            check_first(args)
+            raise
 
     return call
 

@@ -16,7 +16,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.database.binding import is_database
 from fdbqueue.errors import error_classes
 from fdbqueue.types import Database, Future
 
@@ -250,31 +249,15 @@ def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
 
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return drive(begun(operation, *args, **kwargs))
+        return drive(operation(*args, **kwargs))
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]
     operation.__annotations__["return"] = returns.removeprefix("SansIO[").removesuffix("]")
+    call.__dict__["operation"] = operation
     return call
-
-
-def begun(
-    operation: Callable[_P, SansIO[_T]], /, *args: _P.args, **kwargs: _P.kwargs
-) -> SansIO[_T]:
-    """Return the operation with its arguments, before its first step.
-
-    Raises:
-        TypeError: It does not take these arguments: perhaps `push("value")` lacks the database.
-    """
-    try:
-        return operation(*args, **kwargs)
-    except TypeError:
-        given = list[Any](args)
-        if len(given) > 1:
-            is_database(given[1])
-        raise
 
 
 def sans_io_of(function: Callable[_P, _T]) -> Callable[_P, SansIO[_T]] | None:
     """Return the operation of a driven function; `None` for another function."""
-    return getattr(function, "__wrapped__", None)
+    return getattr(function, "operation", None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import wraps
+from inspect import isfunction, signature
 from math import isfinite
 from numbers import Real
-from typing import Any, TypeGuard, get_args
+from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
@@ -36,6 +38,9 @@ from fdbqueue.types import (
     TaskPriority,
     Transactor,
 )
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
@@ -669,3 +674,43 @@ def validate_task(
     )
     number = validate_cost(cost)
     return record, rank(record.priority, deadline, number, created=created, ageing=ageing)
+
+
+def check_first(args: Sequence[Any]) -> None:
+    """Raise `TypeError` if the first argument of a call that failed is no database or transaction.
+
+    So the error of `queue.get("id")` is not that the item is missing.
+    """
+    for given in args[:1]:
+        is_database(given)
+
+
+def naming_database(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function whose error says so if its argument `db` or `tr` is neither."""
+    names = [*signature(function).parameters][:2]
+    place = next((place for place, name in enumerate(names) if name in ("db", "tr")), None)
+    if place is None:
+        return function
+
+    @wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            check_first(args[place:])
+            raise
+
+    return call
+
+
+class NamesDatabase:
+    """A class whose public methods say so if they are given no database and no transaction."""
+
+    def __init_subclass__(cls) -> None:
+        """Let the errors of the methods of a class name the database."""
+        super().__init_subclass__()
+        for name, method in {**vars(cls)}.items():
+            function: Any = getattr(method, "__func__", method)
+            if isfunction(function) and not name.startswith("_"):
+                named = naming_database(function)
+                setattr(cls, name, named if method is function else type(method)(named))

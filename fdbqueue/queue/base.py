@@ -39,6 +39,7 @@ from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.queue.arguments import (
+    NamesDatabase,
     due_time,
     validate_bound,
     validate_by,
@@ -123,7 +124,7 @@ MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
-class BaseQueue(ABC, Generic[_T]):
+class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     """The methods that all queues share."""
 
     def __init__(self, store: Store[_T]) -> None:
@@ -261,8 +262,7 @@ class BaseQueue(ABC, Generic[_T]):
             True
         """
         is_task = self._store.given_options.kind == "task"
-        changes = settings_to_store(settings, has_agents=is_task)
-        self._store.configure(tr, changes)
+        self._store.configure(tr, settings_to_store(settings, has_agents=is_task))
 
     # Claims
 
@@ -453,9 +453,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.claim(db).attempt
             2
         """
-        claim = validate_claim(claim)
+        claim, log = validate_claim(claim), validate_log(log)
         dead = validate_flag("dead", dead)
-        log = validate_log(log)
         self._store.nack(tr, claim, validate_delay(delay), error, dead, log)
 
     def extend(

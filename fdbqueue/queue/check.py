@@ -34,6 +34,7 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.schedules.schedules import has_stopped
 from fdbqueue.operations.steps.invariants import JobRows
+from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import State, Transaction, Transactor
 
@@ -69,6 +70,7 @@ class CheckReport:
         return not self.problems
 
 
+@naming_database
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 

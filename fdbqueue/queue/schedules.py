@@ -22,6 +22,7 @@ from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.schedules.schedules import Found, has_stopped
 from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
 from fdbqueue.queue.arguments import (
+    NamesDatabase,
     validate_client_name,
     validate_key,
     validate_seconds,
@@ -138,7 +139,7 @@ class ScheduleOptions(LateOptions, total=False):
     group: str | None
 
 
-class Schedules(Generic[V]):
+class Schedules(NamesDatabase, Generic[V]):
     """The schedules of one queue.
 
     Each client that takes items of the queue does its part: the transaction that finds a tick due

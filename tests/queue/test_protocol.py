@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, Queue, TaskQueue, aio
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue, admin, aio
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from tests.support.leases import come_due
@@ -83,17 +84,50 @@ def test_a_fifo_queue_has_the_verbs_of_the_recipe_as_other_names(db: Any, name: 
     assert [item.value for item in queue.dequeue_many(db, 2)] == ["b", "c"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("verb", ["push", "push_many", "ack", "result", "put_back"])
-def test_a_call_without_a_database_says_so(db: Any, name: str, kind: Any, verb: str) -> None:
-    async def awaited() -> None:
-        queue = await getattr(aio, kind.__name__).named(db, name)
-        await getattr(queue, verb)("value")
+NO_DATABASE = r"expected a database or a transaction, as in push\(db, ...\), not 'value'"
 
+
+def called(handle: Any, method: str, *args: Any) -> None:
+    """Call a method of a blocking handle or of one for asyncio; go through what it lists."""
+
+    async def awaited(returned: Any) -> Any:
+        return await returned
+
+    returned = getattr(handle, method)(*args)
+    [*(asyncio.run(awaited(returned)) if hasattr(returned, "__await__") else returned)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("given", [(), (2,), ("more", 3)])
+def test_a_call_without_a_database_says_so(db: Any, name: str, kind: Any, given: Any) -> None:
     queue = kind.named(db, name)
-    error = r"expected a database or a transaction, as in push\(db, ...\), not 'value'"
-    with pytest.raises(TypeError, match=error):
-        getattr(queue, verb)("value")
-    with pytest.raises(TypeError, match=error):
-        asyncio.run(awaited())
+    other = asyncio.run(getattr(aio, kind.__name__).named(db, name))
+    n = 0
+    for handle in (queue, queue.schedules, getattr(queue, "steps", queue), other):
+        for method in dir(handle):
+            if method.startswith("_") or not callable(getattr(handle, method)):
+                continue
+            first, *others = [*inspect.signature(getattr(handle, method)).parameters] or [""]
+            # A call of `configure` without settings changes nothing.
+            if first in ("db", "tr") and len(others) >= len(given) and method != "configure":
+                with pytest.raises(TypeError, match=NO_DATABASE):
+                    called(handle, method, "value", *given)
+                n += 1
+    assert n > 30
     assert queue.is_empty(db)
+
+
+@pytest.mark.parametrize(
+    "function", [admin.check, admin.drop, admin.rename, admin.overview, fdbqueue.existing_queue]
+)
+def test_a_function_without_a_database_says_so(function: Any) -> None:
+    with pytest.raises(TypeError, match=NO_DATABASE):
+        function("value")
+
+
+def test_an_error_of_a_call_with_a_database_stays(db: Any, name: str) -> None:
+    queue: Any = fdbqueue.PriorityQueue.named(db, name)
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'item'$"):
+        queue.get(db)
+    with pytest.raises(TypeError, match="a claim is needed"):
+        queue.nack(db, None)

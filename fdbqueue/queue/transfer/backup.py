@@ -15,6 +15,7 @@ from fdbqueue.layout.batches import Links, name_in, named
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.records import RowCheck
 from fdbqueue.layout.values import UNDECODABLE
+from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.transfer.rows import (
     Digest,
@@ -64,6 +65,7 @@ class Copies(dict[str, QueueCopy]):
         self.moments = 1
 
 
+@naming_database
 def backup(
     db: Database,
     file: IO[bytes],
@@ -189,6 +191,7 @@ def is_backup(begin: bytes) -> bool:
     return begin.startswith(_BEGIN)
 
 
+@naming_database
 def restore(
     db: Database,
     file: IO[bytes],
