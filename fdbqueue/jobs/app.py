@@ -261,7 +261,8 @@ class App:
         Raises:
             DuplicateJob: Another job of this app has the name.
             InvalidUniqueKey: `unique` is a text that is not a key.
-            TypeError: `retry` is neither a policy nor a function, or the parentheses are missing.
+            TypeError: `retry` is neither a policy nor a function, `name` is no text, or the
+                parentheses are missing.
             ValueError: `version` or `timeout` is out of range, or `unique_until` and `unique_for`
                 do not fit.
         """
@@ -269,8 +270,10 @@ class App:
             raise TypeError("write @app.job(), with parentheses")
         version = validate_range("version", version, 1, MAX_INTEGER)
         policy = Retry() if retry is None else retry
-        if not callable(policy) and not isinstance(policy, Retry):
+        if isinstance(policy, type) or not (callable(policy) or isinstance(policy, Retry)):
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {policy!r}")
+        if not isinstance(name, str | None):
+            raise TypeError(f"the name of a job is text, not {name!r}")
         seconds = None if timeout is None else validate_timeout(timeout)
         scope = unique, unique_until, unique_for
         settings = Settings(queue, priority, policy, seconds, *scope, group)

@@ -6,7 +6,17 @@ import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Reversible,
+    Sequence,
+    Set,
+)
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import PurePath
@@ -34,7 +44,7 @@ _UNKNOWN = inspect.Signature(
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
 )
-_ITERABLES = (Iterable, Reversible)
+_ITERABLES = (Iterable, Reversible, Container)
 _USE = (
     "use text, numbers, booleans, None, lists and dicts, or annotate a type that has a JSON form, "
     "such as a date, a dataclass, a model of pydantic or a Handle"
@@ -79,10 +89,9 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(jobs: Jobs, kind: Any, stored: Any) -> Any:
     """Return the value of a type that msgspec does not know."""
+    if (known := _known(kind)) is not kind:  # of the field of a class
+        return msgspec.convert(stored, known, str_keys=True, dec_hook=partial(_from_json, jobs))
     origin = typing.get_origin(kind) or kind
-    if origin in _ITERABLES:
-        listed: Any = list.__class_getitem__(typing.get_args(kind) or Any)
-        return msgspec.convert(stored, listed, str_keys=True, dec_hook=partial(_from_json, jobs))
     if origin is Handle:
         return handle_of(stored, jobs)
     if issubclass(origin, PurePath) and isinstance(stored, str):
@@ -91,6 +100,20 @@ def _from_json(jobs: Jobs, kind: Any, stored: Any) -> Any:
     if validate is not None:
         return validate(stored)
     raise ValueError(f"{origin.__name__} cannot be read from JSON")
+
+
+def _known(kind: Any) -> Any:
+    """Return an annotation with types that msgspec knows instead of `Iterable` and `object`."""
+    if kind is object:
+        return Any
+    origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+    known = inner if origin is Literal else tuple(map(_known, inner))
+    if any(origin is each for each in _ITERABLES):
+        collection: Any = Collection
+        return collection[known] if known else collection
+    if known == inner:
+        return kind
+    return typing.Union[known] if origin in _UNIONS else origin[known]  # noqa: UP007
 
 
 def _abstract_in(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
@@ -158,7 +181,7 @@ class _Converter:
         self._owner = owner
         # `aio.run` returns what a function returns, whatever that is.
         self._is_any = kind in (Any, object, typing.NoReturn) or isinstance(kind, TypeVar)
-        self._kind = Any if self._is_any else kind
+        self._kind = Any if self._is_any else _known(kind)
         msgspec.json.Decoder(self._kind)
         self._is_json = _is_json(self._kind)
         self._unchanged = _SCALARS if self._is_any else [each for each in _SCALARS if each is kind]

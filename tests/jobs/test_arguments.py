@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -518,6 +518,12 @@ PARCEL.cost = 9
         (Iterable[str], {"b", "a"}, ["a", "b"]),
         (list[Iterable[int]], [range(3)], [[0, 1, 2]]),
         (Iterable, [1, "a"], [1, "a"]),
+        (str | Iterable[str], "ab", "ab"),
+        (str | Iterable[str] | None, ("a", "b"), ["a", "b"]),
+        (Annotated[Container[int], "any"], {2, 1}, [1, 2]),
+        (Mapping[str, object], {"a": [1]}, {"a": [1]}),
+        (list[object] | None, [1, "a", [2]], [1, "a", [2]]),
+        (dict[str, Iterable[object]], {"a": (1, "b")}, {"a": [1, "b"]}),
         (Collection[str], frozenset("ba"), ["a", "b"]),
         (list[Sequence[int]], [(1, 2), range(2)], [[1, 2], [0, 1]]),
         (Any, 2**70, 2**70),

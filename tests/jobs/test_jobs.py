@@ -387,8 +387,12 @@ def test_a_wrong_option_of_a_job_is_refused(app: App, wrong: Any) -> None:
 def test_the_first_mistakes_of_a_declaration_are_named(app: App) -> None:
     with pytest.raises(TypeError, match=re.escape("@app.job(), with parentheses")):
         app.job(print)
-    with pytest.raises(TypeError, match=re.escape("such as Retry(attempts=3), not 3")):
-        app.job(retry=3)
+    for wrong in (3, Retry, OSError):
+        with pytest.raises(TypeError, match=re.escape(f"such as Retry(attempts=3), not {wrong!r}")):
+            app.job(retry=wrong)
+    with pytest.raises(TypeError, match="the name of a job is text, not 3"):
+        app.job(name=3)
+    assert app.jobs == {}
 
 
 @pytest.mark.parametrize("command", [["shop.py"], ["-m", "shop"], ["spawn.py"]])
