@@ -155,10 +155,11 @@ class Combiner(Generic[_Request, _Result]):
 
         call: _Call[_Request, _Result] = _Call(request, wake)
         with self.guard:
-            if line.combining is None:
+            is_first = line.combining is None
+            if is_first:
                 call.combines, line.combining = True, _NEXT
             line.waiting.append(call)
-        if call.combines:
+        if is_first:  # by now, another thread may have let the call combine, and woken it
             call.wake(call)
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:

@@ -126,6 +126,48 @@ def test_a_combining_thread_that_exits_leaves_the_outcome_of_the_others_unknown(
     assert work.combiner(work.db, 4) == 8
 
 
+class LeftGuard:
+    """A guard after which one thread does something else before it goes on."""
+
+    def __init__(self, guard: Any, then: Callable[[], object]) -> None:
+        self._guard, self._then, self._thread = guard, then, threading.get_ident()
+
+    def __enter__(self) -> None:
+        self._guard.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.release()
+        if threading.get_ident() == self._thread:
+            self._then()
+
+
+def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> None:
+    """The batch before it may end at any moment, also before `submit` has returned."""
+    work = Work(doubled)
+    combiner = work.combiner
+    jobs: list[Callable[[], None]] = []
+    results: list[int] = []
+
+    def submit(request: int) -> None:
+        combiner.submit(work.db, request, jobs.append, lambda outcome: results.append(outcome()))
+
+    submit(1)
+    first = threading.Thread(target=jobs[0])
+    first.start()
+    assert work.begun.wait(60)
+
+    def let_first_end() -> None:
+        work.may_finish.set()
+        first.join()
+
+    combiner.guard = LeftGuard(combiner.guard, let_first_end)
+    submit(2)
+    assert len(jobs) == 2
+    jobs[1]()
+    assert results == [2, 4]
+    assert work.batches == [[1], [2]]
+
+
 def test_the_main_thread_neither_combines_nor_waits() -> None:
     work = Work(doubled)
     thread = threading.Thread(target=work.combiner, args=[work.db, 1])
