@@ -34,6 +34,8 @@ from fdbqueue.worker.steps.steps import (
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+_guard = Guard()  # of all contexts, because most jobs never need one
+
 Reason: TypeAlias = Literal["cancelled", "timeout", "shutdown"]
 """Why a job should stop: it was cancelled, its time is over, or its worker shuts down."""
 
@@ -53,7 +55,6 @@ class Cancelled:
     """
 
     def __init__(self) -> None:
-        self._guard = Guard()
         self._event: threading.Event | None = None  # most jobs never wait for it
         self._waiting: list[Callable[[], object]] = []
         self.reason: Reason | None = None
@@ -64,7 +65,7 @@ class Cancelled:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job should stop, or for some seconds; return whether it should."""
-        with self._guard:
+        with _guard:
             if self._event is None:
                 self._event = threading.Event()
                 self._waiting.append(self._event.set)
@@ -82,7 +83,7 @@ class Cancelled:
             with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
                 loop.call_soon_threadsafe(resolve)
 
-        with self._guard:
+        with _guard:
             self._waiting.append(wake)
         if self.is_set():
             wake()
@@ -90,7 +91,7 @@ class Cancelled:
 
     def set(self, reason: Reason) -> None:
         """Wake all that wait. A shutdown is no new reason for a job that should stop already."""
-        with self._guard:
+        with _guard:
             if self.reason is None or reason != "shutdown":
                 self.reason = reason
             waiting, self._waiting = self._waiting, []
@@ -163,7 +164,6 @@ class Context:
         self._begin_steps, self._results = begin_steps, results
         self.endings: list[Ending] = []
         """The functions that `at_end` was given, in their order."""
-        self._guard = Guard()
         self._report = NO_REPORT
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class Context:
             fraction: The part that is done, from 0 to 1.
             message: What happens at present, as text; its first 1,000 characters are kept.
         """
-        with self._guard:
+        with _guard:
             progress = Progress(fraction, message)
             self._report = validate_report(progress, self._report.log, milliseconds()) or NO_REPORT
 
@@ -252,7 +252,7 @@ class Context:
         if not isinstance(message, str):
             raise TypeError(f"a line of the log is text, not {message!r}")
         time = utc_time(milliseconds()).strftime("%H:%M:%S.%f")[:-3]
-        with self._guard:
+        with _guard:
             log = validate_log(f"{self._report.log}{time} {message}\n")
             self._report = self._report._replace(log=log)
 

@@ -93,7 +93,7 @@ class Ends:
         return {
             "queue": self._queue,
             "job": job.call and job.call.name,
-            "id": job.claim.item.id,
+            "id": job.item.id,
             "attempt": job.claim.attempt,
             "outcome": outcome,
             "seconds": seconds,

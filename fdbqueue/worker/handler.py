@@ -111,38 +111,27 @@ class Observer:
 _UNOBSERVED = Observer()
 
 
-class EndingChildren:
-    """End each process that the block forks when it leaves the block: it would go on as a worker.
+def _end_child(name: str) -> None:
+    """End this process, which a job has forked: it would go on as a second worker.
 
     Args:
         name: The name of the job.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._process = os.getpid()
-
-    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        if os.getpid() == self._process:
-            return
-        code: object = 1
-        try:
-            if isinstance(error, SystemExit):
-                code = error.code or 0
-            else:
-                _log.error(
-                    "%s: a process that the job forked has left the job's function, and is ended "
-                    "before it becomes a second worker; end it with os._exit, or use "
-                    "multiprocessing",
-                    self._name or "the handler",
-                    exc_info=error,
-                )
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code if isinstance(code, int) else 1)
+    error, code = sys.exc_info()[1], 1
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        else:
+            _log.error(
+                "%s: a process that the job forked has left the job's function, and is ended "
+                "before it becomes a second worker; end it with os._exit, or use multiprocessing",
+                name or "the handler",
+                exc_info=error,
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 class Handler(ABC):
@@ -195,8 +184,12 @@ class Handler(ABC):
         observer: Observer = _UNOBSERVED,
     ) -> Any:
         """Call the function, await its result if necessary, and return it; raise its exception."""
-        with EndingChildren(call.name):
+        process = os.getpid()
+        try:
             result = call.function(*arguments)
+        finally:
+            if os.getpid() != process:
+                _end_child(call.name)
         if result is None:  # as most handlers return
             return None
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
@@ -217,11 +210,14 @@ class Handler(ABC):
                 return None, None  # another loop has begun it
             observer.begin()
             # An exit or interrupt would end the loop, and with it all other running coroutines.
+            process = os.getpid()
             try:
-                with EndingChildren(call.name):
-                    return await awaitable, None
+                return await awaitable, None
             except BaseException as error:
                 return None, error
+            finally:
+                if os.getpid() != process:
+                    _end_child(call.name)
 
         loop, own = self.loop, None
         if loop is None:

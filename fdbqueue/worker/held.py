@@ -16,7 +16,7 @@ from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.handler import Call, Observer
-from fdbqueue.worker.outcomes import TRANSACTION
+from fdbqueue.worker.outcomes import TRANSACTION, Tries
 
 
 @dataclass(slots=True)
@@ -42,14 +42,14 @@ class HeldLease:
 
 
 @dataclass(slots=True, eq=False)
-class HeldJob(Observer):
-    """A claimed item.
+class HeldJob(Observer, Tries):
+    """A claimed item, and the tries of the transaction that ends it.
 
     Attributes:
         claim: Its claim.
+        item: Its item.
         lease: Its lease.
         is_lone: Whether it is to run alone in its process.
-        claimed_at: When it was claimed, by the monotonic clock.
         began: When it began to run, by the performance counter; infinite for a coroutine that has
             not begun.
         call: The call of its handler; `None` before it is known.
@@ -59,8 +59,6 @@ class HeldJob(Observer):
         loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
         future: Its coroutine, if it is one.
         variables: The context variables of its handler.
-        tried: When the current run of the body of its transaction began, by the performance
-            counter; infinite while it does not run.
         late: The error of its attempt, if it was told that its time is over.
         told_at: When it was told, by the performance counter.
         is_ending: Whether no code of the program runs for it at the moment, or ever again.
@@ -68,9 +66,9 @@ class HeldJob(Observer):
     """
 
     claim: Claim
+    item: Any
     lease: HeldLease
     is_lone: bool = False
-    claimed_at: float = field(default_factory=time.monotonic)
     began: float = 0.0
     call: Call | None = None
     context: Context | None = None
@@ -79,7 +77,6 @@ class HeldJob(Observer):
     loop_thread: int = 0
     future: futures.Future[Any] | None = None
     variables: contextvars.Context = field(default_factory=contextvars.Context)
-    tried: float = math.inf
     late: TimedOut | HandlerTooSlow | None = None
     told_at: float = 0.0
     is_ending: bool = False
@@ -150,4 +147,4 @@ class HeldJob(Observer):
     @property
     def name(self) -> str:
         """Its id, and the name of its function if a handler has several."""
-        return " ".join(filter(None, [self.claim.item.id, self.call and self.call.name]))
+        return " ".join(filter(None, [self.item.id, self.call and self.call.name]))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
 from fdbqueue.errors import HandlerTooSlow
 from fdbqueue.queue.arguments import validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.steps.errors import HandlerExited
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 _MAX_SECONDS = 10**10
 
@@ -140,35 +136,29 @@ def as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else HandlerExited(error)
 
 
-def guarded(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Call a function; raise `HandlerExited` from an error of it that is no `Exception`."""
-    try:
-        return function(*args, **kwargs)
-    except (Exception, Suspended):
-        raise
-    except BaseException as error:
-        raise HandlerExited(error) from error
-
-
 class Tries:
     """The tries of a part of the body of one transaction.
 
     Attributes:
-        seconds: The seconds that the last one took.
+        tried: When the current one began, by the performance counter; infinite if there is none.
+        seconds: How long the last one took.
 
-    >>> Tries().call(abs, -1)
-    1
+    >>> tries = Tries()
+    >>> tries.begin_try()
+    >>> tries.end_try()
+    >>> tries.tried, tries.seconds < 60
+    (inf, True)
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    tried = math.inf
+    seconds = 0.0
 
-    def call(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Call a function; raise `HandlerTooSlow` if it was too slow in the try before."""
+    def begin_try(self) -> None:
+        """Note that a try begins; raise `HandlerTooSlow` if the one before was too slow."""
         if self.seconds > TRANSACTION:
             raise HandlerTooSlow(self.seconds)
-        began = time.monotonic()
-        try:
-            return guarded(function, *args, **kwargs)
-        finally:
-            self.seconds = time.monotonic() - began
+        self.tried = time.perf_counter()
+
+    def end_try(self) -> None:
+        """Note that a try has ended."""
+        self.seconds, self.tried = time.perf_counter() - self.tried, math.inf

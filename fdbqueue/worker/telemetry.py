@@ -26,7 +26,6 @@ else:
 _T = TypeVar("_T")
 
 _TRACE = "opentelemetry.trace"
-_OPENTELEMETRY = "opentelemetry"
 _PROMETHEUS = "prometheus_client"
 
 
@@ -55,14 +54,17 @@ _log = Log("fdbqueue.worker")
 
 _guard = Guard()
 _off: set[str] = set()
-"""The libraries that are switched off."""
+"""The libraries that are not installed, or switched off."""
 
 
 def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
-    """Call a function that uses a library; return `None` if the library is switched off."""
+    """Call a function that uses a library, unless it is off; return `None` if it is."""
     if library in _off:
         return None
     try:
+        if _module(library) is None:
+            _off.add(library)
+            return None
         return function(*args)
     except KeyboardInterrupt:  # it is meant for a program that pushes
         raise
@@ -72,7 +74,7 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
             _off.add(library)
         if is_first:
             text = "%s is switched off in this process, because it raised an error: %s"
-            _log.warning(text, library, error_text(error), exc_info=True)
+            _log.warning(text, library.partition(".")[0], error_text(error), exc_info=True)
         return None
 
 
@@ -112,7 +114,7 @@ def inject(value: dict[str, Any]) -> None:
     {'job': 'shop.send'}
     """
     if _TRACE in sys.modules:  # or else the program has no span
-        value.update(_using(_OPENTELEMETRY, _injected) or {})
+        value.update(_using(_TRACE, _injected) or {})
 
 
 def _injected() -> dict[str, str]:
@@ -171,8 +173,6 @@ class Telemetry:
         _using(_PROMETHEUS, self._count, job, outcome, seconds)
 
     def _count(self, job: str, outcome: str, seconds: float) -> None:
-        if _module(_PROMETHEUS) is None:
-            return
         found = self._metrics.get((job, outcome))
         if found is None:
             labels = self._queue, job, outcome
@@ -200,23 +200,21 @@ class Telemetry:
             pushed: The value of the job, to which `inject` has added the span of its push: the span
                 of the job is a child of that one.
         """
-        span = _using(_OPENTELEMETRY, self._begun, item_id, attempt, job, pushed)
+        span = _using(_TRACE, self._begun, item_id, attempt, job, pushed)
         if span is None:
             yield _enter_none
             return
         try:
-            yield partial(_using, _OPENTELEMETRY, _enter, span)
+            yield partial(_using, _TRACE, _enter, span)
         except Exception as error:
-            _using(_OPENTELEMETRY, _note_error, span, error)
+            _using(_TRACE, _note_error, span, error)
             raise
         finally:
-            _using(_OPENTELEMETRY, lambda: span.end())
+            _using(_TRACE, lambda: span.end())
 
     def _begun(self, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any] | None) -> Any:
         """Return a new span; `None` if the program has set no provider of traces."""
         trace = _module(_TRACE)
-        if trace is None:
-            return None
         if self._tracer is None:
             self._tracer = trace.get_tracer("fdbqueue")
         attributes: dict[str, Any] = {

@@ -135,17 +135,17 @@ class Threads(Generic[_Job]):
             self._threads = {**self._threads, **others} if is_first else {**others, **self._threads}
 
     @property
-    def has_waiting(self) -> bool:
-        """True if there are jobs that have not begun."""
-        return bool(self._ready)
-
-    def withdraw(self, goes: Callable[[_Job], bool] = lambda _: True) -> list[_Job]:
-        """Take back the first jobs that have not begun, as long as `goes` is true of them."""
-        jobs: list[_Job] = []
+    def first_waiting(self) -> _Job | None:
+        """The first job that has not begun."""
         with self._lock:
-            while self._ready and goes(self._ready[0]):
-                jobs.append(self._ready.popleft())
-        return jobs
+            return self._ready[0] if self._ready else None
+
+    def withdraw(self, keep: int = 0) -> list[_Job]:
+        """Take back the jobs that have not begun, except for the first ones."""
+        with self._lock:
+            jobs = [*self._ready][keep:]
+            self._ready = deque([*self._ready][:keep])
+            return jobs
 
     def abandon(self) -> None:
         """Wait for no thread any more: each ends as soon as its job returns."""

@@ -63,8 +63,6 @@ from fdbqueue.worker.outcomes import (
     Outcome,
     Snooze,
     Suspended,
-    Tries,
-    guarded,
 )
 from fdbqueue.worker.presence import Presence
 from fdbqueue.worker.signals import stopping_on_signals
@@ -83,8 +81,6 @@ _PAUSE = 1.0  # seconds after an error of the database
 _AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
 _RETRY = 0.01  # seconds for which a retry holds up the thread, about
 
-_WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
-
 
 class _Stopped(Exception):
     """The worker was stopped and does not retry its transaction."""
@@ -99,8 +95,8 @@ class Worker(Claiming):
 
     Quick jobs are claimed ahead, so that no thread waits for the database: as many jobs as run in a
     twentieth of a second, and none while jobs take longer than that on average. A job that has
-    waited for a tenth of a second goes back, so that another worker can take it, and its attempt
-    does not count.
+    waited for that long goes back, unless it is about to begin: another worker can take it, and its
+    attempt does not count.
     Leases are extended while this process lives. If a handler returns, its job is acknowledged,
     together with others. If it raises an exception, the job has failed: it is retried later or
     becomes a dead letter (`nack`). Neither a failing job nor an unreachable database stops a
@@ -254,12 +250,12 @@ class Worker(Claiming):
         Raises:
             OSError: The process cannot listen on the address of `health`.
         """
-        self._ends.progress = progress
+        self._ends.progress, self._drains = progress, drain
         self._variables = copy_context()
         self._threads.errors.clear()
         with (
             serving_health(health, partial(trouble_of, self)),
-            self._in_process(drain),
+            process.joined(self._member),
             closing(self._handler),
             stopping_on_signals(self.stop, "claimed jobs", lambda: len(self._held)),
             self._leases.kept(self._end_late, self._fail),
@@ -268,7 +264,7 @@ class Worker(Claiming):
             try:
                 with self._threads:
                     try:
-                        self._feed(drain)
+                        self._feed()
                     except BaseException:
                         self.stop()
                         raise
@@ -287,7 +283,7 @@ class Worker(Claiming):
         self._threads.errors.append(error)
         self.stop()
 
-    def _feed(self, drain: bool) -> None:
+    def _feed(self) -> None:
         """Claim jobs while there is room for more."""
         errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
         sleep = partial(wait_to_claim, self._queue, self._db)
@@ -296,7 +292,7 @@ class Worker(Claiming):
             self._is_claiming = True
             try:
                 if self._share is None:
-                    goes_on = self._feed_alone(drain)
+                    goes_on = self._feed_alone()
                 else:
                     goes_on = self._share.feed(self._stop, partial(self._claim, 0), sleep)
             except errors as error:
@@ -326,7 +322,7 @@ class Worker(Claiming):
             if job.lease.seconds_left() < 0:
                 # This process may have been stopped for a while: make sure the claim still holds.
                 self._leases.extend(job.lease, job.report)
-            call = job.call = guarded(self._handler.call, context)
+            call = job.call = self._handler.call(context)
             if job.is_lone:
                 self._store.begin_alone(self._db, claim, self._lease)
             with self._telemetry.span(
@@ -336,12 +332,11 @@ class Worker(Claiming):
                     returned = None
                     yield from self._run_in_transaction(job, call, in_span)
                 else:
-                    run_handler = partial(self._run_handler, job, call, in_span)
-                    returned = self._unless_given_up(job, run_handler)
+                    returned = self._run_handler(job, call, in_span)
                     if context.is_suspended:  # and its function has caught what told it so
                         raise Suspended(call.name)
                     if context.endings:
-                        run = partial(self._tried, job, Tries())
+                        run = partial(self._called, job, in_transaction=True)
                         end_together(self._queue, self._db, job, returned, run)
         except LeaseLost:
             if not job.is_given_up:
@@ -356,10 +351,7 @@ class Worker(Claiming):
         except Exception as failure:
             self._fail_attempt(job, failure)
         else:
-            seconds = time.perf_counter() - job.began
-            self._n_timed += 1
-            weight = max(_WEIGHT, 1 / self._n_timed)
-            self._seconds += weight * (max(seconds, 1e-6) - self._seconds)
+            self._note_seconds(time.perf_counter() - job.began)
             if call.in_transaction or context.endings:
                 self._end(job, "done")
             else:
@@ -370,40 +362,45 @@ class Worker(Claiming):
     def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
         """Run a handler in a fresh copy of the worker's context variables."""
         job.variables = self._variables.copy()
-        return job.variables.run(guarded, self._call_handler, job, call, in_span, *tr)
+        run = partial(job.variables.run, self._call_handler, job, call, in_span, *tr)
+        return self._called(job, run, in_transaction=call.in_transaction)
 
     def _call_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
-        returned = None
         in_span()
         with call.around():
             try:
                 ran = self._handler.run(call, *tr, observer=job)
-                returned = self._encoded(call, job.claim.item, ran)
+                return self._encoded(call, job.item, ran)
             except futures.CancelledError:
                 if job.late is None:
                     raise
                 raise job.late from None
-        return returned
+        return None
 
-    def _unless_given_up(self, job: HeldJob, function: Callable[[], _T]) -> _T:
-        """Call a function of the program; raise `_GivenUp` if the worker gives up on it."""
+    def _called(self, job: HeldJob, function: Callable[[], _T], in_transaction: bool) -> _T:
+        """Call a function of the program, perhaps as part of a try of a transaction.
+
+        Raises:
+            HandlerTooSlow: It took too long in the try before.
+            _GivenUp: The worker has given up on it.
+        """
+        if in_transaction:
+            job.begin_try()
         job.thread = threading.get_ident()
         job.is_ending = False
         try:
             return function()
+        except (Exception, Suspended):
+            raise
+        except BaseException as error:
+            raise HandlerExited(error) from error
         finally:
+            if in_transaction:
+                job.end_try()
             with self._guard:
                 job.is_ending = True
             if job.is_given_up:
                 raise _GivenUp
-
-    def _tried(self, job: HeldJob, tries: Tries, function: Callable[[], _T]) -> _T:
-        """Call a function of the program, as part of a try of a transaction."""
-        job.tried = time.perf_counter()
-        try:
-            return self._unless_given_up(job, partial(tries.call, function))
-        finally:
-            job.tried = math.inf
 
     def _all_held(self) -> list[HeldJob]:
         with self._guard:
@@ -495,7 +492,6 @@ class Worker(Claiming):
         """Run the handler in a transaction that also acknowledges the job."""
         note = self._threads.note
         is_retry = False
-        tries = Tries()
 
         def body(tr: Transaction) -> Pausing:
             nonlocal is_retry
@@ -508,11 +504,9 @@ class Worker(Claiming):
             yield
             end_with = ack()
             try:
-                returned = self._tried(
-                    job, tries, partial(self._run_handler, job, call, in_span, tr)
-                )
+                returned = self._run_handler(job, call, in_span, tr)
             finally:
-                note(tries.seconds)
+                note(job.seconds)
             end_with(returned)
 
         return run_once_with_pauses(self._db, body, self._store.layout.receipts)
@@ -582,7 +576,8 @@ class Worker(Claiming):
                 self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
-        process.note()
+        if process.alone is not None:
+            process.note()
 
 
 def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:

@@ -445,6 +445,7 @@ def test_threads_share_the_database_in_memory() -> None:
         (["nowhere"], "has no queue 'nowhere'"),
         (["--concurrency", "0"], "concurrency"),
         (["--lease", "long"], "lease"),
+        (["--prefetch", "-1"], "prefetch"),
         (["--processes", "0"], "processes is a number of processes from 1, not 0"),
         (["--backend", "unknown"], "'unknown' is not an FdbqueueBackend"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -90,14 +91,16 @@ class Program:
     Attributes:
         running: The values of the jobs that run.
         began: The values of all jobs that have begun.
+        ended: The values of all jobs that have ended.
         together: The values of jobs that have run at the same time as a job called "lone".
     """
 
     def __init__(self) -> None:
         self.running: list[Any] = []
         self.began: list[Any] = []
+        self.ended: list[Any] = []
         self.together: set[Any] = set()
-        self.ends: dict[Any, threading.Event] = {}
+        self.ends: dict[Any, threading.Event] = defaultdict(threading.Event)
         self._guard = threading.Lock()
 
     def work(self, item: Any) -> None:
@@ -105,21 +108,30 @@ class Program:
         with self._guard:
             self.running.append(value)
             self.began.append(value)
-            end = self.ends.setdefault(value, threading.Event())
+            end = self.ends[value]
             self._note()
         assert end.wait(MAX_WAIT)
         with self._guard:
             self._note()
             self.running.remove(value)
+            self.ended.append(value)
 
     def _note(self) -> None:
         if any(str(value).startswith("lone") for value in self.running):
             self.together |= {*self.running}
 
     def end(self, *values: Any) -> None:
+        """Let jobs end, now or as soon as they begin."""
         with self._guard:
             for value in values:
-                self.ends.setdefault(value, threading.Event()).set()
+                self.ends[value].set()
+
+    def end_all(self, n: int) -> None:
+        """Let jobs end one after the other, in the order in which they begin, until `n` have."""
+        while len(self.ended) < n:
+            wait_until(lambda: len(self.began) > len(self.ended) or len(self.ended) == n)
+            self.end(*self.running[:1])
+            time.sleep(0.01)  # in which others would begin
 
     def wait_for(self, *values: Any) -> None:
         """Wait until these jobs run, and no others."""
@@ -129,6 +141,12 @@ class Program:
 @pytest.fixture
 def program() -> Program:
     return Program()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other job begins before the running ones have ended."""
+    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
 
 
 @contextmanager
@@ -170,6 +188,35 @@ def new_worker(db: Any, queue: Any, program: Program, **options: Any) -> Worker:
     return Worker(db, queue, program.work, **{"concurrency": 3, "lease": 1000, **options})
 
 
+@contextmanager
+def beside_a_long_job(
+    db: Any, queue: PriorityQueue, program: Program, *others: Any, drain: bool = False
+) -> Iterator[Worker]:
+    """Run a worker with the job "long", and let the worker of the job "lone" die meanwhile.
+
+    Args:
+        db: The database.
+        queue: The queue.
+        program: The program.
+        others: The values of jobs that are pushed before the worker dies.
+        drain: Whether the worker drains the queue.
+    """
+    queue.push(db, "lone", priority=-1, group="g")
+    claim_to_die(db, queue)
+    queue.push(db, "long", group="g")
+    worker = new_worker(db, queue, program)
+    stopped = [] if drain else [worker]
+    with running(partial(worker.run, drain=drain), workers=stopped, program=program):
+        program.wait_for("long")
+        queue.push_many(db, others)
+        die(db, queue)
+        yield worker
+
+
+def wait_until_one_wants_to_be_alone() -> None:
+    wait_until(lambda: process.alone is not None)
+
+
 def test_no_other_job_begins_beside_one_whose_worker_died(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
@@ -177,48 +224,32 @@ def test_no_other_job_begins_beside_one_whose_worker_died(
     queue.push_many(db, ["a", "b"])
     worker = new_worker(db, queue, program)
     with running(worker.run, workers=[worker], program=program):
-        for each in ("lone 1", "lone 2"):
-            program.wait_for(each)
-            assert not list(queue.items(db, state="claimed"))[1:]
-            program.end(each)
-        program.wait_for("a", "b")
+        program.wait_for("lone 1")
+        assert len(list(queue.items(db, state="claimed"))) == 1
+        program.end_all(4)
     assert program.together == {"lone 1", "lone 2"}
-    assert program.began == ["lone 1", "lone 2", "a", "b"]
     assert check(db, queue).ok
 
 
+@pytest.mark.usefixtures("patient")
 def test_it_begins_once_the_running_jobs_have_ended(
-    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, program: Program
 ) -> None:
-    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
-    queue.push(db, "lone", priority=-1)
-    claim_to_die(db, queue)
-    queue.push(db, "long")
-    worker = new_worker(db, queue, program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("long")
-        die(db, queue)
-        wait_until(lambda: process.alone is not None)
+    with beside_a_long_job(db, queue, program):
+        wait_until_one_wants_to_be_alone()
         queue.push(db, "later")
-        program.end("long")
-        program.wait_for("lone")
-        program.end("lone")
-        program.wait_for("later")
+        time.sleep(0.1)  # in which it would begin
+        assert program.began == ["long"]
+        program.end_all(3)
     assert program.together == {"lone"}
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_idle_client_gets_it_while_a_long_job_runs_elsewhere(
-    db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
+    db: Any, queue: PriorityQueue, program: Program
 ) -> None:
-    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
-    queue.push(db, "lone", priority=-1)
-    claim_to_die(db, queue)
-    queue.push(db, "long")
-    worker = new_worker(db, queue, program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("long")
-        die(db, queue)
-        wait_until(lambda: process.alone is not None)
+    with beside_a_long_job(db, queue, program):
+        wait_until_one_wants_to_be_alone()
         claim = PriorityQueue(queue.subspace).claim(db, wait=MAX_WAIT)
         assert (claim.item.value, claim.attempt) == ("lone", 2)
         queue.ack(db, claim)
@@ -229,21 +260,14 @@ def test_other_jobs_go_on_if_a_long_job_holds_it_up(
     db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming, "_PATIENCE", 0.05)
-    item = queue.push(db, "lone", priority=-1)
-    claim_to_die(db, queue)
-    queue.push(db, "long")
-    worker = new_worker(db, queue, program, concurrency=2)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("long")
-        queue.push_many(db, range(20))
-        die(db, queue)
-        for number in range(20):
-            program.wait_for("long", number)
-            program.end(number)
-        assert "lone" not in program.began
+    with beside_a_long_job(db, queue, program, *range(20)):
+        program.end(*range(20))
+        wait_until(lambda: len(program.ended) == 20)
+        assert program.running == ["long"]
         program.end("long")
         program.wait_for("lone")
-        assert queue.get(db, item).attempts == 2
+        (info,) = queue.items(db, state="claimed")
+        assert info.attempts == 2
     assert program.together == {"lone"}
 
 
@@ -251,19 +275,10 @@ def test_a_drain_ends_with_it(
     db: Any, queue: PriorityQueue, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claiming, "_PATIENCE", 0.01)
-    queue.push(db, "lone", priority=-1)
-    claim_to_die(db, queue)
-    queue.push(db, "long")
-    worker = new_worker(db, queue, program)
-    with running(partial(worker.run, drain=True), workers=[], program=program):
-        program.wait_for("long")
-        queue.push(db, "later")
-        program.wait_for("long", "later")
-        program.end("later")
-        die(db, queue)
-        wait_until(lambda: process.alone is not None)
-        program.end("lone")
-        program.end("long")
+    program.end("later")
+    with beside_a_long_job(db, queue, program, "later", drain=True) as worker:
+        wait_until_one_wants_to_be_alone()
+        program.end("lone", "long")
     assert worker.report.done == 3
     assert program.together == {"lone"}
     assert check(db, queue).ok
@@ -290,10 +305,6 @@ def test_the_workers_of_other_queues_wait_too(
     assert program.together == {"lone"}
 
 
-def has_begun(program: Program, n: int) -> bool:
-    return len(program.began) == n
-
-
 def test_two_queues_of_a_process_have_jobs_that_run_alone(
     db: Any, name: str, program: Program
 ) -> None:
@@ -302,27 +313,19 @@ def test_two_queues_of_a_process_have_jobs_that_run_alone(
         lone(db, queue, f"lone {number}")
     both = [new_worker(db, queue, program, concurrency=1) for queue in queues]
     with running(*[worker.run for worker in both], workers=both, program=program):
-        for n in (1, 2):
-            wait_until(partial(has_begun, program, n))
-            assert len(program.running) == 1
-            program.end(*program.running)
-        wait_until(lambda: not program.running)
+        program.end_all(2)
     assert sorted(program.began) == ["lone 0", "lone 1"]
     assert len(program.together) == 2
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: Program) -> None:
-    item = queue.push(db, "lone", priority=-1)
-    claim_to_die(db, queue)
-    queue.push(db, "long")
-    worker = new_worker(db, queue, program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("long")
-        die(db, queue)
-        wait_until(lambda: process.alone is not None)
+    with beside_a_long_job(db, queue, program) as worker:
+        wait_until_one_wants_to_be_alone()
         worker.stop()
     assert program.began == ["long"]
-    assert (queue.state(db, item), queue.get(db, item).attempts) == ("ready", 1)
+    (info,) = queue.items(db, state="ready")
+    assert (info.item.value, info.attempts) == ("lone", 1)
 
 
 def in_a_rate(db: Any, queue: PriorityQueue) -> None:
@@ -333,24 +336,17 @@ def in_a_group_with_a_rate(db: Any, queue: PriorityQueue) -> None:
     queue.set_group(db, "g", rate=(10, "1h"))
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("limit", [in_a_rate, in_a_group_with_a_rate])
 def test_it_does_not_go_back_if_that_would_use_up_a_start(
-    db: Any, space: Subspace, program: Program, limit: Any, monkeypatch: pytest.MonkeyPatch
+    db: Any, space: Subspace, program: Program, limit: Any
 ) -> None:
-    monkeypatch.setattr(claiming, "_PATIENCE", 2 * MAX_WAIT)
     queue = PriorityQueue(space["queue"])
     limit(db, queue)
-    item = queue.push(db, "lone", priority=-1, group="g")
-    claim_to_die(db, queue)
-    queue.push(db, "long", group="g")
-    worker = new_worker(db, queue, program)
-    with running(worker.run, workers=[worker], program=program):
-        program.wait_for("long")
-        die(db, queue)
-        wait_until(lambda: process.alone is not None)
-        assert queue.state(db, item) == "claimed"
-        program.end("long")
-        program.wait_for("lone")
+    with beside_a_long_job(db, queue, program):
+        wait_until_one_wants_to_be_alone()
+        assert not list(queue.items(db, state="ready"))
+        program.end_all(2)
     assert program.together == {"lone"}
 
 

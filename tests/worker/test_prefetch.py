@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -23,24 +24,26 @@ JOBS = """
 import os, time
 
 def work(item):
-    time.sleep(0.05)
+    if item.value == "short":
+        time.sleep(0.5)
     while item.value == "long" and not os.path.exists("go"):
         time.sleep(0.01)
 """
 
 
+@pytest.mark.parametrize("n_quick", [0, 200])
 def test_no_short_job_waits_for_a_long_one_while_another_process_is_idle(
-    db: Any, shared_url: str, name: str, tmp_path: Path
+    db: Any, shared_url: str, name: str, tmp_path: Path, n_quick: int
 ) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)
     fdbq = Shell(tmp_path, shared_url, name)
-    queue = PriorityQueue.named(db, name, keep=100)
-    queue.push_many(db, range(40))
+    queue = PriorityQueue.named(db, name, keep=1000)
+    queue.push_many(db, ["quick"] * n_quick)
     workers = [fdbq.start("work", name, "jobs:work", "--concurrency", "1") for _ in range(2)]
     try:
-        wait_until(lambda: queue.stats(db).done == 40)
-        queue.push_many(db, ["long", 1, 2, 3])
-        wait_until(lambda: queue.stats(db).done == 43)
+        wait_until(lambda: queue.stats(db).done == n_quick)
+        queue.push_many(db, ["long", *["short"] * 3])
+        wait_until(lambda: queue.stats(db).done == n_quick + 3)
         assert [info.item.value for info in queue.items(db, state="claimed")] == ["long"]
     finally:
         (tmp_path / "go").touch()
@@ -48,28 +51,48 @@ def test_no_short_job_waits_for_a_long_one_while_another_process_is_idle(
             worker.send_signal(signal.SIGTERM)
         for worker in workers:
             worker.communicate(timeout=MAX_WAIT)
-    assert queue.stats(db).done == 44
+    assert queue.stats(db).done == n_quick + 4
 
 
 class Long:
-    """A handler whose jobs end at once, except for the jobs "long", which the test ends."""
+    """A handler whose jobs are quick, except for the jobs "long", which the test ends.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: How long the others take.
+
+    Attributes:
+        began: The values of the jobs that have begun.
+        held: How many jobs the worker held each time.
+    """
+
+    worker: Worker
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
         self.began: list[Any] = []
+        self.held: list[int] = []
         self.go = threading.Event()
 
     def __call__(self, item: Any) -> None:
         self.began.append(item.value)
+        self.held.append(len(self.worker._held))
+        time.sleep(self.seconds)
         if item.value == "long":
             assert self.go.wait(MAX_WAIT)
 
 
 @contextmanager
-def running(worker: Worker, handler: Long) -> Iterator[None]:
+def working(
+    db: Any, queue: PriorityQueue, handler: Long, *, is_quick: bool = True, **options: Any
+) -> Iterator[Worker]:
+    """Run a worker, by default as if it had run quick jobs for a while."""
+    worker = handler.worker = Worker(db, queue, handler, **options)
+    if is_quick:
+        worker._seconds, worker._n_timed = 1e-4, 1000
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        yield
+        yield worker
     finally:
         handler.go.set()
         worker.stop()
@@ -77,21 +100,13 @@ def running(worker: Worker, handler: Long) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def as_if_quick(worker: Worker) -> None:
-    worker._seconds, worker._n_timed = 1e-4, 1000
-
-
 def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, ["long", *range(150)])
-    handler = Long()
-    worker: Worker = Worker(db, queue, handler)
-    as_if_quick(worker)
-    with running(worker, handler):
+    handler, other = Long(), Long()
+    with working(db, queue, handler) as worker:
         wait_until(lambda: handler.began == ["long"] and len(worker._held) == 1)
         # Another worker gets them all, in their order, and no attempt was counted.
-        other = Long()
-        idle: Worker = Worker(db, PriorityQueue(queue.subspace), other)
-        with running(idle, other):
+        with working(db, PriorityQueue(queue.subspace), other, is_quick=False) as idle:
             wait_until(lambda: idle.report.done == 150)
         assert other.began == [*range(150)]
         assert handler.began == ["long"]
@@ -108,8 +123,7 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
     db: Any, queue: PriorityQueue
 ) -> None:
     handler = Long()
-    worker: Worker = Worker(db, queue, handler)
-    with running(worker, handler):
+    with working(db, queue, handler, is_quick=False) as worker:
         queue.push_many(db, range(300))
         wait_until(lambda: worker.report.done == 300)
         assert worker._n_timed == 300
@@ -120,30 +134,49 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
     assert handler.began == [*range(300), "long", *range(50)]
 
 
-def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
+def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: PriorityQueue) -> None:
+    """None of them is long. But the last one would wait for 3 seconds."""
+    queue.push_many(db, range(100))
+    handler = Long(seconds=0.03)
+    with working(db, queue, handler):
+        wait_until(lambda: handler.held and queue.size(db) > 50)
+    assert handler.held[0] == 100
+
+
+def test_jobs_that_are_about_to_begin_do_not_go_back(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(claiming, "_STUCK", math.inf)  # as if a job had just ended, at any time
+    queue.push_many(db, ["long", *range(20)])
+    handler = Long()
+    with working(db, queue, handler):
+        wait_until(lambda: handler.began == ["long"])
+        time.sleep(0.2)
+        assert queue.size(db) == 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
     monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
-    held: list[int] = []
-    queue.push_many(db, range(20))
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
-    as_if_quick(worker)
-    assert worker.run(drain=True).done == 20
-    assert max(held) <= 2
+    assert most_held(db, queue, concurrency=concurrency) <= concurrency
 
 
 @pytest.mark.parametrize("prefetch", [0, 5])
 def test_prefetch_limits_what_is_claimed_ahead(
     db: Any, queue: PriorityQueue, prefetch: int
 ) -> None:
-    held: list[int] = []
+    assert most_held(db, queue, concurrency=2, prefetch=prefetch) <= 2 + prefetch
+
+
+def most_held(db: Any, queue: PriorityQueue, **options: Any) -> int:
+    """Return how many jobs a worker holds at most while it runs 200 quick ones."""
     queue.push_many(db, range(200))
-    worker: Worker = Worker(
-        db, queue, lambda _: held.append(len(worker._held)), concurrency=2, prefetch=prefetch
-    )
-    as_if_quick(worker)
-    assert worker.run(drain=True).done == 200
-    assert max(held) <= 2 + prefetch
+    handler = Long()
+    with working(db, queue, handler, **options):
+        wait_until(lambda: len(handler.began) == 200)
+    return max(handler.held)
 
 
 def test_jobs_that_have_used_up_a_start_of_a_rate_do_not_go_back(db: Any, space: Subspace) -> None:
@@ -152,9 +185,7 @@ def test_jobs_that_have_used_up_a_start_of_a_rate_do_not_go_back(db: Any, space:
     queue.push_many(db, ["long", *range(4)])
     queue.configure(db, rate=(5, "1h"))
     handler = Long()
-    worker: Worker = Worker(db, queue, handler)
-    as_if_quick(worker)
-    with running(worker, handler):
+    with working(db, queue, handler) as worker:
         wait_until(lambda: handler.began == ["long"])
         time.sleep(0.2)
         handler.go.set()
@@ -164,9 +195,7 @@ def test_jobs_that_have_used_up_a_start_of_a_rate_do_not_go_back(db: Any, space:
 def test_a_stop_while_jobs_wait_gives_them_back(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, ["long", *range(20)])
     handler = Long()
-    worker: Worker = Worker(db, queue, handler)
-    as_if_quick(worker)
-    with running(worker, handler):
+    with working(db, queue, handler) as worker:
         wait_until(lambda: handler.began == ["long"])
         worker.stop()
         wait_until(lambda: queue.size(db) == 20)

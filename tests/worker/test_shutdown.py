@@ -79,7 +79,7 @@ def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effec
 def test_jobs_that_have_not_begun_go_back_at_once(
     db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "_LATE", MAX_WAIT)
+    monkeypatch.setattr(claiming, "_AHEAD", MAX_WAIT)
     begun: list[Any] = []
 
     def handler(item: Any) -> None:

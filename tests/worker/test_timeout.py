@@ -99,7 +99,9 @@ def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueu
     """A process that was stopped delays that."""
     queue.push(db, "job")
     claim = queue.claim(db)
-    job = HeldJob(claim, HeldLease(claim, math.inf, Since()), began=time.perf_counter() - 1_000)
+    job = HeldJob(
+        claim, claim.item, HeldLease(claim, math.inf, Since()), began=time.perf_counter() - 1_000
+    )
     job.context = Context(claim, None, lambda: 1.0, lambda _: None, cast(Any, pytest.fail))
     assert job.tell(1.0) == 0
     assert job.context.cancelled.is_set()

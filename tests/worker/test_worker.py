@@ -293,7 +293,7 @@ def test_undecodable_items_do_not_block_the_other_items(
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "_LATE", 1000.0)
+    monkeypatch.setattr(claiming, "_AHEAD", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 

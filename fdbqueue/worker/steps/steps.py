@@ -256,15 +256,19 @@ class Plans:
             tries = Tries()
 
             def body(tr: Transaction) -> bytes:
-                return _stored(name, results, tries.call(call, tr))
+                tries.begin_try()
+                try:
+                    return _stored(name, results, call(tr))
+                finally:
+                    tries.end_try()
 
             try:
                 done = yield _Blocking(partial(self._claimed.commit, name, body, step))
-            except (Outcome, LeaseLost):
+            except (Outcome, LeaseLost, *_INTERRUPTIONS):
                 raise
             except error_classes():
                 raise
-            except Exception as error:
+            except BaseException as error:
                 raise (yield from self._failed(name, step, error, options.retry)) from error
         assert done is not None
         return results.decode_result(json.loads(done.value))

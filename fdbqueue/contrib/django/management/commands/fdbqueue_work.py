@@ -42,6 +42,12 @@ class Command(BaseCommand):
             default="30s",
             help="Time until others take over from a worker that died (default: %(default)s).",
         )
+        add(
+            "--prefetch",
+            type=int,
+            default=100,
+            help="Maximum number of quick tasks to claim ahead; 0 for none (default: %(default)s).",
+        )
         add("--processes", type=int, help="Run tasks in this number of processes, from 1.")
         add("--name", help="Name of the worker (default: the host and the process id).")
         add("--drain", action="store_true", help="Exit when no task is ready.")
@@ -53,6 +59,7 @@ class Command(BaseCommand):
         backend: str,
         concurrency: int,
         lease: str,
+        prefetch: int,
         processes: int | None,
         name: str | None,
         drain: bool,
@@ -77,8 +84,8 @@ class Command(BaseCommand):
         try:
             app = worker_app(chosen)
             if processes is None or parent is not None:
-                options: dict[str, Any] = {"lease": lease, "name": name, "drain": drain}
-                report = app.work(*names, concurrency=concurrency, **options)
+                options: dict[str, Any] = {"lease": lease, "prefetch": prefetch, "name": name}
+                report = app.work(*names, concurrency=concurrency, drain=drain, **options)
             else:
                 validate_number(processes, "processes", 1, "processes")
                 shared_database(app)
