@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +19,9 @@ from fdbqueue.database.retrying import run
 from fdbqueue.jobs import App
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.layout.values import encode_tallies
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from fdbqueue.types import Item, ItemInfo
-from fdbqueue.worker.claiming import leave
 from tests.support.keys import layout_of
 
 HOUR, WEEK = 3600, 7 * 86_400
@@ -414,7 +414,9 @@ def test_a_client_that_waits_for_a_rate_goes_on_once_an_unknown_job_is_left(
         waiting = pool.submit(queue.claim, db, wait=600)
         with pytest.raises(FutureTimeout):
             waiting.result(0.5)
-        run(db, partial(leave, queue, None, {claim.keys: "unknown"}, claim=claim))
+        leave = store_of(queue).leases.leave
+        now, why = milliseconds(), "unknown"
+        run(db, lambda tr: leave(tr, now, claim, why, None, None, random.uniform))
         found = waiting.result(60)
     assert found is not None
     assert found.item.value["job"] == "known"
