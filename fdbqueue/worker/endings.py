@@ -89,6 +89,8 @@ class Ends:
     def counted(self, job: HeldJob, outcome: str) -> dict[str, Any]:
         """Count an attempt that has ended, and return the fields of its log record."""
         seconds = time.perf_counter() - job.began
+        if job.was_cancelled and outcome != "lost":
+            outcome = "cancelled"
         self._telemetry.count(job.call.name if job.call else "", outcome, seconds)
         return {
             "queue": self._queue,
@@ -115,7 +117,8 @@ class Ends:
             text: The outcome in the log and the metrics; `"dead"` for a failure that is the last.
         """
         fields = self.counted(job, text)
-        level = _LEVELS.get(outcome, logging.INFO)
+        text = fields["outcome"]
+        level = logging.INFO if text == "cancelled" else _LEVELS.get(outcome, logging.INFO)
         if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
             _log.log(
                 level,

@@ -140,6 +140,11 @@ class HeldJob(Observer, Tries):
         return True
 
     @property
+    def was_cancelled(self) -> bool:
+        """Whether it was told so, and ends as cancelled, whatever its handler does."""
+        return self.context is not None and self.context.cancelled.reason == "cancelled"
+
+    @property
     def report(self) -> Report:
         """The last report of its handler."""
         return NO_REPORT if self.context is None else self.context.report

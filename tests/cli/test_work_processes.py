@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from fdbqueue import PriorityQueue
@@ -45,6 +47,43 @@ def handler(item):
     note(str(item.value))
     if item.value == "hang":
         time.sleep(3600)
+"""
+
+METERED = """
+import time
+from pathlib import Path
+import fdbqueue
+from fdbqueue.jobs import Context, Discard, Retry, Snooze
+
+app = fdbqueue.App()
+once = Retry(attempts=1)
+
+@app.job(name="meet", queue={queue!r})
+def meet(me: str, other: str) -> None:
+    Path(me).touch()
+    while not Path(other).exists():
+        time.sleep(0.01)
+
+@app.job(name="fail", queue={queue!r}, retry=once)
+def fail() -> None:
+    raise ValueError
+
+@app.job(name="fail once", queue={queue!r}, retry=Retry(attempts=2, first="1h"))
+def fail_once() -> None:
+    raise ValueError
+
+@app.job(name="snooze", queue={queue!r})
+def snooze() -> None:
+    raise Snooze("1h")
+
+@app.job(name="discard", queue={queue!r})
+def discard() -> None:
+    raise Discard("not needed")
+
+@app.job(name="stop", queue={queue!r})
+def stop(context: Context) -> None:
+    Path("running").touch()
+    context.cancelled.wait()
 """
 
 
@@ -253,3 +292,49 @@ def test_ctrl_c_lets_the_jobs_of_an_app_end(db: Any, name: str, workers: Workers
 )
 def test_wrong_limits_are_refused(fdbq: Shell, option: str, value: str, message: str) -> None:
     assert message in error_of(fdbq("work", "--app", "shop:app", option, value))
+
+
+def counts(port: int) -> dict[tuple[str, str], float]:
+    """Return how many jobs the metrics count, by the name of the job and the outcome."""
+    try:
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    except httpx.TransportError:  # it does not listen yet
+        return {}
+    lines = re.findall(r'fdbqueue_jobs_total{job="(.+?)",outcome="(.+?)",queue=".+?"} (.+)', text)
+    return {(job, outcome): float(number) for job, outcome, number in lines}
+
+
+def test_one_port_serves_the_metrics_of_all_processes(
+    fdbq: Shell, workers: Workers, db: Any, name: str
+) -> None:
+    (fdbq.path / "metered.py").write_text(METERED.format(queue=name))
+    queue = PriorityQueue.named(db, name, keep=100)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    arguments = ("--app", "metered:app", "--processes", "2", "--metrics-port", str(port))
+    queue.push_many(db, [job("meet", "a", "b"), job("meet", "b", "a")])
+    process = workers.start(*arguments, "--concurrency", "1")
+    wait_until(lambda: counts(port) == {("meet", "done"): 2})  # one in each process
+    ends = {
+        **{"fail": "dead", "fail once": "failed", "snooze": "snoozed", "discard": "discarded"},
+        "stop": "cancelled",
+    }
+    stopped = [queue.push(db, job(each)) for each in ends][-1]
+    wait_until((fdbq.path / "running").exists)
+    assert queue.cancel(db, stopped)
+    counted = {("meet", "done"): 2, **dict.fromkeys(ends.items(), 1)}
+    wait_until(lambda: counts(port) == counted)
+
+    taken = fdbq("work", *arguments)
+    assert (taken.returncode, taken.stdout) == (2, "")
+    assert f"cannot listen on port {port}" in taken.stderr
+    assert "process 1 of 2" not in taken.stderr
+
+    # The process that replaces another one continues its numbers.
+    os.kill(workers.pids[0], signal.SIGKILL)
+    wait_until(lambda: len(workers.pids) == 3)
+    queue.push_many(db, [job("meet", "c", "d"), job("meet", "d", "c")])
+    wait_until(lambda: counts(port) == {**counted, ("meet", "done"): 4})
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(MAX_WAIT) == 0

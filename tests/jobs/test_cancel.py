@@ -28,7 +28,13 @@ def work_until(app: App, name: str, ended: Any) -> None:
         thread.join()
 
 
-def test_a_running_function_is_told(app: App, name: str) -> None:
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the outcomes in the log of workers, which are those in the metrics."""
+    return [record.__dict__["outcome"] for record in caplog.records if hasattr(record, "outcome")]
+
+
+def test_a_running_function_is_told(app: App, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     runs: list[int] = []
     begun = threading.Event()
 
@@ -49,10 +55,15 @@ def test_a_running_function_is_told(app: App, name: str) -> None:
     work_until(app, name, cancelled)
     info = handle.info()
     assert (info.outcome, info.attempts, runs) == ("cancelled", 1, [1])
+    assert logged(caplog) == ["cancelled"]
     assert not handle.cancel()
 
 
-def test_a_coroutine_can_await_its_cancellation(app: App, name: str) -> None:
+def test_a_coroutine_can_await_its_cancellation(
+    app: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     @app.job(queue=name)
     async def job(context: Context) -> str:
         handle.cancel()
@@ -66,6 +77,7 @@ def test_a_coroutine_can_await_its_cancellation(app: App, name: str) -> None:
     assert app.work(name, drain=True) == WorkerReport(done=1)
     info = handle.info()
     assert (info.outcome, info.result) == ("cancelled", "stopped")
+    assert logged(caplog) == ["cancelled"]
 
 
 def test_a_job_that_waits_ends(app: App, name: str) -> None:
