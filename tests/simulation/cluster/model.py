@@ -258,9 +258,7 @@ class Model:
         kept = _either(renewed, state, version.low <= entry.read, version.high <= entry.read)
         may_be_over = version.low <= entry.read and clock.low <= entry.ended
         must_be_over = version.high <= entry.read and clock.high <= entry.begun
-        lapsed = self._failed(state)
-        if state.is_cancelled and lapsed.kind == "ready":  # then it expires at once
-            lapsed = _GONE
+        lapsed = _GONE if state.is_cancelled else self._failed(state)
         if must_be_over:
             return {lapsed}
         return {lapsed, *kept} if may_be_over else kept
