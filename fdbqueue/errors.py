@@ -180,10 +180,11 @@ def error_text(error: object, reason: str = "") -> str | None:
         'cannot send: ValueError: no such address'
     """
     if isinstance(error, BaseException):
+        name = type.__dict__["__name__"].__get__(type(error))  # its metaclass may raise an error
         try:
-            error = f"{type(error).__name__}: {error}"
+            error = f"{name}: {error}"
         except BaseException:  # raised by its `__str__`
-            error = f"{type(error).__name__} (its text cannot be read)"
+            error = f"{name} (its text cannot be read)"
     if error is not None and not isinstance(error, str):
         raise TypeError(f"an error must be a text or an exception, not {error!r}")
     if reason not in (error or ""):

@@ -203,6 +203,8 @@ class _Converter:
             change = self._change(value, encoded)
         except RecursionError:  # perhaps it contains itself
             raise self._invalid(name, "it is nested too deeply") from None
+        except InvalidArguments:
+            raise
         except (TypeError, ValueError) as error:
             what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f": {value!r}"
             raise self._invalid(name, f"{error}{what}") from None

@@ -90,7 +90,7 @@ def encode_returned(value: Any) -> bytes:
     try:
         encoded = JsonCodec().encode(value)
     except (TypeError, ValueError) as error:
-        raise InvalidValue(value, f"the result of a job cannot be stored: {error}") from error
+        raise InvalidValue(value, f"the result cannot be stored: {error}") from error
     if len(encoded) > MAX_RETURNED:
         raise PayloadTooLarge(len(encoded), MAX_RETURNED)
     return encoded

@@ -85,16 +85,16 @@ def traceback_text(error: object) -> str | None:
     """
     if not isinstance(error, BaseException):
         return None
-    stderr = None
     try:
         text = "".join(traceback.format_exception(error))
         stderr = getattr(error, "stderr", None)
-    except BaseException:  # raised by a method of its class
+        if isinstance(stderr, bytes):
+            stderr = stderr.decode(errors="replace")
+        if isinstance(stderr, str):
+            text += f"Standard error:\n{text_end(stderr, _MAX_STDERR)}"
+    except BaseException:  # raised by a method of its class, or of its output
         text = "".join(traceback.format_tb(error.__traceback__))
-    if isinstance(stderr, bytes):
-        stderr = stderr.decode(errors="replace")
-    errors = f"Standard error:\n{text_end(stderr, _MAX_STDERR)}" if isinstance(stderr, str) else ""
-    return text_end(text + errors, MAX_TRACEBACK)
+    return text_end(text, MAX_TRACEBACK)
 
 
 def begin_attempts(

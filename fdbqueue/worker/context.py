@@ -9,6 +9,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from fdbqueue.database.clock import milliseconds
@@ -290,8 +291,13 @@ class Context:
         """
         variables = copy_context()
 
-        def ending(tr: Transaction) -> object:
-            return variables.copy().run(function, tr, *args, **kwargs)
+        def ending(tr: Transaction) -> None:
+            returned = variables.copy().run(function, tr, *args, **kwargs)
+            if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+                raise TypeError(
+                    f"at_end needs a plain function: {function!r} returned a "
+                    f"{type(returned).__name__}, whose code has not run"
+                )
 
         self.endings.append(ending)
 

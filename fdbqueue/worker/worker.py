@@ -366,25 +366,37 @@ class Worker(Claiming):
         return self._called(job, run, in_transaction=call.in_transaction)
 
     def _call_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
+        returned = None
+        endings = job.context.endings if tr and job.context else []  # which middleware may add
+        endings.clear()
         in_span()
         with call.around():
             try:
                 ran = self._handler.run(call, *tr, observer=job)
-                return self._encoded(call, job.item, ran)
+                returned = self._encoded(call, job.item, ran)
             except futures.CancelledError:
                 if job.late is None:
                     raise
                 raise job.late from None
-        return None
+        for ending in endings:
+            ending(*tr)
+        return returned
 
     def _called(self, job: HeldJob, function: Callable[[], _T], in_transaction: bool) -> _T:
         """Call a function of the program, perhaps as part of a try of a transaction.
+
+        A transaction may be tried any number of times, so no try begins once the grace period of
+        the job, or that of the worker, is over.
 
         Raises:
             HandlerTooSlow: It took too long in the try before.
             _GivenUp: The worker has given up on it.
         """
         if in_transaction:
+            if job.late is not None and time.perf_counter() - job.told_at >= self._grace:
+                raise job.late
+            if time.monotonic() - self._stopped_at >= self._grace:
+                raise _Stopped
             job.begin_try()
         job.thread = threading.get_ident()
         job.is_ending = False

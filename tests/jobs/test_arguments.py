@@ -492,6 +492,12 @@ def test_what_json_would_change_is_refused_with_its_path(
     assert caught.value.path == path
 
 
+def test_an_error_names_the_argument_once() -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        typed(list[int]).encode(((1, 2),), {})
+    assert str(caught.value) == "'x' of the job typed: Expected `list`, got `tuple`: (1, 2)"
+
+
 def test_a_secret_is_not_told() -> None:
     with pytest.raises(InvalidArguments) as caught:
         typed(Login).encode((Login(token=pydantic.SecretStr("hunter2")),), {})
@@ -527,6 +533,9 @@ PARCEL.cost = 9
         (Collection[str], frozenset("ba"), ["a", "b"]),
         (list[Sequence[int]], [(1, 2), range(2)], [[1, 2], [0, 1]]),
         (Any, 2**70, 2**70),
+        (dict[str, object], {"a": [1, None]}, {"a": [1, None]}),
+        (list[date | None] | dict[str, object], {"a": 1}, {"a": 1}),
+        (Mapping[str, list[object]], {"a": ["b"]}, {"a": ["b"]}),
     ],
 )
 def test_what_comes_back_equal_is_accepted(annotation: Any, value: Any, decoded: Any) -> None:

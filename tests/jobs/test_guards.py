@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -86,6 +87,16 @@ DECISIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "returns evil": (returning(EvilDiscard()), "OSError: no text"),
     "takes one parameter": (lambda error: 1, "takes 1 positional argument but 2 were given"),
 }
+
+
+class EvilOutput(bytes):
+    def decode(self, *_: object, **__: object) -> str:
+        raise Exit("no text")
+
+
+class CommandFailed(Exception):
+    stderr = EvilOutput(b"no such file")
+
 
 EXITS: list[BaseException] = [
     SystemExit(3),
@@ -220,6 +231,18 @@ def fail_by_text(context: Context) -> None:
     raise Evil
 
 
+def fail_without_a_name(context: Context) -> None:
+    class Kind(type):
+        @property
+        def __name__(cls) -> str:  # type: ignore[override]
+            raise Exit("no name")
+
+    class Nameless(Exception, metaclass=Kind):
+        """An error whose class has no name."""
+
+    raise Nameless
+
+
 def leave_an_exit_to_the_loop(context: Context) -> Any:
     async def job() -> None:
         asyncio.get_running_loop().call_soon(sys.exit, 3)
@@ -253,6 +276,8 @@ HANDLERS = [
     leave_an_exit_to_the_loop,
     snooze_for_no_time,
     raising(EvilDiscard()),
+    fail_without_a_name,
+    raising(CommandFailed()),
     progress_badly,
     return_evil,
     retry_for_no_reason,
@@ -507,6 +532,53 @@ def test_a_job_that_hangs_at_its_end_is_given_up(
     assert info is not None
     assert info.state == "dead"
     assert str(info.error).startswith("TimedOut" if has_timeout else "HandlerTooSlow")
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_an_end_that_is_tried_again_for_ever_is_given_up(
+    app: App, name: str, is_stopped: bool
+) -> None:
+    tries = threading.Event()
+
+    def conflict(tr: Any) -> None:
+        tries.set()
+        raise fdbqueue.FDBError(1020)
+
+    @app.job(queue=name, retry=ONCE, timeout=None if is_stopped else 0.05)
+    def job(context: Context) -> None:
+        context.at_end(conflict)
+
+    handle = job.push()
+    worker = Worker(app.db, app.queue(name), JobHandler(app.jobs), grace=0.05)
+    with futures.ThreadPoolExecutor() as pool:
+        running = pool.submit(worker.run, drain=True)
+        assert tries.wait(MAX_WAIT)
+        if is_stopped:
+            worker.stop()
+        report = running.result(MAX_WAIT)
+    assert report == WorkerReport(failed=0 if is_stopped else 1)
+    assert handle.state() == ("ready" if is_stopped else "dead")
+
+
+async def end_in_a_coroutine(tr: Any) -> None:
+    raise AssertionError
+
+
+def end_in_a_generator(tr: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("end", [end_in_a_coroutine, end_in_a_generator])
+def test_an_end_whose_code_would_not_run_fails_the_attempt(app: App, name: str, end: Any) -> None:
+    @app.job(queue=name, retry=ONCE)
+    def job(context: Context) -> None:
+        context.at_end(lambda tr: end(tr))
+
+    handle = job.push()
+    run_with_a_neighbour(app, name)
+    (attempt,) = failed_attempts(handle)
+    assert "at_end needs a plain function" in str(attempt.error)
 
 
 # What the program gives to the worker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Transaction, WorkerReport
+from fdbqueue import FDBError, Transaction, WorkerReport
 from fdbqueue.jobs import App, Context, Discard, Retry, Snooze
 from fdbqueue.worker.worker import Worker
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -168,3 +168,23 @@ def test_only_generator_functions_are_middleware(app: App) -> None:
     for wrong in (print, lambda context: None, Worker):
         with pytest.raises(TypeError, match="a middleware is a generator function, with a `yield`"):
             app.middleware(wrong)
+
+
+def test_an_end_that_it_adds_is_part_of_the_body_of_a_transaction(app: App, name: str) -> None:
+    tries: list[int] = []
+    key = name.encode()
+
+    @app.middleware
+    def count(context: Context) -> Iterator[None]:
+        context.at_end(lambda tr: tr.add(key, b"\1"))
+        yield
+
+    @app.job(queue=name, retry=ONCE)
+    def body(tr: Transaction) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise FDBError(1020)
+
+    body.push()
+    assert app.work(drain=True) == WorkerReport(done=1)
+    assert app.db[key] == b"\1"
