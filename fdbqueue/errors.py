@@ -437,14 +437,14 @@ class ClockOutOfRange(FdbqueueError):
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):
-    """A payload larger than one item can hold. Nothing was stored."""
+    """A payload larger than one item, result, signal or schedule can hold. Nothing was stored."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    def __init__(self, size: int, limit: int, holder: str = "an item") -> None:
         self.size = size
         self.limit = limit
         super().__init__(
-            f"the payload has {size:,} bytes and an item holds at most {limit:,}; "
-            "store it elsewhere and push a reference to it"
+            f"the payload has {size:,} bytes and {holder} holds at most {limit:,}; "
+            "store it elsewhere, and a reference to it instead"
         )
 
 

@@ -81,7 +81,7 @@ def json_bytes(value: object) -> bytes:
     return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
 
 
-def encode_returned(value: Any) -> bytes:
+def encode_returned(value: Any, holder: str = "a result") -> bytes:
     """Return what a handler returned as JSON; raise `InvalidValue` or `PayloadTooLarge`.
 
     >>> decode_json(encode_returned({"sent": 3}))
@@ -90,9 +90,10 @@ def encode_returned(value: Any) -> bytes:
     try:
         encoded = JsonCodec().encode(value)
     except (TypeError, ValueError) as error:
-        raise InvalidValue(value, f"the result cannot be stored: {error}") from error
+        reason = f"{holder} is text, a number, a boolean, None, a list or a dict: {error}"
+        raise InvalidValue(value, reason) from error
     if len(encoded) > MAX_RETURNED:
-        raise PayloadTooLarge(len(encoded), MAX_RETURNED)
+        raise PayloadTooLarge(len(encoded), MAX_RETURNED, holder)
     return encoded
 
 

@@ -380,7 +380,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         """
         claim, returned = validate_claim(claim), validate_result(result)
         if returned is not None and len(claim) * len(returned) > MAX_PAYLOAD:
-            raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD)
+            raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD, "a claim")
         return self._store.ack(tr, claim, returned, error_text(discarded), validate_log(log))
 
     @driven

@@ -207,7 +207,7 @@ class Batches:
         header, groups = Header(awaits=True), each_group(1, group, None)
         (new,) = new_items(self._store, [value], [priority], groups, None, None, [header])
         if len(new.payload) > _MAX_VALUE:
-            raise PayloadTooLarge(len(new.payload), _MAX_VALUE)
+            raise PayloadTooLarge(len(new.payload), _MAX_VALUE, "the last job of a batch")
 
         def body(tr: Transaction) -> Item[Any]:
             (item,) = push_members(tr, self._queue, [new._replace(due=NEVER)])

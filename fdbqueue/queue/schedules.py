@@ -241,7 +241,7 @@ class Schedules(NamesDatabase, Generic[V]):
             group = None  # which the task has
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
-            raise PayloadTooLarge(len(payload), _MAX_VALUE)
+            raise PayloadTooLarge(len(payload), _MAX_VALUE, "a schedule")
         if priority is None and store.given_options.kind == "priority":
             priority = 0
         level = store.levels.level(priority).prefix[len(store.layout.items) :]
@@ -249,7 +249,7 @@ class Schedules(NamesDatabase, Generic[V]):
         definition = Definition(timing, payload, level, missed, overlap, group)
         too_much = schedule_size(definition) - MAX_ROW
         if too_much > 0:  # such as a value with many zeros, each of which takes two bytes
-            raise PayloadTooLarge(len(payload), len(payload) - too_much)
+            raise PayloadTooLarge(len(payload), len(payload) - too_much, "a schedule")
         return definition
 
     def remove(self, tr: Transactor, name: str) -> bool:

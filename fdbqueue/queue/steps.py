@@ -195,7 +195,7 @@ class JobSteps(NamesDatabase, Generic[V]):
         validate_key("the name of a signal", name)
         validate_key("the key of a signal", key, may_be_empty=True)
         seconds = validate_seconds("keep", keep, is_over=True, below=_MAX_SECONDS)
-        stored = encode_returned(value)
+        stored = encode_returned(value, "a signal")
 
         def body(tr: Transaction, now: int) -> int:
             ends = min(LAST_MILLISECOND, now + round(1000 * seconds))

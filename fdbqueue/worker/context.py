@@ -292,11 +292,11 @@ class Context:
         variables = copy_context()
 
         def ending(tr: Transaction) -> None:
-            returned = variables.copy().run(function, tr, *args, **kwargs)
-            if isinstance(returned, (CoroutineType, GeneratorType, AsyncGeneratorType)):
+            kind: Any = type(variables.copy().run(function, tr, *args, **kwargs))
+            if issubclass(kind, (CoroutineType, GeneratorType, AsyncGeneratorType)):
                 raise TypeError(
                     f"at_end needs a plain function: {function!r} returned a "
-                    f"{type(returned).__name__}, whose code has not run"
+                    f"{kind.__name__}, whose code has not run"
                 )
 
         self.endings.append(ending)

@@ -264,11 +264,20 @@ def test_schedules_with_large_values_push_the_ticks_that_they_missed(
 
 def test_a_schedule_that_does_not_fit_its_row_is_refused(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, codec="bytes", priorities=(bytes,))
-    with pytest.raises(PayloadTooLarge, match="at most"):
+    with pytest.raises(PayloadTooLarge, match="a schedule holds at most"):
         queue.schedules.add(db, "zeros", bytes(60_000), (b"",), every="1h")
-    with pytest.raises(PayloadTooLarge, match="at most"):
+    with pytest.raises(PayloadTooLarge, match="a schedule holds at most"):
         queue.schedules.add(db, "long", b"x" * 90_000, (bytes(2_400),), every="1h")
     assert [*queue.schedules.all(db)] == []
+
+
+def test_the_error_names_what_the_payload_is_too_large_for(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    with pytest.raises(PayloadTooLarge, match="a signal holds at most 90,000"):
+        queue.steps.signal(db, "approved", value="x" * 90_000)
+    queue.push(db, "job")
+    with pytest.raises(PayloadTooLarge, match="a result holds at most 90,000"):
+        queue.ack(db, queue.claim(db), result="x" * 90_000)
 
 
 def test_an_idempotency_key_has_a_limited_number_of_long_ids(db: Any, name: str) -> None:

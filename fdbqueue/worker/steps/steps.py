@@ -390,7 +390,7 @@ def _stored(name: str, results: Results, returned: object) -> bytes:
     try:
         return validate_result(results.encode_result(returned)) or b"null"
     except (InvalidValue, PayloadTooLarge) as error:
-        raise Dead(f"the result of the step {name}: {error}") from error
+        raise Dead(f"the result of the step {name}") from error
     except Exception as error:
         raise Dead(str(error)) from error  # another attempt would repeat the work in vain
 
