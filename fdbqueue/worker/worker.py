@@ -362,10 +362,9 @@ class Worker(Claiming):
     def _run_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
         """Run a handler in a fresh copy of the worker's context variables."""
         job.variables = self._variables.copy()
-        run: Callable[[], bytes | None] = partial(
-            job.variables.run, self._call_handler, job, call, in_span, *tr
-        )
-        return self._called(job, run, in_transaction=call.in_transaction)
+        run: Any = partial(job.variables.run, self._call_handler, job, call, in_span, *tr)
+        returned: bytes | None = self._called(job, run, in_transaction=call.in_transaction)
+        return returned
 
     def _call_handler(self, job: HeldJob, call: Call, in_span: _InSpan, *tr: Any) -> bytes | None:
         returned = None
