@@ -108,12 +108,13 @@ def wait_until(client: Client, is_true: Callable[[], bool], seconds: float, prob
 def wait_for_ends(client: Client, db: Any, queue: fdbqueue.PriorityQueue) -> None:
     """Wait until every lease and every delay is over.
 
-    While the cluster recovers its versions stand still, and so do leases.
+    While the cluster recovers its versions stand still, and so do leases. An item that was
+    cancelled stays claimed until the next claim or pop.
     """
 
     def are_over() -> bool:
-        stats = queue.stats(db)
-        return not stats.claimed and not stats.delayed
+        claimed = queue.items(db, state="claimed")
+        return all(info.cancelling for info in claimed) and not queue.stats(db).delayed
 
     wait_until(client, are_over, _LONGEST, "a lease or a delay does not end")
 
