@@ -103,7 +103,6 @@ def run_once_with_pauses(
     >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
     [None]
     """
-    warn_in_event_loop()
     holds_lock = getattr(db, "retries_hold_lock", False)
     steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
     needs_receipt = not getattr(db, "commits_are_certain", False)

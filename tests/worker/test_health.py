@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fdbqueue import FDBError, PriorityQueue, Worker
+from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.jobs import App
 from fdbqueue.worker.health import serving_health
 from fdbqueue.worker.processes.group import run_together
@@ -89,14 +90,14 @@ def test_several_workers_are_ready_if_each_of_them_is(
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
     workers = [Worker(db, each, print) for each in queues]
     is_broken = True
-    claim: Any = PriorityQueue.claim.__wrapped__
+    claim: Any = sans_io_of(PriorityQueue.claim)
 
     def fail(queue: Any, *args: Any, **options: Any) -> Any:
         if queue is queues[1] and is_broken:
             raise FDBError(1031)
         return claim(queue, *args, **options)
 
-    fail.__wrapped__ = fail
+    fail.operation = fail
     monkeypatch.setattr(PriorityQueue, "claim", fail)
     start(run_together, workers, concurrency=2, health="127.0.0.1:0")
     base = address()

@@ -14,7 +14,7 @@ import pytest
 from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
 from fdbqueue.coordination import sans_io
-from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.coordination.sans_io import sans_io_of, sleep_on
 from fdbqueue.queue.base import Stop
 from fdbqueue.worker import slots
 from fdbqueue.worker.processes.group import run_together
@@ -290,14 +290,14 @@ def test_a_queue_that_cannot_be_read_does_not_hold_up_others(
 ) -> None:
     """The worker of the first queue tries again each second."""
     broken = program.queues["mail"]
-    claim = type(broken).claim
+    claim: Any = sans_io_of(type(broken).claim)
 
     def fail(queue: Any, *arguments: Any, **options: Any) -> Any:
         if queue is broken:
             raise FdbqueueError("broken")
-        return claim.__wrapped__(queue, *arguments, **options)
+        return claim(queue, *arguments, **options)
 
-    monkeypatch.setattr(fail, "__wrapped__", fail, raising=False)
+    monkeypatch.setattr(fail, "operation", fail, raising=False)
     monkeypatch.setattr(type(broken), "claim", fail)
     program.push("images", 50)
     program.start(1)
