@@ -16,7 +16,7 @@ import pytest
 from fdbq.common import item_json
 
 import fdbqueue
-from fdbqueue.admin import backup, check, copy, restore, workers
+from fdbqueue.admin import backup, check, copy, drop, restore, workers
 from fdbqueue.layout import records
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.records import check_record
@@ -111,6 +111,11 @@ def test_a_random_database_is_carried_by_each_way(
             way = chance.choice(WAYS)
             print(way.__name__)
             way(source, there, engine)
+            lost, queue = chance.choice([*source.queues().items()])
+            if chance.random() < 0.5:
+                drop(here, lost)
+            else:
+                queue.clear(here)
             for each in (target, source):
                 assert each.problems() == []
                 assert each.finish() == []
