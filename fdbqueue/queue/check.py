@@ -20,6 +20,7 @@ from fdbqueue.layout.schedules import decode_schedule
 from fdbqueue.layout.steps import decode_signal
 from fdbqueue.layout.values import (
     PIECES,
+    UNDECODABLE,
     ZERO,
     decode_count,
     decode_holder,
@@ -231,13 +232,17 @@ class _Check:
         for row in self._rows(layout.items):
             try:
                 item = self._items.levels.item(row.key, row.value)
+                indexes, counters = self._items.index_entries(self._reads, item)
+            except UNDECODABLE as error:
+                self._may_repair = False
+                self._problems.append(f"an item that cannot be read: {row.key!r}: {error!r:.200}")
+                continue
             except ForeignKey:
                 # Perhaps an item, and the queue was opened with the wrong priorities: without
                 # knowing what it is, nothing that belongs to items can be put right.
                 self._may_repair = False
                 self._problems.append(f"foreign key among the items: {row.key!r}")
                 continue
-            indexes, counters = self._items.index_entries(self._reads, item)
             self._indexed |= indexes
             self._counters.update(counters)
             if item.level.counter is not None:

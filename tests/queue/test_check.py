@@ -6,9 +6,10 @@ import itertools
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue
+from fdbqueue import PriorityQueue, TaskPriority, TaskQueue
 from fdbqueue.coordination.contention.requests import Requests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
@@ -205,6 +206,18 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     assert sum(problem.startswith("foreign key") for problem in problems) == 4
     assert any("whose payload is gone" in problem for problem in problems)
     assert all(db[key] == b"theirs" for key in foreign)
+
+
+def test_check_reports_a_task_that_cannot_be_read(db: Any, space: Subspace) -> None:
+    queue = TaskQueue(space)
+    id = queue.push(db, payload=1, priority=TaskPriority.LOW, agent_name="ada", client_id="c")
+    assert id is not None
+    ((key, value),) = db.get_range(*layout_of(queue).range_of(layout_of(queue).items))
+    db[key] = b"cut"
+    (problem, *_) = fdbqueue.admin.check(db, queue, repair=True).problems
+    assert problem.startswith(f"an item that cannot be read: {key!r}: ")
+    db[key] = value
+    assert fdbqueue.admin.check(db, queue).ok
 
 
 def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(
