@@ -14,6 +14,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
@@ -249,22 +250,30 @@ def refer(membership: Membership, subspace: bytes | None) -> Membership:
     return membership._replace(subspace=subspace)
 
 
-def named(name: str) -> bytes:
-    """Return the bytes by which a reference in a file names a queue, instead of by its prefix.
+def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]) -> bytes:
+    """Return the value of a row of a queue that refers to other queues by other bytes.
 
-    >>> name_in(named("mail"))
-    'mail'
+    Args:
+        key: The key without the prefix of the queue.
+        value: The value.
+        other: Returns the bytes to use instead of these; `None` if there is no such queue.
     """
-    packed: bytes = fdb_tuple.pack((name,))
-    return packed
 
+    def changed(membership: Membership) -> Membership:
+        of = membership.subspace
+        return refer(membership, other(of)) if of else membership
 
-def name_in(subspace: bytes) -> str:
-    """Return the name of the queue in a reference of a file; raise `ValueError` for other bytes."""
-    (name,) = fdb_tuple.unpack(subspace)
-    if not isinstance(name, str):
-        raise ValueError(f"{subspace!r} does not name a queue")
-    return name
+    def shown(queue: bytes) -> bytes:
+        return (queue and other(queue)) or queue
+
+    if key.startswith(_KEYS.batches):
+        batch = decode_batch(value)
+        jobs = tuple((shown(queue), first) for queue, first in batch.jobs)
+        return encode_batch(batch._replace(jobs=jobs, queues=(*map(shown, batch.queues),)))
+    if key.startswith(_KEYS.steps):
+        step = decode_step(value)
+        return encode_step(step._replace(queue=shown(step.queue))) if step.queue else value
+    return with_memberships(key, value, changed)
 
 
 class Lost(NamedTuple):

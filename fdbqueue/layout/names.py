@@ -121,6 +121,11 @@ def decode_name(key: bytes) -> str:
     return name
 
 
+def is_name_key(key: bytes) -> bool:
+    """Return whether a key is one of `name_key`."""
+    return NAMES.contains(key)
+
+
 def decode_subspace(value: bytes) -> Subspace:
     """Return the subspace of a queue from the value under its name's key."""
     return Subspace(rawPrefix=value)

@@ -22,11 +22,17 @@ from fdbqueue.layout.batches import (
     StoredBatch,
     decode_counts,
     memberships_of,
-    name_in,
+    with_queues,
 )
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.names import decode_subspace, restored_subspace
+from fdbqueue.layout.names import (
+    decode_name,
+    decode_subspace,
+    is_name_key,
+    name_key,
+    restored_subspace,
+)
 from fdbqueue.layout.schedules import StoredSchedule
 from fdbqueue.layout.steps import StoredSignal, StoredStep
 from fdbqueue.layout.values import (
@@ -162,6 +168,7 @@ class RowCheck:
             packed(layout.signals, StoredSignal),
             packed(layout.signal_ends, StoredSignal),
             packed(layout.group_settings, GroupSettings),
+            (b"", lambda key, value: with_queues(key, value, _check_reference)),
         ]
 
     def problem(self, key: bytes, value: bytes) -> str | None:
@@ -203,8 +210,10 @@ def _check_item(value: bytes) -> None:
 def _check_membership(_: bytes, value: bytes) -> None:
     for membership in memberships_of(value):
         check_record(Membership, membership)
-        if membership.subspace:
-            name_in(membership.subspace)
+
+
+def _check_reference(queue: bytes) -> bytes:
+    return name_key(decode_name(queue)) if is_name_key(queue) else queue
 
 
 def _check_parked(record: type[tuple[Any, ...]], _: bytes, value: bytes) -> None:

@@ -110,12 +110,22 @@ class Cut(FaultyDatabase):
         self._left -= 1
 
 
+def reasons(shop: Shop) -> Any:
+    """Return what each item shows of the items that it waits for, and its steps."""
+    waiting, _ = shop.queues()
+    ids = [info.id for info in waiting.items(shop.db, state="delayed")]
+    infos = [waiting.get(shop.db, id) for id in ids]
+    steps = [waiting.steps.all(shop.db, id) for id in ids]
+    return [(info.waits_for, info.due_at) for info in infos], steps
+
+
 def saved(shop: Shop, *names: str) -> tuple[io.BytesIO, dict[str, Any]]:
     file = io.BytesIO()
     return file, backup(shop.db, file, names)
 
 
 def test_a_backup_of_both_queues_keeps_what_is_between_them(shop: Shop, other: Any) -> None:
+    waits = reasons(shop)
     file, copies = saved(shop, shop.waiting, shop.working)
     assert [copied.notes for copied in copies.values()] == [(), ()]
     drop(shop.db, shop.waiting)
@@ -124,6 +134,7 @@ def test_a_backup_of_both_queues_keeps_what_is_between_them(shop: Shop, other: A
         assert restore(db, file) == copies
         assert restore(db, file) == {}
         there = Shop(db, shop.waiting, shop.working)
+        assert reasons(there) == waits
         assert backup(db, io.BytesIO(), [shop.waiting, shop.working]) == copies
         assert there.problems() == []
         assert there.work() == ALL
@@ -370,6 +381,22 @@ def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
         working.clear(db)
     popped = [waiting.pop(db, wait=60).value for _ in range(2)]
     assert popped == [{"job": "end", "kwargs": {"done": 0, "dead": 0, "cancelled": 1}}, "after"]
+
+
+def test_a_queue_without_a_name_goes_on_after_the_restore_of_a_queue_that_it_waits_for(
+    db: Any, space: Subspace, name: str
+) -> None:
+    waiting: Any = PriorityQueue(space)
+    first = PriorityQueue.named(db, name).push(db, "first")
+    new = Members(waiting, {"values": ["after"], "priority": 0})
+    push_after(db, new, [(PriorityQueue.existing(db, name), first.id)], "continue")
+    file = io.BytesIO()
+    backup(db, file, [name])
+    lose(db, name)
+    restore(db, file)
+    assert waiting.pop(db) is None
+    assert PriorityQueue.existing(db, name).pop(db).value == "first"
+    assert waiting.pop(db, wait=60).value == "after"
 
 
 @pytest.mark.parametrize("state", ["claimed", "moved"])

@@ -11,7 +11,7 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueNotFound
-from fdbqueue.layout.batches import Links, name_in, named
+from fdbqueue.layout.batches import Links
 from fdbqueue.layout.names import name_key
 from fdbqueue.layout.records import RowCheck
 from fdbqueue.layout.values import UNDECODABLE
@@ -133,7 +133,7 @@ def backup(
         summary = Summary()
         _write(file, queue=name)
         for row in _written(file, rows(), summary, partial(progress, name)):
-            links.add(named(name), *row)
+            links.add(name_key(name), *row)
         copies[name] = summary.finish()
     torn = ("it may show another moment than queues whose jobs wait for its jobs",)
     is_torn = moment.versions > 1
@@ -148,7 +148,7 @@ def backup(
     copies.moments = moment.versions
     for name, copied in copies.items():
         notes = notes_of(links, name, copies)
-        if is_torn and links.targets.get(named(name)):
+        if is_torn and links.targets.get(name_key(name)):
             notes += torn
         copies[name] = replace(copied, notes=notes)
     return copies
@@ -275,7 +275,7 @@ def restore(
 
     def prefix_of(reference: bytes) -> bytes | None:
         if reference not in subspaces:  # a queue with a new name may be there with its old one
-            there = prefix_in(db, name_in(reference)) if targets == same else None
+            there = prefix_in(db, reference) if targets == same else None
             subspaces[reference] = there
         return subspaces[reference]
 
@@ -296,10 +296,10 @@ def restore(
     for prefix, keys in own_rows.items():
         store_keys(db, keys(), partial(progress, prefix_text(prefix) or ALL))
     for name, queue in queues.items():
-        subspaces[named(name)] = queue.subspace.key()
+        subspaces[name_key(name)] = queue.subspace.key()
     for name, queue in queues.items():
         queue.write(partial(rows, name), partial(progress, name))
-    finish(db, {queue: links.lost(named(name)) for name, queue in queues.items()})
+    finish(db, {queue: links.lost(name_key(name)) for name, queue in queues.items()})
     for name in missing:
         restored[name] = replace(contents.copies[name], notes=notes_of(links, name, chosen))
     return restored

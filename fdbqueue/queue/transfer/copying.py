@@ -8,7 +8,6 @@ from functools import cache
 
 from fdbqueue.database.binding import database_identity
 from fdbqueue.errors import QueueChanged, RestoreRunning, SameQueue
-from fdbqueue.layout.batches import name_in
 from fdbqueue.queue.transfer.rows import (
     NewQueue,
     QueueCopy,
@@ -85,7 +84,7 @@ def copy(
 
     @cache
     def prefix_of(reference: bytes) -> bytes | None:
-        return None if is_same else prefix_in(target, name_in(reference))
+        return None if is_same else prefix_in(target, reference)
 
     def rows() -> Iterable[Row]:
         return with_references(named_rows(), prefix_of)

@@ -13,20 +13,15 @@ from typing import NamedTuple, TypeAlias
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, read, run
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
-from fdbqueue.layout.batches import (
-    Links,
-    Lost,
-    Membership,
-    name_in,
-    named,
-    refer,
-    with_memberships,
-)
+from fdbqueue.layout.batches import Links, Lost, with_queues
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
+    ROOT,
+    decode_name,
     decode_subspace,
     decode_unfinished,
     encode_unfinished,
+    is_name_key,
     name_key,
     restored_subspace,
     unfinished_key,
@@ -182,31 +177,28 @@ def rows_of(db: Database, name: str, moment: Moment | None = None) -> Rows:
 
 
 def _with_names(db: Database, rows: Rows) -> Iterator[Row]:
-    """Yield rows whose references have the names of queues instead of their prefixes."""
+    """Yield rows that refer to queues by the keys of their names, if they have one."""
 
     @cache
     def name_of_queue(prefix: bytes) -> bytes | None:
+        if not prefix.startswith(ROOT.key()):
+            return prefix
         name = read(db, partial(name_of, prefix=prefix))
-        return None if name is None else named(name)
+        return None if name is None else name_key(name)
 
     return with_references(rows(), name_of_queue)
 
 
-def with_references(
-    rows: Iterable[Row], subspace_of: Callable[[bytes], bytes | None]
-) -> Iterator[Row]:
-    """Yield rows that refer to other queues by other bytes; to none if these are `None`."""
-
-    def change(membership: Membership) -> Membership:
-        of = membership.subspace
-        return refer(membership, subspace_of(of)) if of else membership
-
-    return (Row(key, with_memberships(key, value, change)) for key, value in rows)
+def with_references(rows: Iterable[Row], other: Callable[[bytes], bytes | None]) -> Iterator[Row]:
+    """Yield rows that refer to other queues by other bytes."""
+    return (Row(key, with_queues(key, value, other)) for key, value in rows)
 
 
-def prefix_in(db: Database, name: str) -> bytes | None:
-    """Return the prefix of the queue with this name; `None` if there is none."""
-    subspace = run(db, partial(find, name=name))
+def prefix_in(db: Database, reference: bytes) -> bytes | None:
+    """Return the prefix of the queue to which a row refers; `None` if there is none of its name."""
+    if not is_name_key(reference):
+        return reference  # a queue without a name
+    subspace = run(db, partial(find, name=decode_name(reference)))
     return None if subspace is None else bytes(subspace.key())
 
 
@@ -215,7 +207,7 @@ def links_of(queues: Mapping[str, Rows]) -> Links:
     links = Links()
     for name, rows in queues.items():
         for row in rows():
-            links.add(named(name), *row)
+            links.add(name_key(name), *row)
     return links
 
 
@@ -224,13 +216,13 @@ def notes_of(links: Links, name: str, chosen: Iterable[str]) -> tuple[str, ...]:
 
     `links` has the rows of all chosen queues, under their names.
     """
-    known = {*map(named, chosen)}
+    known = {*map(name_key, chosen)}
     notes = [
-        f"jobs of queue {name_in(target)!r}, which is left out, wait for {n:,} of its jobs"
-        for target, n in sorted(links.targets[named(name)].items())
-        if target not in known
+        f"jobs of queue {decode_name(target)!r}, which is left out, wait for {n:,} of its jobs"
+        for target, n in sorted(links.targets[name_key(name)].items())
+        if is_name_key(target) and target not in known
     ]
-    if lost := sum(each.n for each in links.lost(named(name)).values()):
+    if lost := sum(each.n for each in links.lost(name_key(name)).values()):
         notes.append(f"its jobs wait for {lost:,} jobs of queues that are left out")
     return (*notes,)
 
@@ -344,7 +336,7 @@ def stored_copy(db: Database, name: str, rows: Rows) -> QueueCopy | None:
     Raises:
         QueueDiffers: There is a queue with this name and other rows.
     """
-    prefix = prefix_in(db, name)
+    prefix = prefix_in(db, name_key(name))
     if prefix is None:
         return None
     stored = summary_of(_read_rows(db, Layout(decode_subspace(prefix), name)))
