@@ -555,11 +555,14 @@ class Leases:
         claim: Claim,
         due: int | None = None,
         change: Callable[[bytes], bytes] = _unchanged,
+        has_begun: bool = True,
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `change` returns their new values.
+        `change` returns their new values. What has not begun uses up no start of a rate.
         """
+        if not has_begun:
+            self._take_back_starts(tr, now, claim)
         ended = self._end_unless_cancelled(tr, now, claim)
         returned = [
             ReturnedItem(position, change(_survived(item.value)), due) for position, item in ended
@@ -592,8 +595,7 @@ class Leases:
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
         returned: list[ReturnedItem] = []
-        if self._items.options.has_any_rate:
-            self._take_back_starts(tr, now, claim)
+        self._take_back_starts(tr, now, claim)
         left = self._end_unless_cancelled(tr, now, claim)
         for position, item in left:
             header, content = header_of(item.value)
@@ -610,6 +612,8 @@ class Leases:
     def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
         """Give the starts of the items of a claim back to the rates of their queue and groups."""
         layout, items = self._layout, self._items
+        if not items.options.has_any_rate:
+            return
         for position, item in self._claimed(claim, self._begin(tr, claim)):
             timer = layout.timer_key(layout.leases, item.lease_end, position)
             lease = lease_of(tr.snapshot[timer].value or b"")

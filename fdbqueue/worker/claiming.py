@@ -173,6 +173,7 @@ class Claiming(ABC):
         self._seconds = 1.0  # moving average of the duration of a job
         self._n_timed = 0  # jobs in it
         self._looks = 0  # for other jobs, since the last of them ended
+        self._unclaim = partial(self._store.release, has_begun=False)
         self._may_claim_ahead = True
         self._among = 1  # jobs to look through, behind jobs that the handler does not know
         self._member = partial(len, self._held)
@@ -186,7 +187,7 @@ class Claiming(ABC):
 
     @abstractmethod
     def _release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
-        """Release jobs whose attempt does not count."""
+        """Release jobs whose attempt does not count; by default jobs that have not begun."""
 
     # How many jobs to claim
 
@@ -238,14 +239,9 @@ class Claiming(ABC):
         Another worker may be idle. The first ones stay if they begin soon.
         """
         first = self._threads.first_waiting
-        if first is None or first.lease.since.seconds() <= _AHEAD or self._is_rated:
+        if first is None or first.lease.since.seconds() <= _AHEAD:
             return []
         return self._threads.withdraw(keep=self._soon)
-
-    @property
-    def _is_rated(self) -> bool:
-        """Whether claims use up starts of a rate. A job that goes back may then wait for long."""
-        return self._store.options.has_any_rate
 
     # What becomes of a claim
 
@@ -263,7 +259,7 @@ class Claiming(ABC):
             self._begin_alone(jobs)
         else:
             self._begin([job for job in jobs if job not in lone])
-            self._release(lone, partial(self._queue.release, delay=max(0.0, left)))
+            self._release(lone, partial(self._unclaim, delay=max(0.0, left)))
         return len(claimed)
 
     def _claimed(self, wait: float, n: int) -> list[HeldJob]:
@@ -290,8 +286,7 @@ class Claiming(ABC):
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
         known = [job for job in jobs if self._handler.unknown(job.item) is None]
         # Many more may follow. They must not hold up the other jobs.
-        are_many = jobs and not known and not self._is_rated
-        self._among = min(2 * len(jobs), _MAX_AMONG) if are_many else 1
+        self._among = min(2 * len(jobs), _MAX_AMONG) if jobs and not known else 1
         if len(known) < len(jobs):
             self._release([job for job in jobs if job not in known], self._leave)
         self._release(known[n:])
@@ -318,11 +313,9 @@ class Claiming(ABC):
             self._ends.warn_about_results()
         are_last = options.max_attempts == 1 or self._handler.may_be_last
         free = max(0, self._concurrency - (len(self._held) - len(jobs)))
-        back = [
-            job for job in jobs[free:] if (are_last or job.claim.attempt > 1) and not self._is_rated
-        ]
+        back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         are_first = {job.claim.attempts for job in jobs} == {(1,)}
-        self._may_claim_ahead = are_first and not are_last and not self._is_rated
+        self._may_claim_ahead = are_first and not (are_last or options.has_any_rate)
         self._threads.put([job for job in jobs if job not in back])
         self._release(back)  # the threads get their jobs before, because this takes time
 
@@ -332,7 +325,7 @@ class Claiming(ABC):
         All that wait go back; so does the job while others run, because an idle worker may take it.
         """
         lone, back = jobs[:1], [*jobs[1:], *self._threads.withdraw()]
-        if process.held > 1 + len(back) and not self._is_rated:
+        if process.held > 1 + len(back):
             lone, back = [], [*lone, *back]
         self._release(back)
         patience = math.inf if self._drains else self._patience

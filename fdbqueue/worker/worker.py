@@ -117,7 +117,7 @@ class Worker(Claiming):
     after `grace`, return without counting an attempt. A second signal ends the process immediately.
     A worker's death costs every job it held one attempt, started or not. So jobs that were returned
     before, or have a single attempt, are not claimed ahead. A worker that has met a rate claims no
-    job ahead, because a job that goes back would waste a start.
+    job ahead, because each claim counts as a start until the job goes back.
 
     A job whose lease ran out, because its worker died or was stopped, runs alone in its process the
     next time: if it kills its worker again, no other job loses an attempt. The workers of the
@@ -345,7 +345,7 @@ class Worker(Claiming):
             self._end_uncounted(job, "suspended", suspended)
         except _Stopped:
             if not job.is_given_up:
-                self._release([job])
+                self._release([job], self._queue.release)
         except _GivenUp:
             _log.info("%s %s: it returned after its time was over", self._name, job.name)
         except Exception as failure:
@@ -453,7 +453,7 @@ class Worker(Claiming):
         if late := [job for job in interrupted if self._takes_from_handler(job)]:
             for job in late:
                 _log.warning("%s %s goes back: it still runs", self._name, job.name)
-            self._release(late)
+            self._release(late, self._queue.release)
             self._threads.abandon()
         return _AGAIN
 
@@ -540,7 +540,7 @@ class Worker(Claiming):
         is_late = job.late is not None
         if self._stopped_at < math.inf and not is_late and not isinstance(failure, Outcome):
             _log.warning("%s %s goes back: %s", self._name, job.name, error_text(failure))
-            self._release([job])
+            self._release([job], self._queue.release)
             return
         began = time.monotonic()
         outcome, kept = _decided(job, failure)
@@ -568,11 +568,11 @@ class Worker(Claiming):
             self._let_go(job)
 
     def _release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
-        """Release jobs whose attempt does not count."""
+        """Release jobs whose attempt does not count; by default jobs that have not begun."""
         if not jobs:
             return
         claims = [job.claim for job in jobs]
-        errors = release_all(self._queue, self._db, claims, release or self._queue.release)
+        errors = release_all(self._queue, self._db, claims, release or self._unclaim)
         with self._ended:
             for job in jobs:
                 self._let_go(job)
