@@ -419,6 +419,10 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
     """Make an item ready that waits for nothing. Its steps that wait for other jobs fail."""
     for step in _waiting_steps(tr, layout, position):
         _store_result(tr, layout, now, position, step, _GONE)
+    delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
+    header, content = header_of(value)
+    value = with_header(header._replace(awaits=False), content)  # its own batch is gone
+    tr[layout.delayed + position] = encode_metadata(Delayed(*delay), value)
     make_ready(tr, layout, now, position, "run", BatchCounts())
 
 
@@ -566,8 +570,6 @@ def make_ready(
         position = moved
     (due,), value = decode_metadata(stored)
     header, content = header_of(value)
-    if kind == "run":
-        value = with_header(header._replace(awaits=False), content)
     if kind == "then":
         random = layout.unpack_item_key(layout.items + position)[-1]
         payload = with_counts(read_payload(tr, layout, content), counts)
