@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 import fdbqueue
+from cli.work import _OF_APPS
+from cli.work import work as work_command
 from fdbqueue import WorkerReport
 from fdbqueue.contrib.django import FdbqueueBackend
 from fdbqueue.contrib.django import options as task_options
@@ -27,9 +30,10 @@ from fdbqueue.contrib.django.api import (
     task_finished,
     task_started,
 )
+from fdbqueue.contrib.django.management.commands.fdbqueue_work import Command
 from fdbqueue.contrib.django.running import worker_app
 from fdbqueue.errors import PayloadTooLarge, TimedOut
-from fdbqueue.jobs import Retry
+from fdbqueue.jobs import App, Retry
 from fdbqueue.testing import Clock
 from tests.contrib import tasks
 from tests.support.leases import lapse
@@ -445,6 +449,10 @@ def test_threads_share_the_database_in_memory() -> None:
         (["nowhere"], "has no queue 'nowhere'"),
         (["--concurrency", "0"], "concurrency"),
         (["--lease", "long"], "lease"),
+        (["--grace", "nan"], "grace"),
+        (["--max-jobs", "0"], "max_jobs"),
+        (["--health-port", "x"], "an address is PORT or HOST:PORT"),
+        (["--health-port", "1.1.1.1:9"], "cannot listen"),
         (["--prefetch", "-1"], "prefetch"),
         (["--processes", "0"], "processes is a number of processes from 1, not 0"),
         (["--backend", "unknown"], "'unknown' is not an FdbqueueBackend"),
@@ -453,6 +461,30 @@ def test_threads_share_the_database_in_memory() -> None:
 def test_wrong_arguments_of_the_command(backend: Any, arguments: list[str], message: str) -> None:
     with pytest.raises(CommandError, match=message):
         call_command("fdbqueue_work", *arguments, "--drain", "-v0")
+
+
+def test_the_command_has_the_options_of_apps_and_of_fdbq_work() -> None:
+    parser = Command().create_parser("manage.py", "fdbqueue_work")
+    defaults = vars(parser.parse_args([]))
+    others = {"self", "queues", "at_most", "weights"}
+    for name, parameter in inspect.signature(App.work).parameters.items():
+        assert name in others or defaults[name] == parameter.default
+        assert name in {*others, "processes", *_OF_APPS}
+    options: dict[Any, Any] = {each.name: each for each in work_command.params}
+    for name in (*_OF_APPS, "processes"):
+        value = [] if options[name].is_flag else ["7"]
+        given = vars(parser.parse_args([options[name].opts[0], *value]))
+        assert given[name] != defaults[name]
+
+
+def test_the_command_passes_its_options_on(backend: Any, name: str) -> None:
+    result: Any = tasks.note.using(queue_name=name).enqueue()
+    lengths = ("--lease", "60", "--grace", "5s", "--prefetch", "0", "--max-memory", "1000000000000")
+    call_command(
+        "fdbqueue_work", name, "--drain", "-v0", *lengths, "--health-port", "0", "--name", "w7"
+    )
+    result.refresh()
+    assert result.worker_ids == ["w7"]
 
 
 def test_the_command_says_which_database_cannot_be_opened(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,13 +14,34 @@ from fdbqueue.contrib.django.api import task_backends
 from fdbqueue.contrib.django.backend import FdbqueueBackend
 from fdbqueue.contrib.django.running import worker_app
 from fdbqueue.errors import FdbqueueError
+from fdbqueue.jobs.app import App
 from fdbqueue.jobs.processes import shared_database
-from fdbqueue.queue.arguments import validate_number
+from fdbqueue.queue.arguments import validate_number, validate_seconds
 from fdbqueue.worker.processes.group import exit_after_work, summary_of
 from fdbqueue.worker.processes.supervisor import Supervisor, parent
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
-_GRACE = 10.0  # seconds that running tasks have to end, as by default of `App.work`
+
+
+def _seconds(text: str) -> float | str:
+    """Return a number of seconds, or a text such as `90s` as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "concurrency": ("concurrency", int, "Number of tasks to run at a time, each in a thread"),
+    "lease": ("lease", _seconds, "Time until others take over from a worker that died"),
+    "prefetch": ("prefetch", int, "Maximum number of quick tasks to claim ahead; 0 for none"),
+    "grace": ("grace", _seconds, "Time after which a task that was told to stop is given up"),
+    "max_jobs": ("max-jobs", int, "End the process after this number of tasks"),
+    "max_memory": ("max-memory", int, "End it when its resident memory exceeds these bytes"),
+    "health": ("health-port", str, "Port, or HOST:PORT, of health checks at /live and /ready"),
+    "name": ("name", str, "Name of the worker, instead of the host and the process id"),
+}
+"""The options of `App.work` that have a value: the flag of `fdbq work`, the type, and the help."""
 
 
 class Command(BaseCommand):
@@ -31,25 +54,11 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("queues", nargs="*", metavar="QUEUE", help="Only these queues of the backend.")
         add("--backend", default="default", help="The name in TASKS (default: %(default)s).")
-        add(
-            "--concurrency",
-            type=int,
-            default=10,
-            help="Number of tasks to run at a time, each in a thread (default: %(default)s).",
-        )
-        add(
-            "--lease",
-            default="30s",
-            help="Time until others take over from a worker that died (default: %(default)s).",
-        )
-        add(
-            "--prefetch",
-            type=int,
-            default=100,
-            help="Maximum number of quick tasks to claim ahead; 0 for none (default: %(default)s).",
-        )
+        for name, (flag, kind, text) in _OPTIONS.items():
+            default = signature(App.work).parameters[name].default
+            shown = "" if default is None else f" (default: {default})"
+            add(f"--{flag}", dest=name, type=kind, default=default, help=f"{text}{shown}.")
         add("--processes", type=int, help="Run tasks in this number of processes, from 1.")
-        add("--name", help="Name of the worker (default: the host and the process id).")
         add("--drain", action="store_true", help="Exit when no task is ready.")
 
     def handle(
@@ -57,14 +66,10 @@ class Command(BaseCommand):
         *,
         queues: list[str],
         backend: str,
-        concurrency: int,
-        lease: str,
-        prefetch: int,
         processes: int | None,
-        name: str | None,
         drain: bool,
         verbosity: int,
-        **_options: Any,
+        **options: Any,
     ) -> None:
         """Run the worker."""
         chosen = task_backends[backend] if backend in task_backends.settings else None
@@ -84,15 +89,16 @@ class Command(BaseCommand):
         try:
             app = worker_app(chosen)
             if processes is None or parent is not None:
-                options: dict[str, Any] = {"lease": lease, "prefetch": prefetch, "name": name}
-                report = app.work(*names, concurrency=concurrency, drain=drain, **options)
+                given = {name: options[name] for name in _OPTIONS}
+                report = app.work(*names, drain=drain, **given)
             else:
                 validate_number(processes, "processes", 1, "processes")
                 shared_database(app)
                 logger.info(summary_of(app.db, names, sorted(app.jobs), processes))
                 command = [sys.executable, *sys.orig_argv[1:]]
-                report = Supervisor(command, processes, grace=_GRACE).run()
-        except (FdbqueueError, ValueError) as error:
+                grace = validate_seconds("grace", options["grace"])
+                report = Supervisor(command, processes, grace=grace).run(options["health"])
+        except (FdbqueueError, OSError, ValueError) as error:
             raise CommandError(str(error)) from error
         if parent is not None:
             exit_after_work(0)
