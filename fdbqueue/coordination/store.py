@@ -562,17 +562,10 @@ class Store(Generic[_T]):
             if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:
                 return result
 
-    def release(
-        self,
-        tr: Transactor,
-        claim: Claim,
-        delay: float | None = None,
-        has_begun: bool = True,
-    ) -> None:
+    def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
         due = due_after(milliseconds(), delay)
-        release = partial(self.leases.release, claim=claim, due=due, has_begun=has_begun)
-        self.change(tr, release, _always)
+        self.change(tr, partial(self.leases.release, claim=claim, due=due), _always)
 
     # Single items
 

@@ -173,7 +173,6 @@ class Claiming(ABC):
         self._seconds = 1.0  # moving average of the duration of a job
         self._n_timed = 0  # jobs in it
         self._looks = 0  # for other jobs, since the last of them ended
-        self._unclaim = partial(self._store.release, has_begun=False)
         self._may_claim_ahead = True
         self._among = 1  # jobs to look through, behind jobs that the handler does not know
         self._member = partial(len, self._held)
@@ -298,6 +297,12 @@ class Claiming(ABC):
         why = self._handler.unknown(claim.item) or ""
         leave = self._store.leases.leave
         leave(tr, milliseconds(), claim, why, since, longest, random.uniform)
+
+    def _unclaim(self, tr: Transaction, claim: Claim, delay: float = 0.0) -> None:
+        """Give back a job that has not begun, as if it had never been claimed."""
+        now = milliseconds()
+        due = now + math.ceil(1000 * delay) if delay else None
+        self._store.leases.release(tr, now, claim, due, has_begun=False)
 
     def _begin(self, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run.
