@@ -7,7 +7,8 @@ import math
 import platform
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +18,7 @@ from click.types import FuncParamType
 
 from fdbqueue import admin, embedded, existing_queue
 from fdbqueue.admin import LAYOUT_VERSION, check, overview, queue_names, workers
+from fdbqueue.errors import error_classes
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import (
     STATES,
@@ -221,7 +223,7 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
     Jobs of other queues that wait for jobs of QUEUE go on as if these were cancelled. Standard
-    error says how many there are.
+    error says how many there are, also before you confirm.
 
     \b
     Example:
@@ -231,10 +233,16 @@ def drop(db: Database, queue: str, yes: bool, as_json: bool) -> None:
     numbers = overview(db, prefix=queue, limit=1).get(queue)
     if numbers is not None and not yes:
         items = states_text(numbers) if numbers.error is None else numbers.error
+        with suppress(*error_classes()):  # of a transaction that is too long for the queue
+            _say_all(admin.drop(db.create_transaction(), queue))  # which does not commit
         confirm(f"Drop {queue!r} with all its items ({items})?")
     notes = admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     echo(deleted_text(queue, "dropped", numbers if is_known else None, as_json))
+    _say_all(notes)
+
+
+def _say_all(notes: Iterable[str]) -> None:
     for note in notes:
         say(f"fdbq drop: {note}", err=True)
 

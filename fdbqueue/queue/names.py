@@ -84,7 +84,8 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
         name: The name of the queue.
 
     Returns:
-        A sentence for each other queue whose jobs waited for jobs of this one.
+        A sentence for each other queue whose jobs wait for jobs of this one. To know them before,
+        drop the queue in a transaction that you do not commit.
 
     Raises:
         QueueNotFound: There is no queue with this name.
@@ -114,7 +115,7 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
     counted = leave_all(lambda after: _change(tr, partial(body, after=after)))
     owners = {prefix: read(tr, partial(_described, prefix=prefix)) for prefix in counted}
     return tuple(
-        f"jobs of {owners[prefix]} waited for {n:,} of its jobs, which count as cancelled"
+        f"{n:,} of its jobs count as cancelled for jobs of {owners[prefix]} that wait for them"
         for prefix, n in counted.items()
     )
 

@@ -86,10 +86,14 @@ def test_a_batch_goes_on_whose_jobs_are_in_no_queue(fdbq: Shell, app: App) -> No
     send.push("bob")
     batches[2].push(send, "eve")
     batches[2].close()
+    note = (
+        "fdbq drop: 1 of its jobs count as cancelled for jobs of queue 'reports' that wait for them"
+    )
+    asked = fdbq.script("echo n | fdbq drop mail")
+    assert note in asked.stderr
     dropped = fdbq("drop", "mail", "--yes")
     assert dropped.stdout == "dropped mail: 2 ready\n"
-    note = "fdbq drop: jobs of queue 'reports' waited for 1 of its jobs, which count as cancelled\n"
-    assert dropped.stderr == note
+    assert dropped.stderr == f"{note}\n"
     assert "a job waits for jobs that are in no queue (1)" in fdbq("check").stdout
     assert fdbq.output("retry", "reports", third) == "1 retried\n"
     app.work("reports", drain=True)

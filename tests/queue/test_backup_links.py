@@ -251,8 +251,8 @@ def test_what_waits_for_jobs_of_a_queue_that_is_emptied_goes_on(
         tr.commit().wait()
     else:
         (note,) = drop(shop.db, shop.working)
-        waited = f"jobs of queue {shop.waiting!r} waited for 5 of its jobs"
-        assert note == f"{waited}, which count as cancelled"
+        waiting = f"jobs of queue {shop.waiting!r} that wait for them"
+        assert note == f"5 of its jobs count as cancelled for {waiting}"
     queue = fdbqueue.existing_queue(shop.db, shop.waiting)
     assert check(shop.db, queue).ok
     shop.app.work(shop.waiting, drain=True)
@@ -376,7 +376,10 @@ def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
     assert check(db, waiting).ok
     assert check(db, working).ok
     if named == "working":
-        assert "a queue without a name waited for 2 of its jobs" in drop(db, name)[0]
+        assert (
+            "2 of its jobs count as cancelled for jobs of a queue without a name"
+            in drop(db, name)[0]
+        )
     else:
         working.clear(db)
     popped = [waiting.pop(db, wait=60).value for _ in range(2)]

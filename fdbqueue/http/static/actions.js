@@ -23,8 +23,8 @@ const ACTIONS = [
   },
   {
     name: "run_now", icon: "play", label: "Run now", past: "made ready", states: ["delayed"],
-    suits: (item) => item.waits_for?.kind !== "signal",
-    effect: ["It becomes ready at once. If it waits for other jobs, it goes on only if these are in no queue.", "They become ready at once, except those that wait for a signal or for other jobs."],
+    suits: (item) => item.waits_for?.kind !== "signal", // what waits for other jobs goes on if these are in no queue
+    effect: ["It becomes ready at once.", "They become ready at once, except those that wait for a signal or for other jobs."],
     single: (queue, id) => post(`${itemPath(queue, id)}/run-now`),
   },
   {

@@ -397,7 +397,7 @@ class Cleared(BaseModel):
 class Dropped(BaseModel):
     """The number of items in each state just before; null if they could not be read.
 
-    A note for each other queue says how many of its jobs waited for jobs of this one.
+    A note for each other queue says how many of its jobs wait for jobs of this one.
     """
 
     ready: int | None
