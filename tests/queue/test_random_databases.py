@@ -111,13 +111,14 @@ def test_a_random_database_is_carried_by_each_way(
             way = chance.choice(WAYS)
             print(way.__name__)
             way(source, there, engine)
+            assert target.problems() == []
             lost, queue = chance.choice([*source.queues().items()])
             if chance.random() < 0.5:
                 drop(here, lost)
             else:
                 queue.clear(here)
+            assert source.problems() == []
             for each in (target, source):
-                assert each.problems() == []
                 assert each.finish() == []
                 assert each.problems() == []
                 each.drop()

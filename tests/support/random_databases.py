@@ -52,6 +52,20 @@ class Failed(Exception):
     """What a program raises."""
 
 
+def _lift_limits(tr: Transaction, queue: Any) -> None:
+    """Let all items of a queue go on, and remove its schedules."""
+    queue.configure(tr, paused=False, rate=None, max_size=None)
+    for schedule in queue.schedules.all(tr):
+        queue.schedules.remove(tr, schedule.name)
+    for group in GROUPS:
+        settings: dict[str, Any] = dict.fromkeys(("rate", "max_size", "latest"))
+        if queue.kind == "task":
+            settings = {"rate": None}
+        if group is not None:
+            settings["paused"] = False
+        queue.set_group(tr, group, **settings)
+
+
 class RandomDatabase:
     """Queues that a random generator fills, and clients that can end all of their work.
 
@@ -342,19 +356,12 @@ class RandomDatabase:
         def renamed() -> None: ...
 
         for queue in self.queues().values():
-            queue.configure(self.db, paused=False, rate=None, max_size=None)
-            for schedule in queue.schedules.all(self.db):
-                queue.schedules.remove(self.db, schedule.name)
-            for group in GROUPS:
-                settings: dict[str, Any] = dict.fromkeys(("rate", "max_size", "latest"))
-                if queue.kind == "task":
-                    settings = {"rate": None}
-                if group is not None:
-                    settings["paused"] = False
-                queue.set_group(self.db, group, **settings)
-        left: list[str] = []
+            fdbqueue.transactional(_lift_limits)(self.db, queue)
         for _ in range(100):
             queues = self.queues()  # jobs may push the first job of another one
+            if not any(map(self._is_busy, queues.values())):
+                return []
+            # Work on the others as well: an item that has expired there may end a wait here.
             for name, queue in queues.items():
                 self._let_go(queue)
                 if name in (self.jobs, self.other_jobs):
@@ -362,16 +369,17 @@ class RandomDatabase:
                 else:
                     while (claim := queue.claim(self.db, n=10)) is not None:
                         queue.ack(self.db, claim)
-            left = [
-                f"{name} {info}"
-                for name, queue in self.queues().items()
-                for state in ("ready", "delayed", "claimed")
-                for info in queue.items(self.db, state=state)
-            ]
-            if not left:
-                break
             self._clock.advance(10)  # steps that sleep, or are tried again
-        return left
+        return [
+            f"{name} {info}"
+            for name, queue in queues.items()
+            for state in ("ready", "delayed", "claimed")
+            for info in queue.items(self.db, state=state)
+        ]
+
+    def _is_busy(self, queue: Any) -> bool:
+        stats = queue.stats(self.db)
+        return bool(stats.ready + stats.delayed + stats.claimed)
 
     def _let_go(self, queue: Any) -> None:
         """End what the items of a queue wait for."""
