@@ -192,7 +192,10 @@ def export_command(
             raise click.UsageError("--all exports all items; omit --after")
         write_backup(db, file, [queue], as_json)
         return
-    target = json_queue(db, queue, must_exist=True)
+    try:
+        target = json_queue(db, queue, must_exist=True)
+    except click.ClickException as error:
+        raise click.ClickException(f"{error.message}, or export it with --all") from error
     with progress_bar(DownloadColumn()) as progress, replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = lines = 0
