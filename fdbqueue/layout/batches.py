@@ -180,6 +180,11 @@ def memberships_of(batch: bytes) -> list[Membership]:
     return [Membership(*fdb_tuple.unpack(batch))] if batch else []
 
 
+def is_link(batch: bytes) -> bool:
+    """Return whether a job counts in a batch of another queue."""
+    return any(each.subspace for each in memberships_of(batch))
+
+
 def may_be_member(item: object) -> bool:
     """Return false if an item that was claimed is known to count in no batch."""
     metadata = getattr(item, "metadata", None)

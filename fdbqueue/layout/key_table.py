@@ -110,6 +110,11 @@ class Space(IntEnum):
             "claim, push, pause",
         ),
         (
+            '(5, "linked")',
+            "empty: jobs of the queue count, or counted, in batches of other queues",
+            "push",
+        ),
+        (
             '(5, "idle", kind, name)',
             "empty: a client waits to claim (0) or pop (1); it wakes when the key is cleared",
             "pop, claim",

@@ -148,6 +148,7 @@ class Layout:
     pieces = _Prefix(Space.PIECES)
     options = _Prefix(Space.QUEUE, "layout")
     scheduled = _Prefix(Space.QUEUE, "scheduled")
+    linked = _Prefix(Space.QUEUE, "linked")
     wake_counter = _Prefix(Space.QUEUE, "freed")
     cancel_counter = _Prefix(Space.QUEUE, "cancelled")
     arrivals = _Prefix(Space.QUEUE, "arrived")
@@ -722,8 +723,8 @@ class Layout:
             self.idempotency_hours,
         )
         keys = (
-            *(self.options, self.scheduled, self.wake_counter),
-            *(self.cancel_counter, self.leader),
+            *(self.options, self.scheduled, self.linked),
+            *(self.wake_counter, self.cancel_counter, self.leader),
         )
         return sorted(
             [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]

@@ -33,6 +33,7 @@ from fdbqueue.layout.batches import (
     decode_counts,
     encode_batch,
     encode_counts,
+    is_link,
     linking_ranges,
     memberships_of,
     refer,
@@ -289,6 +290,7 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
     """Count jobs of a queue that is to be emptied as gone, in the batches of other queues.
 
     Their rows forget these batches, so each job is counted once, however often this is called.
+    A queue whose jobs never counted in other queues costs one read.
 
     Args:
         tr: The transaction.
@@ -297,6 +299,8 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
         after: The last key of the part before; empty for the first part.
     """
     gone: list[Membership] = []
+    if not tr[own.linked].present():
+        return Left(Counter(), None)
 
     def leave(membership: Membership) -> Membership:
         if not membership.subspace:
@@ -464,6 +468,8 @@ def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[byte
     header = item.header
     for number, batch in enumerate(batches, header.followers):
         tr[layout.follower_key(position, number)] = batch
+    if any(map(is_link, batches)):
+        tr[layout.linked] = b""
     header = header._replace(followers=header.followers + len(batches))
     value = with_header(header, item.content)
     if found.state == "ready":

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
-from fdbqueue.layout.batches import End
+from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import Counters, Level, StoredItem, totals_range
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
@@ -547,6 +547,8 @@ class Items:
         """Store what finds an item by its header: its unique key, and where it was moved to."""
         if header.expires is not None:
             tr[self.layout.scheduled] = b""
+        if is_link(header.batch):
+            tr[self.layout.linked] = b""
         if header.unique is not None:
             tr[self.layout.unique_key(header.unique)] = position
         if header.origin is not None:

@@ -1193,9 +1193,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         committed before, and stays if it was committed later. Conflicts with pops and reads of the
         queue. A job of another queue that waits for removed ones goes on: they count as cancelled.
 
-        Given a database, a queue with more than 1,000 unfinished items takes several transactions,
-        the last of which removes the items. Cost: a read of the unfinished items, and a few range
-        clears.
+        Cost: a few range clears. If jobs of the queue ever counted in batches of other queues, all
+        unfinished items are read. Given a database, this takes a transaction for each 1,000 of
+        them, the last of which removes the items.
 
         Args:
             tr: A transaction or a database.

@@ -73,11 +73,11 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
     push by a client that still has the queue open creates it again, empty. Conflicts with all reads
     of the queue.
 
-    Given a database, a queue with more than 1,000 unfinished items takes several transactions. The
-    last one deletes the queue, so an interrupted drop can be repeated. Stop the clients of such a
-    queue before: if they push jobs for which others wait meanwhile, `check` finds these waits.
-
-    Cost: a read of the unfinished items, and two range clears.
+    Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
+    queues, all unfinished items are read. Given a database, this takes a transaction for each 1,000
+    of them. The last one deletes the queue, so an interrupted drop can be repeated. Stop the
+    clients of such a queue before: if they push jobs for which others wait meanwhile, `check` finds
+    these waits.
 
     Args:
         tr: A transaction or a database.

@@ -23,6 +23,7 @@ from fdbqueue.operations import batches as ends
 from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
+from tests.support.counting import CountingDatabase
 from tests.support.keys import lose
 from tests.support.waiting import wait_until
 
@@ -269,6 +270,31 @@ def test_a_batch_of_thousands_of_jobs_ends_with_the_drop_of_their_queue(db: Any,
     drop(db, shop.working)
     shop.app.work(shop.waiting, drain=True)
     assert shop.ran == ["end 0 0 2500"]
+
+
+def test_only_a_queue_with_jobs_of_batches_of_other_queues_is_read_before_a_clear(
+    db: Any, name: str
+) -> None:
+    shop = Shop(db, f"{name}waiting", f"{name}working")
+    working = fdbqueue.PriorityQueue.named(db, shop.working)
+    counting, transactions = CountingDatabase(db), list[int]()
+
+    def clear() -> None:
+        counting.clear()
+        working.clear(counting)
+        transactions.append(counting.transactions)
+
+    clear()
+    working.push_many(db, range(1500))
+    clear()
+    with shop.app.batch(then=shop.end) as batch:
+        batch.push(shop.note, "x")
+    working.push_many(db, range(1500))
+    clear()
+    empty, unlinked, linked = transactions
+    assert empty == unlinked == linked - 1
+    shop.app.work(shop.waiting, drain=True)
+    assert shop.ran == ["end 0 0 1"]
 
 
 @pytest.mark.parametrize("commits", range(6))

@@ -13,6 +13,7 @@ from fdbqueue.layout.batches import (
     StoredBatch,
     decode_batch,
     decode_counts,
+    is_link,
     memberships_of,
 )
 from fdbqueue.layout.keys import Layout
@@ -70,6 +71,7 @@ class JobRows:
         self._followers: dict[bytes, int] = {}  # numbers of followers, by their prefix
         self._waits: dict[bytes, _Job] = {}  # by `Layout.signal_wait`
         self._members: Counter[bytes] = Counter()  # jobs that have not ended, by their batch
+        self._is_linked = False
 
     def _rows(self, prefix: bytes) -> Any:
         return self._tr.snapshot.get_range(*self._layout.range_of(prefix))
@@ -94,6 +96,7 @@ class JobRows:
     def _add_memberships(self, batch: bytes) -> None:
         own = [each.id for each in memberships_of(batch) if not each.subspace]
         self._members.update(own)
+        self._is_linked |= is_link(batch)
 
     def compare(self) -> None:
         """Compare what is stored."""
@@ -101,6 +104,10 @@ class JobRows:
         self._compare_followers()
         signalled = self._compare_waits(waiting)
         running = self._compare_batches()
+        mark = self._layout.linked
+        if self._is_linked and not self._tr[mark].present():
+            problem = "jobs count in batches of other queues, and the queue has no mark of it"
+            self._note(problem, self._tr.set, mark, b"")
         for first, job in self._jobs.items():
             waits = job.header.awaits or job.header.waits in signalled or first in running
             if job.is_waiting and not waits:
