@@ -432,4 +432,4 @@ def test_the_item_is_made_ready_once_although_answers_of_commits_are_lost(
 def test_the_definition_is_stored_as_documented(db: Any, queue: Queue) -> None:
     begin(db, queue, 1, "cancel")
     stored = next(iter(db[queue.subspace[Space.BATCHES].range()]))
-    assert decode_batch(stored.value) == ("cancel", "open", False, "then", b"", ())
+    assert decode_batch(stored.value) == ("cancel", "open", False, "then", b"", (), ())
