@@ -379,14 +379,6 @@ def _queues_of(tr: ReadTransaction, layout: Layout, id: bytes) -> set[bytes]:
     return {*batch.queues, *(step.queue for step in waiting.values())}
 
 
-def _add(
-    tr: ReadTransaction, links: Links, layout: Layout, ranges: list[tuple[bytes, bytes]]
-) -> None:
-    prefix = layout.subspace.key()
-    for row in _rows_of(tr, ranges):
-        links.add(prefix, row.key[len(prefix) :], row.value)
-
-
 def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
     """Count the jobs that a batch has lost as cancelled. Steps that wait for them fail."""
     batch = get_batch(tr, layout, id)
