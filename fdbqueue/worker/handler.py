@@ -123,7 +123,7 @@ def _end_child(name: str) -> None:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         else:
             _log.error(
-                "%s: a process that the job forked has left the job's function, and is ended "
+                "%s: a process that the job forked has left the job's code, and is ended "
                 "before it becomes a second worker; end it with os._exit, or use multiprocessing",
                 name or "the handler",
                 exc_info=error,
@@ -132,6 +132,21 @@ def _end_child(name: str) -> None:
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def in_this_process(name: str, function: Callable[[], _T]) -> _T:
+    """Call a function; end each process that it forks and that leaves it.
+
+    Args:
+        name: The name of the job.
+        function: A function of the program.
+    """
+    process = os.getpid()
+    try:
+        return function()
+    finally:
+        if os.getpid() != process:
+            _end_child(name)
 
 
 class Handler(ABC):
@@ -184,12 +199,7 @@ class Handler(ABC):
         observer: Observer = _UNOBSERVED,
     ) -> Any:
         """Call the function, await its result if necessary, and return it; raise its exception."""
-        process = os.getpid()
-        try:
-            result = call.function(*arguments)
-        finally:
-            if os.getpid() != process:
-                _end_child(call.name)
+        result = call.function(*arguments)
         if result is None:  # as most handlers return
             return None
         if inspect.isgenerator(result) or inspect.isasyncgen(result):

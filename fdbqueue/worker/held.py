@@ -150,6 +150,11 @@ class HeldJob(Observer, Tries):
         return NO_REPORT if self.context is None else self.context.report
 
     @property
+    def job_name(self) -> str:
+        """The name of its function; an empty text if it has none, or is not known yet."""
+        return self.call.name if self.call else ""
+
+    @property
     def name(self) -> str:
         """Its id, and the name of its function if a handler has several."""
-        return " ".join(filter(None, [self.item.id, self.call and self.call.name]))
+        return " ".join(filter(None, [self.item.id, self.job_name]))

@@ -51,6 +51,7 @@ from fdbqueue.worker.handler import (
     Claimable,
     FunctionHandler,
     Handler,
+    in_this_process,
     outcome_of,
 )
 from fdbqueue.worker.health import serving_health, trouble_of_database
@@ -402,7 +403,7 @@ class Worker(Claiming):
         job.thread = threading.get_ident()
         job.is_ending = False
         try:
-            return function()
+            return in_this_process(job.job_name, function)
         except (Exception, Suspended):
             raise
         except BaseException as error:
@@ -598,7 +599,8 @@ def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, Base
     decide: Callable[[Any], Outcome | None] = outcome_of if job.call is None else job.call.outcome
     outcome = None
     try:
-        outcome = job.variables.copy().run(decide, failure)
+        run: Any = partial(job.variables.copy().run, decide, failure)
+        outcome = in_this_process(job.job_name, run)
     except BaseException as error:  # raised by a class of outcomes
         failure = error
     for each in (outcome, failure):

@@ -33,12 +33,16 @@ print("done")
 JOB = """
 import asyncio, multiprocessing, os, sys
 import fdbqueue
+from fdbqueue.jobs import Context, Retry
 
 app = fdbqueue.App(f"embedded:{sys.argv[1]}")
 
+def say(*words: object) -> None:  # at once, as processes write at the same time
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
 @app.job(name="note")
 def note(text: str) -> None:
-    print(text)
+    say(text)
 
 def child() -> None:
     note.push("pool")
@@ -58,13 +62,41 @@ def forks(how: str) -> None:
         sys.exit(3)
     else:
         code = os.waitstatus_to_exitcode(os.wait()[1])
-        print("ended with", code)
+        say("ended with", code)
 
 @app.job(name="coroutine")
 async def coroutine() -> None:
     await asyncio.sleep(0)
     if os.fork():
-        print("ended with", os.waitstatus_to_exitcode(os.wait()[1]))
+        say("ended with", os.waitstatus_to_exitcode(os.wait()[1]))
+
+def fork(*_: object) -> None:
+    if os.fork():
+        say("ended with", os.waitstatus_to_exitcode(os.wait()[1]))
+
+def decide(error: Exception, context: Context) -> int:
+    fork()
+    return 3600
+
+@app.job(name="part", retry=Retry(attempts=1) if sys.argv[-1] == "at_end" else decide)
+def part(context: Context, name: str) -> None:
+    if name == "at_end":
+        context.at_end(fork)
+    if name == "decision":
+        raise ValueError
+
+@app.job(name="body", retry=Retry(attempts=1))
+def body(tr: fdbqueue.Transaction) -> None:
+    fork()
+
+@app.middleware
+def around(context: Context):
+    if sys.argv[2:] == ["part", "middleware"]:
+        fork()
+    yield
+
+if sys.argv[2] in ("part", "body"):
+    forks = {"part": part, "body": body}[sys.argv[2]]
 
 (coroutine if sys.argv[2] == "coroutine" else forks).push(*sys.argv[3:])
 print(app.work(drain=True), flush=True)
@@ -97,6 +129,27 @@ def test_neither_is_one_that_leaves_a_coroutine(tmp_path: Path) -> None:
     lines = ["ended with 1", "WorkerReport(done=1, failed=0, lost=0)"]
     assert done.stdout.splitlines() == lines, done.stderr
     assert "coroutine: a process that the job forked" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "done"), [("middleware", 1), ("decision", 0)])
+def test_neither_is_one_that_leaves_another_part_of_a_job(
+    tmp_path: Path, name: str, done: int
+) -> None:
+    ended = run(JOB, str(tmp_path / "db"), "part", name)
+    report = f"WorkerReport(done={done}, failed={1 - done}, lost=0)"
+    assert ended.stdout.splitlines() == ["ended with 1", report], ended.stderr
+    assert "part: a process that the job forked" in ended.stderr
+
+
+@pytest.mark.parametrize("job", [["body"], ["part", "at_end"]])
+def test_a_function_that_forks_in_each_try_of_its_transaction_fails(
+    tmp_path: Path, job: list[str]
+) -> None:
+    ended = run(JOB, str(tmp_path / "db"), *job)
+    *forks, report = ended.stdout.splitlines()
+    assert report == "WorkerReport(done=0, failed=1, lost=0)", ended.stderr
+    assert {*forks} == {"ended with 1"}
+    assert "each try of a transaction has forked this process" in ended.stderr
 
 
 def test_a_job_may_use_processes_that_are_forked(tmp_path: Path) -> None:
