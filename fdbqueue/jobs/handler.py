@@ -13,7 +13,7 @@ from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Call, Handler
+from fdbqueue.worker.handler import Call, Handler, in_this_process
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Spent
 from fdbqueue.worker.telemetry import Log
 
@@ -112,7 +112,7 @@ class JobHandler(Handler):
     def _entered(self, context: Context) -> Generator[None]:
         with ExitStack() as stack:
             for around in self._middleware:
-                stack.enter_context(around(context))
+                in_this_process(context.job, partial(stack.enter_context, around(context)))
             yield
 
     def _say_once(self, name: str, version: int) -> None:
