@@ -262,6 +262,10 @@ def count_end(
 
 _GONE = End("cancelled", error="the job is gone: its queue was dropped, cleared or not restored")
 _CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
+MAX_ENDED = 50
+"""How many batches one transaction may end: it stores the item of each again, of up to 100,000
+bytes."""
+
 _TOO_OLD = 1007  # the code of the error after five seconds
 
 
@@ -298,20 +302,22 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
         now: The time in milliseconds since 1970.
         after: The last key of the part before; empty for the first part.
     """
-    gone: list[Membership] = []
     if not tr[own.linked].present():
         return Left(Counter(), None)
+    gone: list[Membership] = []
+    batches: set[tuple[bytes, bytes]] = set()
 
     def leave(membership: Membership) -> Membership:
         if not membership.subspace:
             return membership
         gone.append(membership)
+        batches.add((membership.subspace, membership.id))
         return refer(membership, None)
 
     last: bytes | None = None
     n = size = 0
     for row in _rows_of(tr.snapshot, linking_ranges(own), after + b"\x00"):
-        if n == _CHUNK_ROWS or size >= _CHUNK_BYTES:
+        if n == _CHUNK_ROWS or size >= _CHUNK_BYTES or len(batches) == MAX_ENDED:
             last = after
             break
         n, size, after = n + 1, size + len(row.key) + len(row.value), row.key

@@ -147,6 +147,7 @@ def test_a_restore_that_is_interrupted_after_any_transaction_continues(
     shop: Shop, other: Any, monkeypatch: pytest.MonkeyPatch, left_out: bool
 ) -> None:
     monkeypatch.setattr(rows, "_BATCH_ROWS", 15)
+    monkeypatch.setattr(rows, "MAX_ENDED", 1)
     names = [shop.waiting] if left_out else [shop.waiting, shop.working]
     file, copies = saved(shop, *names)
     commits, is_done = 0, False
@@ -203,6 +204,29 @@ def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
     there = Shop(shop.db, shop.waiting, shop.working)
     assert there.problems() == []
     assert there.work() == ALL
+
+
+@pytest.mark.parametrize("how", ["drop", "restore"])
+def test_any_number_of_large_items_go_on_whose_jobs_are_gone(db: Any, name: str, how: str) -> None:
+    """One transaction has no room for them."""
+    waiting = PriorityQueue.named(db, f"{name}waiting")
+    working = PriorityQueue.named(db, f"{name}working")
+    batches, n = Batches(waiting), 150
+    for _ in range(n):
+        end = {"job": "end", "args": ["x" * 75_000]}
+        id = batches.open(db, end, 0, "continue").id
+        batches.add(db, id, "continue", [Members(working, {"values": [1], "priority": 0})])
+        batches.close(db, id)
+    if how == "drop":
+        drop(db, f"{name}working")
+        there: Any = waiting
+    else:
+        file = io.BytesIO()
+        backup(db, file, [f"{name}waiting"])
+        restore(db, file, new_name=f"{name}there")
+        there = PriorityQueue.existing(db, f"{name}there")
+    assert check(db, there).ok
+    assert sum(there.pop(db, wait=60) is not None for _ in range(n)) == n
 
 
 def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(shop: Shop) -> None:

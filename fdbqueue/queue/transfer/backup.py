@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import IO, Any, NamedTuple
 
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueNotFound
 from fdbqueue.layout.batches import Links
 from fdbqueue.layout.names import name_key
@@ -299,7 +300,9 @@ def restore(
         subspaces[name_key(name)] = queue.subspace.key()
     for name, queue in queues.items():
         queue.write(partial(rows, name), partial(progress, name))
-    finish(db, {queue: links.lost(name_key(name)) for name, queue in queues.items()})
+    for name, queue in queues.items():
+        queue.end_lost(milliseconds(), links.lost(name_key(name)))
+    finish(db, queues.values())
     for name in missing:
         restored[name] = replace(contents.copies[name], notes=notes_of(links, name, chosen))
     return restored

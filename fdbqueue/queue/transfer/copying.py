@@ -98,7 +98,7 @@ def copy(
         raise RestoreRunning(queue.name)
     if summary_of(rows()) != copied:
         raise QueueChanged(name)
-    finish(target, {queue: {}})
+    finish(target, [queue])
     return replace(copied, notes=notes_of(links, name, [name]))
 
 

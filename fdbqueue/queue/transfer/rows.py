@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
-from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import TOO_OLD, has_read_for_too_long, prepare_retry, read, run
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
 from fdbqueue.layout.batches import Links, Lost, with_queues
@@ -26,7 +26,7 @@ from fdbqueue.layout.names import (
     restored_subspace,
     unfinished_key,
 )
-from fdbqueue.operations.batches import end_lost
+from fdbqueue.operations.batches import MAX_ENDED, end_lost
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
 from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.types import Database, KeyValue, State, Transaction
@@ -396,18 +396,44 @@ class NewQueue:
         for row in islice(left, written):
             summary.add(row)
         if written and (summary.rows, summary.digest) != (written, digest):
-            self._store(encode_unfinished(prefix, 0, b""), [], is_new=True)
+            self._store(encode_unfinished(prefix, 0, b""), self._clear)
             left, summary = iter(rows()), Summary()
         for batch in batches(left):
             for row in batch:
                 summary.add(row)
-            self._store(encode_unfinished(prefix, summary.rows, summary.digest), batch)
+            progressed = encode_unfinished(prefix, summary.rows, summary.digest)
+            self._store(progressed, partial(self._put, batch=batch))
             progress(summary.rows)
         return summary.finish()
 
-    def _store(self, new: bytes, batch: list[Row], *, is_new: bool = False) -> None:
-        """Write rows; with `is_new`, delete all others."""
+    def end_lost(self, now: int, lost: Mapping[bytes, Lost]) -> None:
+        """Count the jobs that batches of the queue have lost as ended.
+
+        If this is interrupted, a later attempt writes the queue anew.
+
+        Raises:
+            RestoreRunning: Another process writes the queue at the same time.
+        """
+        layout, left = Layout(self.subspace), iter(lost.items())
+        while some := [*islice(left, MAX_ENDED)]:
+
+            def end(tr: Transaction, some: list[tuple[bytes, Lost]] = some) -> None:
+                for id, each in some:
+                    end_lost(tr, layout, now, id, each)
+
+            # The digest is that of no row, so a later attempt does not continue here.
+            self._store(encode_unfinished(self.subspace.key(), 1, some[0][0]), end)
+
+    def _clear(self, tr: Transaction) -> None:
+        del tr[self.subspace.range()]
+
+    def _put(self, tr: Transaction, batch: list[Row]) -> None:
         prefix: bytes = self.subspace.key()
+        for key, value in batch:
+            tr[prefix + key] = value
+
+    def _store(self, new: bytes, write: Callable[[Transaction], None]) -> None:
+        """Write to the queue, and store how far this attempt is."""
 
         def body(tr: Transaction) -> None:
             stored = tr[self._key].value
@@ -415,10 +441,7 @@ class NewQueue:
                 return  # an earlier try has committed
             if stored != self._progress:
                 raise RestoreRunning(self.name)
-            if is_new:
-                del tr[self.subspace.range()]
-            for key, value in batch:
-                tr[prefix + key] = value
+            write(tr)
             tr[self._key] = new
 
         run(self._db, body)
@@ -436,8 +459,8 @@ class NewQueue:
         drop_unfinished(tr, self.name)
         return True
 
-    def finish(self, tr: Transaction, now: int, lost: Mapping[bytes, Lost]) -> None:
-        """Give the queue its name, and count the jobs that its batches have lost as ended.
+    def finish(self, tr: Transaction) -> None:
+        """Give the queue its name.
 
         Raises:
             RestoreRunning: Another process writes the queue at the same time.
@@ -449,25 +472,22 @@ class NewQueue:
             raise RestoreRunning(self.name)
         del tr[self._key]
         tr[name_key(self.name)] = prefix
-        for id, each in lost.items():
-            end_lost(tr, Layout(self.subspace), now, id, each)
 
 
-def finish(db: Database, queues: Mapping[NewQueue, Mapping[bytes, Lost]]) -> None:
-    """Give queues their names in one transaction; count the jobs that their batches lost as ended.
+def finish(db: Database, queues: Iterable[NewQueue]) -> None:
+    """Give queues their names in one transaction.
 
     Raises:
         QueueExists: Another queue got one of the names meanwhile. None of the new ones gets its
             name.
         RestoreRunning: Another process writes one of the queues at the same time.
     """
-    now = milliseconds()
 
     def body(tr: Transaction) -> list[str]:
         taken = [queue.name for queue in queues if queue.is_taken(tr)]
         if not taken:
-            for queue, lost in queues.items():
-                queue.finish(tr, now, lost)
+            for queue in queues:
+                queue.finish(tr)
         return taken
 
     for name in run(db, body):
