@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -66,9 +67,10 @@ def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
             _off.add(library)
             return None
         return function(*args)
-    except KeyboardInterrupt:  # it is meant for a program that pushes
-        raise
     except BaseException as error:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and isinstance(error, KeyboardInterrupt):  # it is meant for the program
+            raise
         with _guard:
             is_first = library not in _off
             _off.add(library)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,18 +62,20 @@ def test_a_call_that_raises_hurts_nothing(
 
 
 @pytest.mark.parametrize("library", ["prometheus_client", "opentelemetry.trace"])
+@pytest.mark.parametrize("error", [SystemExit("broken"), KeyboardInterrupt()], ids=type)
 def test_an_import_that_raises_is_logged_once(
     db: Any,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     library: str,
+    error: BaseException,
 ) -> None:
     imported = telemetry.importlib.import_module
 
     def broken(module: str) -> Any:
         if module == library:
-            sys.exit("broken")
+            raise error
         return imported(module)
 
     monkeypatch.setattr(telemetry.importlib, "import_module", broken)
