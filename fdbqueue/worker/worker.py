@@ -350,7 +350,12 @@ class Worker(Claiming):
         except _GivenUp:
             _log.info("%s %s: it returned after its time was over", self._name, job.name)
         except Exception as failure:
-            self._fail_attempt(job, failure)
+            if context.is_suspended:  # an error has replaced what told its function so
+                text = "%s %s raised an error when it was suspended, and goes on all the same: %s"
+                _log.warning(text, self._name, job.name, error_text(failure), exc_info=True)
+                self._end_uncounted(job, "suspended", failure)
+            else:
+                self._fail_attempt(job, failure)
         else:
             self._note_seconds(time.perf_counter() - job.began)
             if call.in_transaction or context.endings:

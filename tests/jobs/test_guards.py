@@ -227,6 +227,26 @@ def test_a_policy_of_a_step_tries_again_after_an_exit(app: App, name: str) -> No
     assert len(tries) == 2
 
 
+def test_a_suspended_job_that_raises_an_error_has_not_failed(
+    app: App, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(queue=name)
+    def job(context: Context) -> None:
+        try:
+            context.sleep("for an hour", "1h")
+        finally:
+            sys.exit("cannot clean up")
+
+    handle = job.push()
+    assert app.work(name, drain=True) == WorkerReport()
+    assert "raised an error when it was suspended" in caplog.text
+    info = handle.info()
+    assert info is not None
+    assert (info.state, info.error) == ("delayed", None)
+    assert info.waits_for is not None
+    assert info.waits_for.step == "for an hour"
+
+
 def fail_by_text(context: Context) -> None:
     raise Evil
 
