@@ -27,7 +27,6 @@ from fdbqueue.errors import (
 from fdbqueue.layout.items import Filter
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
-    MAX_PAYLOAD,
     Header,
     decode_claim_text,
     decode_options,
@@ -118,6 +117,7 @@ _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
+_MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
 
 MAX_SCAN = 10_000
@@ -356,7 +356,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
             tr: A transaction or a database.
             claim: A claim that `claim` returned.
             result: A JSON value of up to 90,000 bytes, or `None`. It is stored for each item of the
-                claim, with up to 8,000,000 bytes in all.
+                claim, together with the log, with up to 6,500,000 bytes in all.
             discarded: Why the jobs were given up instead of done, as text: a queue that keeps done
                 items keeps it with each, and their `ItemInfo.outcome` is `"discarded"`.
             log: Lines to keep with each done item, as text; its last 8,000 bytes are kept.
@@ -378,10 +378,11 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
-        claim, returned = validate_claim(claim), validate_result(result)
-        if returned is not None and len(claim) * len(returned) > MAX_PAYLOAD:
-            raise PayloadTooLarge(len(claim) * len(returned), MAX_PAYLOAD, "a claim")
-        return self._store.ack(tr, claim, returned, error_text(discarded), validate_log(log))
+        claim, returned, log = validate_claim(claim), validate_result(result), validate_log(log)
+        size = 0 if returned is None else len(claim) * (len(returned) + len(log.encode()))
+        if size > _MAX_RETURNED:
+            raise PayloadTooLarge(size, _MAX_RETURNED, "a claim")
+        return self._store.ack(tr, claim, returned, error_text(discarded), log)
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:

@@ -501,6 +501,19 @@ def test_a_result_for_too_many_items_is_rejected(db: Any, name: str) -> None:
     assert queue.stats(db).done == 200
 
 
+def test_a_claim_of_large_items_has_room_for_results_and_logs(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name, keep=1000)
+    for _ in range(4):
+        queue.push_many(db, ["x" * 9_990] * 80)
+    claim = queue.claim(db, n=1000)
+    n = len(claim)
+    result, log = "x" * (6_500_000 // n - 8_010), "l" * 8_000
+    with pytest.raises(PayloadTooLarge, match="a claim holds at most 6,500,000"):
+        queue.ack(db, claim, result=result + "x" * 100, log=log)
+    queue.ack(db, claim, result=result, log=log)
+    assert queue.stats(db).done == n
+
+
 def test_a_claim_that_several_threads_acknowledge_is_done_once(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, keep=1000)
     n = 30
