@@ -227,18 +227,23 @@ class Model:
     def _sweep(self, entry: Entry, items: Iterable[Item] | None = None) -> None:
         """Let the transaction find what is over, of all items or of some."""
         for item in list(self._items.values()) if items is None else items:
-            states = self._swept(entry, item)
+            states = self._swept(entry, item, takes=items is None)
             if states.isdisjoint(item.states):
                 item.changed = entry.stamp
             item.states = states
             if states == {_GONE} and item.value in self._items:
                 self._end(item)
 
-    def _swept(self, entry: Entry, item: Item) -> set[State]:
-        """Return the possible states of an item after a sweep of this transaction."""
+    def _swept(self, entry: Entry, item: Item, takes: bool) -> set[State]:
+        """Return the possible states of an item after a sweep of this transaction.
+
+        Only a transaction that takes items is sure to end those that were cancelled.
+        """
         if not entry.sees(item.changed):  # it sees the item as it was before, and moves nothing
             return item.states
         swept = {after for state in item.states for after in self._swept_state(entry, state)}
+        if not takes:
+            swept |= {state for state in item.states if state.is_cancelled}
         if item.expires is None:
             return swept
         may, must = item.expires.low <= entry.ended, item.expires.high <= entry.begun
@@ -592,7 +597,7 @@ class Model:
             self._problem(entry, f"{value} is {kinds[value]}, and should be gone")
         for item in self._items.values():
             kind = kinds.get(item.value, "gone")
-            swept = self._swept(entry, item)
+            swept = self._swept(entry, item, takes=False)
             if all(state.kind != kind for state in swept):
                 self._problem(entry, f"{item.value} is {kind}, and should be {_texts(swept)}")
 
