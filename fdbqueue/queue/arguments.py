@@ -709,8 +709,9 @@ class NamesDatabase:
     def __init_subclass__(cls) -> None:
         """Let the errors of the methods of a class name the database."""
         super().__init_subclass__()
+        all_named: dict[Any, Any] = {}  # so that an alias stays one
         for name, method in {**vars(cls)}.items():
             function: Any = getattr(method, "__func__", method)
             if isfunction(function) and not name.startswith("_"):
-                named = naming_database(function)
+                named = all_named.setdefault(function, naming_database(function))
                 setattr(cls, name, named if method is function else type(method)(named))

@@ -283,18 +283,21 @@ class Claiming(ABC):
 
     def _known(self, jobs: list[HeldJob], n: int) -> list[HeldJob]:
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
-        known = [job for job in jobs if self._handler.unknown(job.item) is None]
+        whys = {job.claim.keys: self._handler.unknown(job.item) for job in jobs}
+        known = [job for job in jobs if whys[job.claim.keys] is None]
         # Many more may follow. They must not hold up the other jobs.
         self._among = min(2 * len(jobs), _MAX_AMONG) if jobs and not known else 1
         if len(known) < len(jobs):
-            self._release([job for job in jobs if job not in known], self._leave)
+            self._release([job for job in jobs if job not in known], partial(self._leave, whys))
         self._release(known[n:])
         return known[:n]
 
-    def _leave(self, tr: Transaction, claim: Claim) -> None:
+    def _leave(
+        self, whys: dict[tuple[bytes, ...], str | None], tr: Transaction, claim: Claim
+    ) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*claim.item.metadata).unknown, self._handler.keep_unknown
-        why = self._handler.unknown(claim.item) or ""
+        why = whys[claim.keys] or ""
         leave = self._store.leases.leave
         leave(tr, milliseconds(), claim, why, since, longest, random.uniform)
 

@@ -454,6 +454,7 @@ def test_dead_letters_are_listed_by_the_time_of_their_death(
     claims = [queue.claim(db) for _ in range(3)]
     for place in (1, 0, 2):
         queue.nack(db, claims[place])
+        time.sleep(0.005)  # times are stored in milliseconds
     with serve() as (_, client):
         page.goto(address(client, name, query="?state=dead"))
         payloads = page.locator(".items .payload")
