@@ -78,7 +78,7 @@ class Database(Writes):
         self.defaults = Settings()
         # Closes the database when it is garbage-collected or the program ends: a directory in
         # memory must not stay behind.
-        self._finalizer = weakref.finalize(self, self.storage.close)
+        self._finalizer = weakref.finalize(self, self.storage.close_unused)
         self._watcher = Watcher(self.storage)
         self._watching_process = os.getpid()
 

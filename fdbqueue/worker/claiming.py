@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.layout.values import Header, runs_alone
+from fdbqueue.operations.timers import due_after
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
@@ -87,8 +88,9 @@ class Process:
 
     def note(self) -> None:
         """Note that a job has ended."""
-        with self._changed:
-            self._changed.notify_all()
+        if self.alone is not None:
+            with self._changed:
+                self._changed.notify_all()
 
     def wait(self, member: Member, stop: Stop) -> None:
         """Wait until a worker may run jobs."""
@@ -258,7 +260,7 @@ class Claiming(ABC):
             self._begin_alone(jobs)
         else:
             self._begin([job for job in jobs if job not in lone])
-            self._release(lone, partial(self._unclaim, delay=max(0.0, left)))
+            self._release(lone, partial(self._unclaim, milliseconds(), delay=max(0.0, left)))
         return len(claimed)
 
     def _claimed(self, wait: float, n: int) -> list[HeldJob]:
@@ -288,23 +290,22 @@ class Claiming(ABC):
         # Many more may follow. They must not hold up the other jobs.
         self._among = min(2 * len(jobs), _MAX_AMONG) if jobs and not known else 1
         if len(known) < len(jobs):
-            self._release([job for job in jobs if job not in known], partial(self._leave, whys))
+            leave = partial(self._leave, whys, milliseconds())
+            self._release([job for job in jobs if job not in known], leave)
         self._release(known[n:])
         return known[:n]
 
     def _leave(
-        self, whys: dict[tuple[bytes, ...], str | None], tr: Transaction, claim: Claim
+        self, whys: dict[tuple[bytes, ...], str | None], now: int, tr: Transaction, claim: Claim
     ) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*claim.item.metadata).unknown, self._handler.keep_unknown
         why = whys[claim.keys] or ""
-        leave = self._store.leases.leave
-        leave(tr, milliseconds(), claim, why, since, longest, random.uniform)
+        self._store.leases.leave(tr, now, claim, why, since, longest, random.uniform)
 
-    def _unclaim(self, tr: Transaction, claim: Claim, delay: float = 0.0) -> None:
+    def _unclaim(self, now: int, tr: Transaction, claim: Claim, delay: float = 0.0) -> None:
         """Give back a job that has not begun, as if it had never been claimed."""
-        now = milliseconds()
-        due = now + math.ceil(1000 * delay) if delay else None
+        due = due_after(now, delay)
         self._store.leases.release(tr, now, claim, due, has_begun=False)
 
     def _begin(self, jobs: list[HeldJob]) -> None:

@@ -141,7 +141,7 @@ class HeldJob(Observer, Tries):
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether it was told so, and ends as cancelled, whatever its handler does."""
+        """True if a client has cancelled it: it ends as cancelled, whatever its handler does."""
         return self.context is not None and self.context.cancelled.reason == "cancelled"
 
     @property

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from fdbqueue.database.binding import is_database
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once_with_pauses
 from fdbqueue.errors import (
     FdbqueueError,
@@ -577,8 +578,10 @@ class Worker(Claiming):
         """Release jobs whose attempt does not count; by default jobs that have not begun."""
         if not jobs:
             return
-        claims = [job.claim for job in jobs]
-        errors = release_all(self._queue, self._db, claims, release or self._unclaim)
+        claims, give_back = [job.claim for job in jobs], release
+        if give_back is None:
+            give_back = partial(self._unclaim, milliseconds())
+        errors = release_all(self._queue, self._db, claims, give_back)
         with self._ended:
             for job in jobs:
                 self._let_go(job)
@@ -595,8 +598,7 @@ class Worker(Claiming):
                 self._held.pop(job, None)
         if not self._held or self._room():
             self._ended.notify()
-        if process.alone is not None:
-            process.note()
+        process.note()
 
 
 def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:

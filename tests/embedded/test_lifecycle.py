@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb.fdboptions import StreamingMode
 
-from fdbqueue.embedded import FDBError, KeySelector
+from fdbqueue.embedded import Database, FDBError, KeySelector
 from fdbqueue.errors import DatabaseClosed
 from tests.support.waiting import wait_until
 
@@ -702,3 +703,25 @@ def test_the_interpreter_exits_although_a_thread_ended_inside_a_lock(tmp_path: P
     program = [sys.executable, "-c", EXITS, str(tmp_path / "db")]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_thread_that_collects_a_database_does_not_wait_for_one_that_forks(tmp_path: Path) -> None:
+    """It may commit to another database at that moment, and then the fork waits for the commit."""
+    db = Database(tmp_path / "db")
+    storage, forks, is_collected = db.storage, threading.Event(), threading.Event()
+
+    def fork() -> bool:
+        storage.before_fork()
+        forks.set()
+        goes_on = is_collected.wait(20)
+        storage.after_fork(in_child=False)
+        return goes_on
+
+    with ThreadPoolExecutor() as threads:
+        forking = threads.submit(fork)
+        forks.wait()
+        del db
+        gc.collect()
+        is_collected.set()
+        assert forking.result()
+    wait_until(lambda: storage.is_closed)

@@ -111,7 +111,7 @@ class Storage:
         # Held while connections are taken or given back. Reentrant, because the garbage collector
         # may end a transaction in the meantime.
         self._gate = threading.RLock()
-        self._is_watched = False
+        self._is_watched = self._is_unused = False
         self._replaced: str | None = None  # the name of a file that is not the opened one any more
         self._next_checkpoint = 0
         self._next_replacement = 0.0
@@ -203,6 +203,21 @@ class Storage:
             if self._owner is not None:
                 shutil.rmtree(self.path, ignore_errors=True)
                 self._owner.close()
+
+    def close_unused(self) -> None:
+        """Close the storage of a database that nothing refers to any more.
+
+        This may run wherever a thread collects garbage, also while it commits to another database.
+        A thread that forks may hold the gate meanwhile, and wait for that commit.
+        """
+        if self._gate.acquire(timeout=_CLOSE_WITHIN):
+            try:
+                self.close()
+            finally:
+                self._gate.release()
+        else:
+            self._is_unused = True
+            self.begin_to_look()
 
     @property
     def database_file(self) -> Path:
@@ -408,6 +423,9 @@ class Storage:
             self._is_watched = True
         while not self.is_closed:
             time.sleep(_LOOK)
+            if self._is_unused:
+                self.close()
+                return
             self.attempts.release()
             self._expire_old()
             self.lock.reclaim(self._undo)
