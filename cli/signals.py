@@ -35,19 +35,21 @@ _FAULTS = ("SEGV", "BUS", "FPE", "ILL", "ABRT", "TRAP", "SYS", "EMT")
 _exit_lock = threading.Lock()  # held while signals are deferred, and by the thread that exits
 _cleanups: list[Callable[[], object]] = []
 _deferred: int | None = None  # the last signal that was deferred
-_max_signals = 1  # the number of SIGINTs at which the watching thread ends the process
+_writer = -1  # the pipe in which the watching thread finds signals, and marks between them
+_MARK = 128  # above all signals: how many SIGINTs end the process from here on; 0 without a `stop`
 
 
 def install() -> None:
     """Handle each signal that ends a process by default, unless it is ignored (as by `nohup`)."""
+    global _writer
     excluded = {getattr(signal, f"SIG{name}", None) for name in _NOT_ENDING + _FAULTS}
     defaults = (signal.SIG_DFL, signal.default_int_handler)
     for number in sorted(signal.valid_signals() - excluded):
         if signal.getsignal(number) in defaults:
             signal.signal(number, _handle)
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    reader, _writer = os.pipe()
+    os.set_blocking(_writer, False)
+    signal.set_wakeup_fd(_writer, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_uninstall)
     threading.Thread(target=_watch, args=(reader,), name="fdbq-signals", daemon=True).start()
 
@@ -125,9 +127,8 @@ def stop_on_signal(
         stop: A signal handler.
         max_signals: The number of SIGINTs that end the process even if it does not stop.
     """
-    global _max_signals
     numbers = [number for number in signal.valid_signals() if signal.getsignal(number) is _handle]
-    _max_signals = max_signals
+    _mark(numbers, max_signals)
     for number in numbers:
         signal.signal(number, stop)
     try:
@@ -135,22 +136,34 @@ def stop_on_signal(
     finally:
         for number in numbers:
             signal.signal(number, _handle)
-        _max_signals = 1
+        _mark(numbers, 0)
+
+
+def _mark(numbers: list[signal.Signals], max_signals: int) -> None:
+    if numbers:  # otherwise nothing is installed, and there is no pipe
+        os.write(_writer, bytes([_MARK + max_signals]))
 
 
 def _watch(reader: int) -> None:
     """Handle signals for a main thread that waits in C or defers them."""
-    received = 0
+    received = max_signals = 0
     while True:
-        numbers = os.read(reader, 4096)
+        ending = None
+        for number in os.read(reader, 4096):
+            if number >= _MARK:
+                ending, received, max_signals = None, 0, number - _MARK
+            # What `stop_on_signal` has stopped ends by itself; only SIGINTs hurry it.
+            elif number == signal.SIGINT or (
+                max_signals == 0 and signal.getsignal(number) is _handle
+            ):
+                received += 1
+                ending = number if received >= max_signals else None
+        if ending is None:
+            continue
         time.sleep(_GRACE)
-        # While `stop_on_signal` is active, signals other than SIGINT are left to its handler.
-        handled = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) is _handle]
-        received += len(handled)
-        if handled and received >= _max_signals:
-            if _exit_lock.acquire(blocking=False):
-                exit_on(handled[-1])
-            _break_output(handled[-1])
+        if _exit_lock.acquire(blocking=False):
+            exit_on(ending)
+        _break_output(ending)
 
 
 def _break_output(number: int) -> None:

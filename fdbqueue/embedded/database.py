@@ -22,6 +22,8 @@ from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 _T = TypeVar("_T")
 
+_CLOSE_WITHIN = 1.0  # seconds for which a finalizer waits for a thread that forks
+
 
 class Database(Writes):
     """An ordered, transactional key-value store in one directory: FoundationDB for one machine.
@@ -78,7 +80,7 @@ class Database(Writes):
         self.defaults = Settings()
         # Closes the database when it is garbage-collected or the program ends: a directory in
         # memory must not stay behind.
-        self._finalizer = weakref.finalize(self, self.storage.close_unused)
+        self._finalizer = weakref.finalize(self, self.storage.close, _CLOSE_WITHIN)
         self._watcher = Watcher(self.storage)
         self._watching_process = os.getpid()
 

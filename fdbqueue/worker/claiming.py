@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.layout.values import Header, runs_alone
-from fdbqueue.operations.timers import due_after
 from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of
 from fdbqueue.types import Claim, Database, Transaction
 from fdbqueue.worker.handler import Handler
@@ -305,7 +304,7 @@ class Claiming(ABC):
 
     def _unclaim(self, now: int, tr: Transaction, claim: Claim, delay: float = 0.0) -> None:
         """Give back a job that has not begun, as if it had never been claimed."""
-        due = due_after(now, delay)
+        due = now + math.ceil(1000 * delay) if delay else None
         self._store.leases.release(tr, now, claim, due, has_begun=False)
 
     def _begin(self, jobs: list[HeldJob]) -> None:

@@ -168,6 +168,21 @@ def test_a_signal_stops_a_worker_that_waits_for_its_queue(
     assert process.wait(MAX_WAIT) == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_a_signal_stopped_has_time_for_the_functions_of_atexit(
+    fdbq: Shell, name: str, number: int
+) -> None:
+    leave = "import atexit, time; atexit.register(print, 'left'); atexit.register(time.sleep, 1.5)"
+    program = ("-c", f"{leave}; from fdbq import __main__; __main__.main()")
+    process = start(fdbq, "work", name, "--exec", "true", program=program)
+    assert process.stderr is not None
+    assert process.stdout is not None
+    assert "waiting until there is one" in process.stderr.readline()
+    process.send_signal(number)
+    assert process.wait(MAX_WAIT) == 0
+    assert "left" in process.stdout.read()
+
+
 def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str, db: Any) -> None:
     fdbqueue.PriorityQueue.named(db, name).push(db, 1)
     process = start(fdbq, "work", name, "--exec", "echo begun; exec sleep 60 > /dev/null 2>&1")

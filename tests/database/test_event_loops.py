@@ -53,14 +53,14 @@ def test_a_coroutine_that_pushes_is_told_so_once(db: Any, jobs: PriorityQueue[An
     assert jobs.size(db) == 3
 
 
-def test_each_blocking_call_is_told(db: Any, jobs: PriorityQueue[Any]) -> None:
+def test_each_blocking_call_is_told(db: Any, name: str, jobs: PriorityQueue[Any]) -> None:
     @transactional
     def own(tr: Any) -> None:
-        tr[b"k"] = b"v"
+        tr.clear(b"k")
 
     app = App(db)
 
-    @app.job(queue=f"{jobs.subspace!r}")
+    @app.job(queue=name)
     def job() -> None: ...
 
     calls: list[Callable[[], Any]] = [

@@ -419,7 +419,7 @@ if __name__ == "__main__":
     import other
     print(send.name, sorted(app.jobs), len(app.schedules._declared["jobs"]))
     handles = [send.push(1), other.shop.send.push(2)]
-    print(app.work(drain=True).done, [handle.result() for handle in handles])
+    print(app.work(concurrency=1, drain=True).done, [h.result() for h in handles])
 """
     )
     (tmp_path / "spawn.py").write_text(

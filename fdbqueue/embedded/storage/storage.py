@@ -111,7 +111,7 @@ class Storage:
         # Held while connections are taken or given back. Reentrant, because the garbage collector
         # may end a transaction in the meantime.
         self._gate = threading.RLock()
-        self._is_watched = self._is_unused = False
+        self._is_watched = False
         self._replaced: str | None = None  # the name of a file that is not the opened one any more
         self._next_checkpoint = 0
         self._next_replacement = 0.0
@@ -189,35 +189,29 @@ class Storage:
             self.lock.after_fork(in_child)
             self._gate.release()
 
-    def close(self) -> None:
+    def close(self, within: float = -1) -> None:
         """Close every connection and remove a `memory:` directory.
 
-        After an interrupt, another call does the rest.
+        Each step can be repeated: after an interrupt, another call does the rest.
+
+        Args:
+            within: The seconds after which to leave that to another thread; below 0 for never. A
+                finalizer must not wait for a thread that forks: it may run in a thread that commits
+                to another database, and the fork waits for that.
         """
-        with self._gate:
+        if not self._gate.acquire(timeout=within):
+            _thread.start_new_thread(self.close, ())
+            return
+        try:
             self._connections.is_closed = True
-            # Each of these can be repeated.
             self.lock.close()
             self._close_connections()
             self.log.close()
             if self._owner is not None:
                 shutil.rmtree(self.path, ignore_errors=True)
                 self._owner.close()
-
-    def close_unused(self) -> None:
-        """Close the storage of a database that nothing refers to any more.
-
-        This may run wherever a thread collects garbage, also while it commits to another database.
-        A thread that forks may hold the gate meanwhile, and wait for that commit.
-        """
-        if self._gate.acquire(timeout=_CLOSE_WITHIN):
-            try:
-                self.close()
-            finally:
-                self._gate.release()
-        else:
-            self._is_unused = True
-            self.begin_to_look()
+        finally:
+            self._gate.release()
 
     @property
     def database_file(self) -> Path:
@@ -423,9 +417,6 @@ class Storage:
             self._is_watched = True
         while not self.is_closed:
             time.sleep(_LOOK)
-            if self._is_unused:
-                self.close()
-                return
             self.attempts.release()
             self._expire_old()
             self.lock.reclaim(self._undo)
