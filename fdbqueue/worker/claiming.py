@@ -238,10 +238,13 @@ class Claiming(ABC):
 
         Another worker may be idle. The first ones stay if they begin soon.
         """
+        soon = self._soon
+        if len(self._held) - self._concurrency <= soon:
+            return []
         first = self._threads.first_waiting
         if first is None or first.lease.since.seconds() <= _AHEAD:
             return []
-        return self._threads.withdraw(keep=self._soon)
+        return self._threads.withdraw(keep=soon)
 
     # What becomes of a claim
 

@@ -86,12 +86,16 @@ class Ends:
         self.report = WorkerReport()
         self.progress: Callable[[WorkerReport], object] = no_progress
 
-    def counted(self, job: HeldJob, outcome: str) -> dict[str, Any]:
-        """Count an attempt that has ended, and return the fields of its log record."""
+    def count(self, job: HeldJob, outcome: str) -> tuple[str, float]:
+        """Count an attempt that has ended, and return its outcome and its duration in seconds."""
         seconds = time.perf_counter() - job.began
         if job.was_cancelled and outcome != "lost":
             outcome = "cancelled"
         self._telemetry.count(job.call.name if job.call else "", outcome, seconds)
+        return outcome, seconds
+
+    def fields(self, job: HeldJob, outcome: str, seconds: float) -> dict[str, Any]:
+        """Return the fields of the log record of an attempt that has ended."""
         return {
             "queue": self._queue,
             "job": job.call and job.call.name,
@@ -116,8 +120,7 @@ class Ends:
             error: Why it failed, if it did.
             text: The outcome in the log and the metrics; `"dead"` for a failure that is the last.
         """
-        fields = self.counted(job, text)
-        text = fields["outcome"]
+        text, seconds = self.count(job, text)
         level = logging.INFO if text == "cancelled" else _LEVELS.get(outcome, logging.INFO)
         if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
             _log.log(
@@ -126,11 +129,11 @@ class Ends:
                 self._queue,
                 job.name,
                 text,
-                fields["attempt"],
-                1000 * fields["seconds"],
+                job.claim.attempt,
+                1000 * seconds,
                 "" if error is None else f": {error_text(error)}",
                 exc_info=error is not None and (type(error), error, error.__traceback__),
-                extra=fields,
+                extra=self.fields(job, text, seconds),
             )
         is_last = text == "dead"
         if is_last or outcome == "lost":

@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -142,8 +142,19 @@ def _enter(span: Any) -> None:
     _module("opentelemetry.context").attach(trace.set_span_in_context(span))
 
 
-def _enter_none() -> None:
-    """Leave the current span as it is."""
+_NO_SPAN = nullcontext[Callable[[], object]](lambda: None)
+"""Leaves the current span as it is."""
+
+
+@contextmanager
+def _opened(span: Any) -> Generator[Callable[[], object]]:
+    try:
+        yield partial(_using, _TRACE, _enter, span)
+    except Exception as error:
+        _using(_TRACE, _note_error, span, error)
+        raise
+    finally:
+        _using(_TRACE, lambda: span.end())
 
 
 def _note_error(span: Any, error: Exception) -> None:
@@ -186,10 +197,9 @@ class Telemetry:
         jobs.inc()
         durations.observe(seconds)
 
-    @contextmanager
     def span(
         self, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
-    ) -> Generator[Callable[[], object]]:
+    ) -> AbstractContextManager[Callable[[], object]]:
         """Open a span for one job, by OpenTelemetry's messaging conventions.
 
         Call the result where the handler runs, in a copy of the context variables of its own: it
@@ -203,16 +213,7 @@ class Telemetry:
                 of the job is a child of that one.
         """
         span = _using(_TRACE, self._begun, item_id, attempt, job, pushed)
-        if span is None:
-            yield _enter_none
-            return
-        try:
-            yield partial(_using, _TRACE, _enter, span)
-        except Exception as error:
-            _using(_TRACE, _note_error, span, error)
-            raise
-        finally:
-            _using(_TRACE, lambda: span.end())
+        return _NO_SPAN if span is None else _opened(span)
 
     def _begun(self, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any] | None) -> Any:
         """Return a new span; `None` if the program has set no provider of traces."""

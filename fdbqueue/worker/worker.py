@@ -569,7 +569,7 @@ class Worker(Claiming):
 
     def _end_uncounted(self, job: HeldJob, outcome: str, why: BaseException) -> None:
         """Log a job that goes on later, and whose attempt does not count."""
-        fields = self._ends.counted(job, outcome)
+        fields = self._ends.fields(job, *self._ends.count(job, outcome))
         _log.info("%s %s: %s", self._name, job.name, why, extra=fields)
         with self._ended:
             self._let_go(job)
