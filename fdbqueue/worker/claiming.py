@@ -287,8 +287,9 @@ class Claiming(ABC):
 
     def _known(self, jobs: list[HeldJob], n: int) -> list[HeldJob]:
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
-        whys = {job.claim.keys: self._handler.unknown(job.item) for job in jobs}
-        known = [job for job in jobs if whys[job.claim.keys] is None]
+        unknown = self._handler.unknown
+        whys = {job.claim.keys: why for job in jobs if (why := unknown(job.item)) is not None}
+        known = [job for job in jobs if job.claim.keys not in whys] if whys else jobs
         # Many more may follow. They must not hold up the other jobs.
         self._among = min(2 * len(jobs), _MAX_AMONG) if jobs and not known else 1
         if len(known) < len(jobs):
@@ -298,12 +299,11 @@ class Claiming(ABC):
         return known[:n]
 
     def _leave(
-        self, whys: dict[tuple[bytes, ...], str | None], now: int, tr: Transaction, claim: Claim
+        self, whys: dict[tuple[bytes, ...], str], now: int, tr: Transaction, claim: Claim
     ) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
         since, longest = Header(*claim.item.metadata).unknown, self._handler.keep_unknown
-        why = whys[claim.keys] or ""
-        self._store.leases.leave(tr, now, claim, why, since, longest, random.uniform)
+        self._store.leases.leave(tr, now, claim, whys[claim.keys], since, longest, random.uniform)
 
     def _unclaim(self, now: int, tr: Transaction, claim: Claim, delay: float = 0.0) -> None:
         """Give back a job that has not begun, as if it had never been claimed."""
