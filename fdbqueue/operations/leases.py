@@ -45,7 +45,7 @@ from fdbqueue.operations.items import (
     free_unique,
 )
 from fdbqueue.operations.limits.slots import Candidate, Freed, Limit, Slots
-from fdbqueue.operations.payloads import begin_payload, with_small_row
+from fdbqueue.operations.payloads import read_payloads, with_small_row
 from fdbqueue.operations.timers import VERSIONS, lease_of
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -273,13 +273,12 @@ class Leases:
         stored_items: list[StoredItem] = []
         delivery_counts: list[int] = []
         held: list[Limit] = []
-        # Start all reads before waiting for the first.
-        payloads = [begin_payload(tr, layout, stored.content) for stored, _ in candidates]
+        payloads = read_payloads(tr, layout, [stored.content for stored, _ in candidates])
         for (stored, limits), payload in zip(candidates, payloads):
             delivery_count = stored.header.attempts + 1
             position = layout.position(stored.key)
             try:
-                items.append(self._codec.decode(stored, payload()))
+                items.append(self._codec.decode(stored, payload))
             except UndecodableItem as error:
                 due = now + int(1000 * self._retry_delay(delivery_count))
                 value = with_small_row(tr, layout, stored).value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
@@ -39,17 +38,23 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
         tr[Layout.piece_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
 
 
-def begin_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> Callable[[], bytes]:
-    """Start to read the payload of an item, given its content; return a function that waits."""
-    if not content.startswith(PIECES):
-        return lambda: content
-    pieces = tr.get_range(*layout.range_of(layout.pieces_prefix(content)))
-    return lambda: b"".join(row.value for row in pieces)
+def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
+    """Return the payloads of items, given their contents; read the pieces of large payloads."""
+    # Start all reads before waiting for the first.
+    pieces = {
+        content: tr.get_range(*layout.range_of(layout.pieces_prefix(content)))
+        for content in contents
+        if content.startswith(PIECES)
+    }
+    if not pieces:
+        return contents
+    whole = {content: b"".join(row.value for row in rows) for content, rows in pieces.items()}
+    return [whole.get(content, content) for content in contents]
 
 
 def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
     """Return the payload of an item, given its content; read the pieces of a large payload."""
-    return begin_payload(tr, layout, content)()
+    return read_payloads(tr, layout, [content])[0]
 
 
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:

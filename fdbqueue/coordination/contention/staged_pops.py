@@ -30,7 +30,7 @@ from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.batches import POPPED
 from fdbqueue.operations.items import BATCH_BYTES, Items
-from fdbqueue.operations.payloads import begin_payload
+from fdbqueue.operations.payloads import read_payloads
 from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
@@ -485,9 +485,8 @@ class _Pops(Generic[_T]):
             if index in self.guests_at:
                 taken.append(items)
             else:
-                # Start all reads before waiting for the first.
-                reads = [begin_payload(tr, layout, item.content) for item in items]
-                taken.append([decode(item, read()) for item, read in zip(items, reads)])
+                payloads = read_payloads(tr, layout, [item.content for item in items])
+                taken.append(list(map(decode, items, payloads)))
         for item in chain.from_iterable(drawn):  # after the decoding, which may fail
             self.queue.items.end(tr, self.now, item, POPPED)
         return taken
