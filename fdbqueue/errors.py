@@ -234,8 +234,8 @@ class FormatVersionMismatch(StorageError):
         super().__init__(
             path,
             f"the database has format {found} and this release reads format {expected}",
-            "use the release that wrote it, or export its queues with that release and import them "
-            "here",
+            "back it up with the release that wrote it (fdbq backup --all FILE), and restore that "
+            "into a new directory (fdbq restore FILE)",
         )
 
 
@@ -286,14 +286,14 @@ class FilesReplaced(StorageError):
 class SyncFailed(StorageError):
     """A database whose last commits the disk did not confirm. This transaction stored nothing.
 
-    No process commits to the database until its files have been written again, which each further
-    transaction attempts. Reads fail as well, because what they saw may be lost.
+    No process reads or commits any more, because what it sees may be lost. The first one that opens
+    the database after all have closed it copies it to new files, and goes on with them.
     """
 
     problem = "the disk did not confirm a write"
     advice = (
-        "check the system log for disk errors, and that there is room for a copy of the database; "
-        "or close it in every process and open it again"
+        "check the system log for disk errors; then end every process that has the database open "
+        "and start them again, with room on the disk for a copy of it"
     )
 
 

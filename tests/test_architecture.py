@@ -77,10 +77,9 @@ ROOMS = {
     "operations.views": {"layout"},
     "layout": set[str](),
     "database": {"layout"},
-    "embedded": {"embedded.transaction", "embedded.storage", "embedded.disk"},
-    "embedded.transaction": {"embedded.storage", "embedded.disk"},
-    "embedded.storage": {"embedded.disk"},
-    "embedded.disk": set[str](),
+    "embedded": {"embedded.transaction", "embedded.storage"},
+    "embedded.transaction": {"embedded.storage"},
+    "embedded.storage": set[str](),
     "testing": {"coordination", "database", "jobs", "operations", "queue", "worker"},
 }
 ANYBODYS = {"errors", "types"}
@@ -88,7 +87,6 @@ BESIDE = {
     "coordination": {"coordination.batches", "coordination.combiner", "coordination.sans_io"},
     "embedded": {
         "embedded.arguments",
-        "embedded.clock",
         "embedded.limits",
         "embedded.mutations",
         "embedded.permissions",

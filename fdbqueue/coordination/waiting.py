@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from fdbqueue.coordination.sans_io import Call, SansIO, Sleep
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import uuids
-from fdbqueue.database.retrying import run, watch_ahead
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Database, Transaction, Transactor
@@ -258,12 +258,12 @@ def begin_sleep(db: Database, wanted: Wanted, seconds: float, line: Line) -> Sle
         if left <= 0:
             return line.waiter, Sleep([], 0)
         if wanted.waiters is None or not keys:
-            return line.waiter, Sleep([watch_ahead(tr, key) for key in keys], left)
+            return line.waiter, Sleep([tr.watch(key) for key in keys], left)
         is_first = wanted.waiters.prefix not in _have_waited
         waiter = wanted.waiters.wait(tr, line.waiter, name, is_first=is_first)
         suspects = waiter.neighbours + (keys if waiter.is_sentinel else [])
-        watch = watch_ahead(tr, waiter.key)  # before the alarms, which a push sets off, too
-        alarms = [watch_ahead(tr, key) for key in suspects]
+        watch = tr.watch(waiter.key)  # before the alarms, which a push sets off, too
+        alarms = [tr.watch(key) for key in suspects]
         moment = _MOMENT_ALONE if waiter.is_alone else _MOMENT
         return waiter.key, Sleep([watch], left, alarms, moment)
 

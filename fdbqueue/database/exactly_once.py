@@ -93,8 +93,7 @@ def run_once_with_pauses(
 ) -> Pausing[_T]:
     """Run `body` as `run_once` does; pause where `body` pauses, and before waiting for a commit.
 
-    On the embedded engine, only commits take time. The body does not pause there, because a
-    transaction that is tried again may hold the lock that others wait for.
+    On the embedded engine, only commits take time, so the body does not pause there.
 
     >>> import fdbqueue
     >>> def body(tr):
@@ -103,8 +102,8 @@ def run_once_with_pauses(
     >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
     [None]
     """
-    holds_lock = getattr(db, "retries_hold_lock", False)
-    steps = _without_pause(lambda tr: _finish(body(tr))) if holds_lock else body
+    is_local = getattr(db, "conflicts_are_cheap", False)
+    steps = _without_pause(lambda tr: _finish(body(tr))) if is_local else body
     needs_receipt = not getattr(db, "commits_are_certain", False)
     check_fork(db)
     with Receipt(receipts) as receipt:

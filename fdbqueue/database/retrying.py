@@ -14,7 +14,6 @@ from fdbqueue.database.guard import Guard
 from fdbqueue.errors import error_classes
 from fdbqueue.types import (
     Database,
-    Future,
     ReadTransaction,
     ReadTransactor,
     Transaction,
@@ -124,15 +123,6 @@ def confirm_reads(transaction: Transaction) -> None:
     confirm: Callable[[], None] | None = getattr(transaction, "confirm_reads", None)
     if confirm is not None:
         confirm()
-
-
-def watch_ahead(tr: Transaction, key: bytes) -> Future:
-    """Return a watch for code that, once it fires, looks for what has changed.
-
-    On the embedded engine it may fire before the change is on disk. Then the look waits for that.
-    """
-    watch: Callable[[bytes], Future] = getattr(tr, "watch_ahead", tr.watch)
-    return watch(key)
 
 
 def prepare_retry(transaction: Transaction, error: Any) -> None:

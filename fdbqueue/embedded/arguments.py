@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fdbqueue.embedded import limits
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
@@ -33,20 +32,6 @@ def _converted(given: KeyLike | ValueLike, method: str, kind: str) -> bytes:
     if not isinstance(converted, bytes):
         raise TypeError(f"{kind} must be of type bytes, not {type(converted).__name__}")
     return converted
-
-
-def as_conflict_end(key: bytes) -> bytes:
-    """Return an end of a conflict range as FoundationDB shortens it.
-
-    No key is longer than the limit, so an end that is longer by a byte separates the same keys.
-    """
-    tenant = 0 if key[:1] == b"\xff" else limits.TENANT_PREFIX_SIZE
-    return key[: key_size_limit(key) + tenant + 1]
-
-
-def key_size_limit(key: bytes) -> int:
-    """Return the size limit of keys with this first byte."""
-    return limits.SYSTEM_KEY_SIZE_LIMIT if key[:1] == b"\xff" else limits.KEY_SIZE_LIMIT
 
 
 def strinc(prefix: KeyLike) -> bytes:

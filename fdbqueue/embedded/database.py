@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar, overload
 
 from fdbqueue.embedded.storage.storage import Storage
@@ -21,8 +20,6 @@ from fdbqueue.errors import FDBError
 from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 _T = TypeVar("_T")
-
-_CLOSE_WITHIN = 1.0  # seconds for which a finalizer waits for a thread that forks
 
 
 class Database(Writes):
@@ -56,8 +53,8 @@ class Database(Writes):
     commits_are_certain = True
     """No commit with an unknown result is repeated here, so exactly-once needs no receipts."""
 
-    retries_hold_lock = True
-    """A short transaction that conflicted cannot conflict again: its next attempt has the lock."""
+    conflicts_are_cheap = True
+    """A transaction that conflicted is tried again within a millisecond, so no pops are staged."""
 
     def __init__(
         self,
@@ -73,21 +70,19 @@ class Database(Writes):
             durable=durability == "full" and path is not None,
             create=create,
         )
+        self.path = self.storage.path
+        """The directory of the database."""
         self.durability = "os" if path is None else durability
         self.commits_take_time = self.durability == "full"
         """True if a commit waits for the disk, so that processes gain by sharing transactions."""
         self.in_memory = path is None
         self.defaults = Settings()
+        self.options = DatabaseOptions(self.defaults)
+        """Options for new transactions, set by `set_transaction_...` methods."""
         # Closes the database when it is garbage-collected or the program ends: a directory in
         # memory must not stay behind.
-        self._finalizer = weakref.finalize(self, self.storage.close, _CLOSE_WITHIN)
-        self._watcher = Watcher(self.storage)
-        self._watching_process = os.getpid()
-
-    @property
-    def path(self) -> Path:
-        """The directory of the database."""
-        return self.storage.path
+        self._finalizer = weakref.finalize(self, self.storage.close)
+        self._watchers: dict[int, Watcher] = {}  # by process
 
     @property
     def url(self) -> str:
@@ -108,33 +103,19 @@ class Database(Writes):
         return self.storage.lock.waits
 
     @property
-    def options(self) -> DatabaseOptions:
-        """Options for new transactions, set by `set_transaction_...` methods."""
-        return DatabaseOptions(self.defaults)
-
-    @property
     def watcher(self) -> Watcher:
         """The watches of this process. A forked child starts with none."""
-        if self._watching_process != os.getpid():
-            self._watcher = Watcher(self.storage)
-            self._watching_process = os.getpid()
-        return self._watcher
+        return self._watchers.setdefault(os.getpid(), Watcher(self.storage))
 
     def close(self) -> None:
         """Release the files. Later operations, also of open transactions, fail with 1025."""
-        self.watcher.close()
         self.storage.close()
         self._finalizer.detach()
 
     def __enter__(self) -> Database:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -160,11 +141,7 @@ class Database(Writes):
             ...     db.check_integrity()
             True
         """
-        snapshot = self.storage.begin()
-        try:
-            return snapshot.check_integrity(seconds)
-        finally:
-            self.storage.end(snapshot)
+        return self.storage.check_integrity(seconds)
 
     def create_transaction(self) -> Transaction:
         """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one.

@@ -6,8 +6,6 @@ Source: FoundationDB documentation, "Known limitations"; backoff: `fdbclient/Cli
 from __future__ import annotations
 
 KEY_SIZE_LIMIT = 10_000  # bytes
-SYSTEM_KEY_SIZE_LIMIT = 30_000  # bytes, for keys that start with \xff
-TENANT_PREFIX_SIZE = 8  # bytes, by which a key in a tenant becomes longer
 VALUE_SIZE_LIMIT = 100_000  # bytes
 TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
 TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit
@@ -18,4 +16,3 @@ MAX_WATCHES_LIMIT = 1_000_000  # of the option that sets another limit
 INITIAL_BACKOFF = 0.01  # seconds
 BACKOFF_GROWTH = 2.0
 MAX_BACKOFF = 1.0  # seconds
-FUTURE_VERSION_DELAY = 0.01  # seconds, after 1007 and 1009

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 from typing import TypeAlias
 
 from fdbqueue.embedded.limits import VALUE_SIZE_LIMIT
@@ -37,29 +36,21 @@ class MutationType(IntEnum):
     COMPARE_AND_CLEAR = 20
 
 
-def _resized(value: bytes | None, size: int) -> bytes:
-    """Cut the value, or pad it with zero bytes, to the size of the parameter."""
-    return (value or b"")[:size].ljust(size, b"\0")
+def _numeric(combine: Callable[[int, int], int]) -> Operation:
+    """Return an operation on little-endian integers of the size of the parameter."""
 
-
-def _add(value: bytes | None, param: bytes) -> bytes:
-    size = len(param)
-    if value is None:
-        return param
-    total = int.from_bytes(value[:size], "little") + int.from_bytes(param, "little")
-    return (total & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-
-
-def _bitwise(combine: Callable[[int, int], int]) -> Operation:
     def operation(value: bytes | None, param: bytes) -> bytes:
         size = len(param)
-        left = int.from_bytes(_resized(value, size), "little")
-        return combine(left, int.from_bytes(param, "little")).to_bytes(size, "little")
+        stored = int.from_bytes((value or b"")[:size], "little")
+        result = combine(stored, int.from_bytes(param, "little"))
+        return result.to_bytes(size + 1, "little")[:size]  # a sum may have a byte more
 
     return operation
 
 
-_and = _bitwise(int.__and__)
+def _or_param(operation: Callable[[bytes, bytes], bytes | None]) -> Operation:
+    """Return an operation that stores the parameter if the key has no value."""
+    return lambda value, param: param if value is None else operation(value, param)
 
 
 def _append_if_fits(value: bytes | None, param: bytes) -> bytes:
@@ -67,30 +58,17 @@ def _append_if_fits(value: bytes | None, param: bytes) -> bytes:
     return joined if len(joined) <= VALUE_SIZE_LIMIT else (value or b"")
 
 
-_as_number = partial(int.from_bytes, byteorder="little")
-
-
-def _max(value: bytes | None, param: bytes) -> bytes:
-    return max(_resized(value, len(param)), param, key=_as_number)
-
-
-def _min(value: bytes | None, param: bytes) -> bytes:
-    return min(_resized(value, len(param)), param, key=_as_number)
-
-
 ATOMICS: dict[int, Operation] = {
     MutationType.SET: lambda value, param: param,
-    MutationType.ADD: _add,
-    # `bit_and` and `min` store the parameter if the key has no value (since API version 510); an
-    # empty value counts as a value.
-    MutationType.BIT_AND: lambda value, param: param if value is None else _and(value, param),
-    MutationType.BIT_OR: _bitwise(int.__or__),
-    MutationType.BIT_XOR: _bitwise(int.__xor__),
+    MutationType.ADD: _numeric(int.__add__),
+    MutationType.BIT_AND: _or_param(_numeric(int.__and__)),
+    MutationType.BIT_OR: _numeric(int.__or__),
+    MutationType.BIT_XOR: _numeric(int.__xor__),
     MutationType.APPEND_IF_FITS: _append_if_fits,
-    MutationType.MAX: _max,
-    MutationType.MIN: lambda value, param: param if value is None else _min(value, param),
-    MutationType.BYTE_MIN: lambda value, param: param if value is None else min(value, param),
-    MutationType.BYTE_MAX: lambda value, param: param if value is None else max(value, param),
+    MutationType.MAX: _numeric(max),
+    MutationType.MIN: _or_param(_numeric(min)),
+    MutationType.BYTE_MIN: _or_param(min),
+    MutationType.BYTE_MAX: _or_param(max),
     MutationType.COMPARE_AND_CLEAR: lambda value, param: None if value == param else value,
 }
 

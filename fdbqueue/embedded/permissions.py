@@ -17,11 +17,17 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from fdbqueue.errors import UnsafeDirectory
 
-_OUR_FILES = re.compile(r"fdbqueue\.(lock|commits|log|(\d+\.)?sqlite(\.new)?(-\w+)?)")
+# A file object refuses a directory. An object of this type owns any descriptor, and no more of it
+# is used.
+if sys.platform == "linux":
+    Owner = select.epoll
+else:
+    Owner = select.kqueue
+
+_OUR_FILES = re.compile(r"fdbqueue\.(lock|failed|copied|(sqlite|copy)(-\w+)?)")
 
 _NOT_A_FILE = "this is a link or a special file, where the database has a plain file"
 _REMOVE_IT = "find out who made it, then remove it, or name another directory"
@@ -50,16 +56,10 @@ def check_directory(path: Path) -> None:
                 raise UnsafeDirectory(entry.path, _NOT_A_FILE, _REMOVE_IT)
     if found.st_mode & stat.S_IWOTH:
         raise UnsafeDirectory(str(path), _WRITABLE_BY_ALL, _TAKE_AWAY)
-    # Root works on the databases of others. A directory that cannot be written has another error.
     user = os.geteuid()
-    is_trusted = user == 0 or found.st_uid in (0, user) or _is_shared(found)
-    if not is_trusted and os.access(path, os.W_OK):
+    is_shared = found.st_mode & stat.S_IWGRP and found.st_gid in (os.getegid(), *os.getgroups())
+    if user not in (0, found.st_uid) and found.st_uid != 0 and not is_shared:
         raise UnsafeDirectory(str(path), _FOREIGN, _SHARE_IT)
-
-
-def _is_shared(found: os.stat_result) -> bool:
-    """Return whether the owner shares a directory with a group of this user."""
-    return bool(found.st_mode & stat.S_IWGRP) and found.st_gid in (os.getegid(), *os.getgroups())
 
 
 def check_opened(connection: sqlite3.Connection, file: Path) -> None:
@@ -82,49 +82,26 @@ def open_file(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> io.FileIO:
     return next(map(io.FileIO, map(os.open, (path,), (flags,), (0o600,)), (mode,)))
 
 
-class Opened(Protocol):
-    """An open file or directory."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        ...
-
-    def close(self) -> None:
-        """Close it, unless it is closed."""
-
-
-def open_directory(path: Path, flags: int = 0) -> Opened:
+def open_directory(path: Path) -> Owner:
     """Open a directory. It is closed when nothing refers to it any more."""
-    flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    # A file object refuses a directory. An object of this type owns any descriptor, and no more of
-    # it is used.
-    if sys.platform == "linux":
-        kind = select.epoll
-    else:
-        kind = select.kqueue
-    return next(map(kind.fromfd, map(os.open, (path,), (flags,))))  # in one step, as above
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    return next(map(Owner.fromfd, map(os.open, (path,), (flags,))))  # in one step, as above
 
 
 def create_like(old: Path, new: Path) -> None:
     """Create an empty file with the permissions of another one, and as far as possible its owner.
 
+    If this user cannot give it the same group, the file is this user's alone.
+
     Raises:
         FileExistsError: The new file exists.
     """
     found = old.stat()
-    mode = found.st_mode & 0o777
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        mine = os.fstat(descriptor)
-        if mine.st_gid != found.st_gid:
-            try:
-                os.fchown(descriptor, -1, found.st_gid)
-            except PermissionError:
-                # This user is not in the group. What that group may do, another one may not.
-                mode = mode & 0o707 | (mode & 0o007) << 3
-        if mine.st_uid != found.st_uid:
-            with suppress(PermissionError):  # only root can; the group has to be enough
-                os.fchown(descriptor, found.st_uid, -1)
-        os.fchmod(descriptor, mode)
+        with suppress(PermissionError):
+            os.fchown(descriptor, -1, found.st_gid)
+            os.fchmod(descriptor, found.st_mode & 0o777)
+            os.fchown(descriptor, found.st_uid, -1)  # only root can; the group has to be enough
     finally:
         os.close(descriptor)

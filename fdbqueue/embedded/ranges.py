@@ -23,69 +23,45 @@ class RangeSet:
 
     >>> keys = RangeSet([(b"a", b"c"), (b"b", b"d")])
     >>> keys.remove(b"b", b"bb")
-    >>> list(keys)
-    [(b'a', b'b'), (b'bb', b'd')]
-    >>> b"c" in keys, keys.overlaps(b"d", b"e")
-    (True, False)
+    >>> keys.within(b"", b"c"), keys.gaps(b"", b"c")
+    ([(b'a', b'b'), (b'bb', b'c')], [(b'', b'a'), (b'b', b'bb')])
+    >>> b"c" in keys
+    True
     """
 
-    __slots__ = ("_begins", "_ends")
+    __slots__ = ("_ends",)
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._begins: list[bytes] = []
+        # The begin and the end of each range in turn: a key is in the set if it follows an odd
+        # number of them.
         self._ends: list[bytes] = []
-        for begin, end in sorted(ranges):
-            # In sorted order, a range can only touch the last one.
-            if self._ends and begin <= self._ends[-1]:
-                if end > self._ends[-1]:
-                    self._ends[-1] = end
-            else:
-                self._begins.append(begin)
-                self._ends.append(end)
-
-    def __bool__(self) -> bool:
-        return bool(self._begins)
-
-    def __iter__(self) -> Iterator[Range]:
-        return iter(list(zip(self._begins, self._ends)))
+        for begin, end in sorted(ranges):  # so that each is added behind the others
+            self.add(begin, end)
 
     def __contains__(self, key: bytes) -> bool:
-        at = bisect_right(self._begins, key) - 1
-        return at >= 0 and key < self._ends[at]
+        return bisect_right(self._ends, key) % 2 == 1
 
     def add(self, begin: bytes, end: bytes) -> None:
         """Add a range and merge it with all ranges that it touches."""
-        first = bisect_left(self._ends, begin)
-        last = bisect_right(self._begins, end)
-        if first < last:
-            begin = min(begin, self._begins[first])
-            end = max(end, self._ends[last - 1])
-        self._begins[first:last] = [begin]
-        self._ends[first:last] = [end]
+        first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
+        self._ends[first:last] = [begin] * (first % 2 == 0) + [end] * (last % 2 == 0)
 
     def remove(self, begin: bytes, end: bytes) -> None:
         """Remove a range. The rest of a range that it cuts stays."""
-        first = bisect_right(self._ends, begin)
-        last = bisect_left(self._begins, end)
-        if first >= last:
-            return
-        left = [(self._begins[first], begin)] if self._begins[first] < begin else []
-        right = [(end, self._ends[last - 1])] if end < self._ends[last - 1] else []
-        self._begins[first:last] = [b for b, _ in left + right]
-        self._ends[first:last] = [e for _, e in left + right]
-
-    def overlaps(self, begin: bytes, end: bytes) -> bool:
-        """Return whether the set has a key of the range."""
-        at = bisect_right(self._ends, begin)
-        return at < len(self._begins) and self._begins[at] < end
+        first, last = bisect_left(self._ends, begin), bisect_right(self._ends, end)
+        self._ends[first:last] = [begin] * (first % 2) + [end] * (last % 2)
 
     def within(self, begin: bytes, end: bytes) -> list[Range]:
-        """Return the parts of the set within the range, in order."""
-        first = bisect_right(self._ends, begin)
-        last = bisect_left(self._begins, end)
-        return [
-            (max(begin, self._begins[at]), min(end, self._ends[at])) for at in range(first, last)
-        ]
+        """Return the parts of a range that are in the set, in order."""
+        first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
+        ends = [begin] * (first % 2) + self._ends[first:last] + [end] * (last % 2)
+        return list(zip(ends[::2], ends[1::2]))
+
+    def gaps(self, begin: bytes, end: bytes) -> list[Range]:
+        """Return the parts of a range that are not in the set, in order."""
+        first, last = bisect_right(self._ends, begin), bisect_left(self._ends, end)
+        ends = [begin] * (first % 2 == 0) + self._ends[first:last] + [end] * (last % 2 == 0)
+        return list(zip(ends[::2], ends[1::2]))
 
 
 def pack_ranges(ends: list[bytes]) -> bytes:
@@ -100,25 +76,11 @@ def pack_ranges(ends: list[bytes]) -> bytes:
     return head + b"".join(ends)
 
 
-def is_packed(packed: bytes) -> bool:
-    """Return whether the sizes in these bytes are those of `pack_ranges`.
-
-    >>> is_packed(pack_ranges([b"k", b""])), is_packed(b"something else")
-    (True, False)
-    """
+def unpack_ranges(packed: bytes) -> Iterator[Range]:
+    """Decode the ranges that `pack_ranges` encoded."""
     (count,) = struct.unpack_from("<I", packed)
-    head = 4 + 8 * count
-    if head > len(packed):
-        return False
-    size: int = head + sum(struct.unpack_from(f"<{2 * count}I", packed, 4))
-    return size == len(packed)
-
-
-def unpack_ranges(packed: bytes, at: int = 0) -> Iterator[Range]:
-    """Decode the ranges that `pack_ranges` encoded, and that begin at an offset."""
-    (count,) = struct.unpack_from("<I", packed, at)
-    sizes = struct.unpack_from(f"<{2 * count}I", packed, at + 4)
-    at += 4 + 8 * count
+    sizes = struct.unpack_from(f"<{2 * count}I", packed, 4)
+    at = 4 + 8 * count
     for begin_size, end_size in zip(sizes[::2], sizes[1::2]):
         begin = packed[at : at + begin_size]
         at += begin_size

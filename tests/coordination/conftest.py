@@ -16,7 +16,7 @@ from tests.coordination.line import Line, Sleeps, disable_timeouts
 @pytest.fixture
 def staging_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pops be staged on the embedded engine, too, which has no need of it."""
-    monkeypatch.setattr(Database, "retries_hold_lock", False)
+    monkeypatch.setattr(Database, "conflicts_are_cheap", False)
 
 
 @pytest.fixture(autouse=True)

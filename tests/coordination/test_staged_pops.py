@@ -210,7 +210,7 @@ def test_a_pop_that_is_never_staged_reads_the_newest_version(
     """A version that another client's commit has made too old would cost a second attempt."""
     if not isinstance(db, Database):
         pytest.skip("on a cluster, pops are staged")
-    monkeypatch.setattr(Database, "retries_hold_lock", True)
+    monkeypatch.setattr(Database, "conflicts_are_cheap", True)
     counting = CountingDatabase(db)
     assert queue.pop(counting) is None  # the first pop also sweeps
     counting.clear()

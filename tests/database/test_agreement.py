@@ -77,12 +77,6 @@ def test_options_set_after_the_error_of_a_write_have_no_effect(db: Any, space: S
     assert code(tr.commit) is None
 
 
-def test_on_error_of_no_error_is_4100_if_no_retry_is_left(db: Any) -> None:
-    tr = db.create_transaction()
-    tr.options.set_retry_limit(0)
-    assert code(lambda: tr.on_error(0)) == 4100
-
-
 def test_the_read_version_of_a_transaction_that_timed_out_is_1031_also_after_its_commit(
     db: Any, space: Subspace
 ) -> None:
@@ -299,18 +293,6 @@ def test_watches_beyond_the_limit_are_1032_and_end_no_other(db: Any, space: Subs
 # Errors
 
 
-@pytest.mark.parametrize(
-    ("given", "raised"),
-    [(0, 2000), (-1, 4000), (65_535, 4000), (70_000, 4000), (1, 1), (1100, 1025), (1101, 1101)],
-)
-def test_on_error_replaces_codes_that_are_not_errors_of_a_transaction(
-    db: Any, given: int, raised: int
-) -> None:
-    tr = db.create_transaction()
-    assert code(lambda: tr.on_error(given)) == raised
-    assert code(lambda: tr[b"k"]) == 1025
-
-
 LONG_KEY, LONG_VALUE = bytes(10_001), bytes(100_001)
 
 
@@ -352,42 +334,6 @@ def test_a_versionstamped_value_is_judged_after_its_key_and_its_size(
     assert code(tr.commit) == raised
 
 
-# Sizes of ranges
-
-
-def test_an_estimate_of_a_range_takes_no_read_version(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
-    tr.get_estimated_range_size_bytes(space.key(), space.key() + b"\xff").wait()
-    now = db.create_transaction()
-    version = now.get_read_version().wait()
-    tr.set_read_version(version)
-    assert code(tr.get_read_version) == version
-
-
-def test_an_estimate_of_a_range_reports_a_deferred_error(db: Any) -> None:
-    tr = db.create_transaction()
-    tr.clear_range(b"b", b"a")
-    assert code(lambda: tr.get_estimated_range_size_bytes(b"a", b"b")) == 2005
-
-
-def test_split_points_begin_and_end_with_the_range(db: Any, space: Subspace) -> None:
-    begin, end = space.key(), space.key() + b"\xff"
-    db[space["k"]] = bytes(100)
-    tr = db.create_transaction()
-    points = tr.get_range_split_points(begin, end, 10_000_000).wait()
-    assert points[0] == begin
-    assert points[-1] == end
-    tr.set_read_version(1)  # no read version was taken
-    assert code(tr.get_read_version) == 1
-
-
-def test_split_points_report_a_range_outside_the_keys_and_a_bad_size(db: Any) -> None:
-    tr = db.create_transaction()
-    assert code(lambda: tr.get_range_split_points(b"a", b"\xff\xff", 10)) == 2004
-    with pytest.raises(Exception, match="chunk size"):
-        tr.get_range_split_points(b"a", b"b", 0)
-
-
 # Sizes of transactions
 
 
@@ -396,11 +342,6 @@ def ready(db: Any) -> Any:
     tr = db.create_transaction()
     tr.get_read_version().wait()
     return tr
-
-
-def repeat(times: int, call: Callable[[], Any]) -> None:
-    for _ in range(times):
-        call()
 
 
 def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
@@ -417,104 +358,9 @@ def test_a_size_limit_lasts_for_one_attempt(db: Any, space: Subspace) -> None:
     assert code(tr.commit) == 2101
 
 
-def test_the_size_limit_counts_repeated_writes_of_a_key_once(db: Any, space: Subspace) -> None:
-    tr = db.create_transaction()
-    repeat(101, lambda: tr.set(space["k"], bytes(100_000)))
-    assert code(tr.commit) is None
-
-
-@pytest.mark.parametrize(
-    ("operation", "raised"),
-    [
-        (lambda tr, key: tr.set(key, b"v"), None),
-        (lambda tr, key: tr.add(key, b"v"), None),
-        (lambda tr, key: tr.byte_max(key, b"v" * (tr.get_approximate_size().wait() % 7)), None),
-        (lambda tr, key: tr.clear(key), None),
-        (lambda tr, key: tr.clear_range(key, key + b"z"), None),
-        (lambda tr, key: tr.get(key).wait(), None),
-        (lambda tr, key: list(tr.get_range(key, key + b"z")), None),
-        (lambda tr, key: tr.add_read_conflict_key(key), None),
-        (lambda tr, key: tr.add_write_conflict_key(key), None),
-        (lambda tr, key: tr.set_versionstamped_value(key, bytes(14)), 2101),
-        (lambda tr, key: tr.compare_and_clear(key, b"v"), 2101),
-    ],
-)
-def test_a_size_limit_judges_what_is_left_after_merging(
-    db: Any, space: Subspace, operation: Callable[[Any, bytes], Any], raised: int | None
-) -> None:
-    tr = ready(db)
-    tr.options.set_size_limit(600)
-    repeat(50, lambda: operation(tr, space["k"].key()))
-    tr[space["other"]] = b""
-    assert tr.get_approximate_size().wait() > 1000
-    assert code(tr.commit) == raised
-
-
-def test_a_key_that_divides_ranges_can_make_a_transaction_too_large(
-    db: Any, space: Subspace
-) -> None:
-    tr = ready(db)
-    tr.clear_range(space.key(), space.key() + b"\xff")
-    for n in range(10):
-        tr.options.set_next_write_no_write_conflict_range()
-        tr[space[n]] = b""
-    size = tr.get_approximate_size().wait()
-    tr.options.set_size_limit(size + 300)
-    assert code(tr.commit) == 2101
-
-
 def test_a_transaction_that_only_reads_is_never_too_large(db: Any, space: Subspace) -> None:
     tr = ready(db)
     tr.options.set_size_limit(100)
     for n in range(10):
         tr[space[n]].wait()
     assert code(tr.commit) is None
-
-
-@pytest.mark.parametrize(
-    "fail",
-    [
-        lambda tr: tr.clear_range(b"b", b"a"),
-        lambda tr: tr.set_versionstamped_value(b"k", b"short"),
-        lambda tr: tr.set(LONG_KEY, b""),
-        lambda tr: tr.options.set_size_limit(1),
-        lambda tr: tr.set_read_version(1),
-    ],
-)
-def test_the_approximate_size_reports_a_deferred_error(db: Any, fail: Callable[[Any], Any]) -> None:
-    tr = ready(db)
-    fail(tr)
-    assert code(tr.get_approximate_size) == code(tr.commit) != None  # noqa: E711
-
-
-ADDED = "add_read_conflict_range", b"a", b"z"
-UNMERGED = ("read_your_writes_disable",)
-
-
-@pytest.mark.parametrize(
-    ("steps", "size"),
-    [
-        ([("clear_range", b"a", b"a")], 72),
-        ([("next_write_no_write_conflict_range",), ("clear_range", b"a", b"a")], 46),
-        ([("set", b"d", b"1"), ("get", b"d")], 73),
-        ([("add", b"d", b"1"), ("get", b"d")], 100),
-        ([("add_write_conflict_range", b"c", b"d"), ADDED], 26 + 3 * 26),
-        ([("set", b"d", b""), ADDED], 72 + 2 * 26),
-        ([("add", b"d", b""), ADDED], 72 + 3 * 26),
-        ([("clear_range", b"d", b"f"), ADDED], 72 + 2 * 26),
-        ([("add_read_conflict_range", LONG_KEY * 2, b"b")], 10_009 + 1 + 24),
-        ([("add_write_conflict_range", b"a", b"b" + LONG_KEY * 2)], 1 + 10_009 + 24),
-        ([UNMERGED, ("get", b"c"), ("clear", b"c")], 0),
-        ([UNMERGED, ADDED, ("clear_range", b"a", b"b")], 26 + 72),
-    ],
-)
-def test_the_approximate_size_counts_what_foundationdb_counts(
-    db: Any, steps: list[tuple[Any, ...]], size: int
-) -> None:
-    tr = ready(db)
-    for name, *arguments in steps:
-        of = tr if hasattr(tr, name) else tr.options
-        result = getattr(of, name if of is tr else f"set_{name}")(*arguments)
-        if result is not None:
-            result.wait()
-    assert tr.get_approximate_size().wait() == size

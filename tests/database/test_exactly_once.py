@@ -403,7 +403,8 @@ def test_an_unknown_result_stays_unknown_if_the_disk_breaks_before_the_retry(
         queue = PriorityQueue.named(db, "jobs")
         with fdb_error(1021):
             queue.push(BreakingDatabase(db, disk), "job")
-        disk.is_repaired()
+    disk.is_repaired()
+    with fdbqueue.open(tmp_path / "db") as db:
         assert queue.size(db) == 1
 
 

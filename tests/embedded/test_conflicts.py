@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -12,8 +14,8 @@ from fdb import fdboptions
 
 import fdbqueue
 from fdbqueue.embedded import Database, KeySelector
-from fdbqueue.embedded.disk.files import LOCK_FILE
-from fdbqueue.embedded.disk.process_lock import ProcessLock
+from fdbqueue.embedded.storage.names import LOCK_FILE
+from tests.support.waiting import wait_until
 
 Action = Callable[[Any], Any]
 
@@ -41,6 +43,13 @@ def filled(db: Any) -> Any:
     for key in (b"b", b"d", b"f"):
         db[key] = b"1"
     return db
+
+
+def fill(db: Any, keys: list[bytes]) -> None:
+    tr = db.create_transaction()
+    for key in keys:
+        tr[key] = b""
+    tr.commit().wait()
 
 
 def write(key: bytes) -> Action:
@@ -145,16 +154,16 @@ CASES: list[tuple[str, Action, Action, bool]] = [
         True,
     ),
     (
-        "before the first key, but the read in reverse stops at its limit",
+        "before the first key, also if the read in reverse stops at its limit",
         lambda tr: list(tr.get_range(KeySelector.last_less_or_equal(b"aa"), b"z", 1, True)),
         write(b"a"),
-        False,
+        True,
     ),
     (
-        "behind the last key, but the read stops before its end selector",
+        "behind the last key, also if the read stops before its end selector",
         lambda tr: list(tr.get_range(b"a", KeySelector(b"d", False, 9), 1)),
         write(b"x"),
-        False,
+        True,
     ),
     (
         "behind the last key, which an end selector passes in reverse",
@@ -166,7 +175,7 @@ CASES: list[tuple[str, Action, Action, bool]] = [
         "behind the end, as the begin selector passes the last key",
         lambda tr: list(tr.get_range(KeySelector(b"d", False, 9), b"z")),
         write(b"zz"),
-        False,
+        True,
     ),
     (
         "before the end, as the begin selector passes the last key",
@@ -201,13 +210,14 @@ def test_reads_conflict_with_later_writes_to_the_same_keys(
 @pytest.mark.parametrize(
     ("mode", "limit", "rows"),
     [
-        ("iterator", 0, 4),
-        ("iterator", 50, 4),
-        ("small", 0, 2),
-        ("medium", 0, 2),
-        ("large", 0, 4),
-        ("serial", 0, 76),
-        ("want_all", 0, 76),
+        ("iterator", 0, 16),
+        ("iterator", 50, 16),
+        ("iterator", 5, 5),
+        ("small", 0, 16),
+        ("medium", 0, 16),
+        ("large", 0, 16),
+        ("serial", 0, 256),
+        ("want_all", 0, 256),
         ("want_all", 50, 50),
         ("exact", 50, 50),
     ],
@@ -216,13 +226,8 @@ def test_reads_conflict_with_later_writes_to_the_same_keys(
 def test_a_read_conflicts_with_the_rows_of_the_batch_that_it_began(
     db: Any, mode: str, limit: int, rows: int, reverse: bool
 ) -> None:
-    """The numbers of rows are those of FoundationDB, which goes by their bytes.
-
-    The last row of a batch comes after the next batch has begun, so there are two small ones.
-    """
-    keys = [b"row %02d" % n for n in range(100)]
-    for key in keys:
-        db[key] = bytes(1024)
+    keys = [b"row %03d" % n for n in range(300)]
+    fill(db, keys)
 
     def read(tr: Any) -> None:
         next(iter(tr.get_range(b"a", b"z", limit, reverse, fdboptions.StreamingMode[mode][0])))
@@ -232,16 +237,24 @@ def test_a_read_conflicts_with_the_rows_of_the_batch_that_it_began(
     assert not conflicts(db, read, touch(ordered[rows]))
 
 
-def test_a_loop_that_stops_at_the_last_row_of_a_batch_has_read_the_next_one(db: Any) -> None:
-    for n in range(12):
-        db[b"row %02d" % n] = bytes(1024)
+def test_a_loop_reads_larger_batches_as_it_goes_on(db: Any) -> None:
+    fill(db, [b"row %03d" % n for n in range(100)])
 
     def read(rows: int) -> Action:
         return lambda tr: list(islice(tr[b"a":b"z"], rows))
 
-    assert not conflicts(db, read(3), touch(b"row 04"))
-    assert conflicts(db, read(4), touch(b"row 04"))
-    assert not conflicts(db, read(4), touch(b"row 10"))
+    assert not conflicts(db, read(16), touch(b"row 016"))
+    assert conflicts(db, read(17), touch(b"row 079"))
+    assert not conflicts(db, read(17), touch(b"row 080"))
+
+
+def test_a_read_to_its_limit_over_own_writes_does_not_depend_on_later_keys(filled: Any) -> None:
+    def read(tr: Any) -> None:
+        tr[b"c"] = b"own"
+        list(tr.get_range(b"a", b"z", 2))
+
+    assert conflicts(filled, read, write(b"bb"))
+    assert not conflicts(filled, read, write(b"cc"))
 
 
 def test_a_commit_before_the_read_version_does_not_conflict(filled: Any) -> None:
@@ -306,13 +319,16 @@ def test_a_transaction_that_waits_for_the_lock_notices_a_conflict(
             tr[key].wait()
             tr[b"written"] = key
         other[b"read"] = b"new"
-        lock = ProcessLock(tmp_path / "db" / LOCK_FILE)
-        assert lock.take()
-        conflicting.options.set_timeout(60_000)
+        with (tmp_path / "db" / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            harmless.options.set_timeout(100)
+            with fdb_error(1031):
+                harmless.commit().wait()
+            commit = threading.Thread(target=lambda: outcome.append(conflicting.commit()))
+            outcome: list[Any] = []
+            commit.start()
+            wait_until(lambda: db.lock_waits > 1)
+        commit.join()
         with fdb_error(1020):
-            conflicting.commit().wait()
-        harmless.options.set_timeout(100)
-        with fdb_error(1031):
-            harmless.commit().wait()
-        lock.close()
+            outcome[0].wait()
         assert other[b"written"] == None  # noqa: E711

@@ -17,8 +17,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk.damage import in_order
-from fdbqueue.embedded.disk.generations import DATABASE_FILE
+from fdbqueue.embedded.storage.names import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 from tests.support.keys import layout_of
 
@@ -214,28 +213,6 @@ def test_an_integrity_check_ends_at_its_timeout(tmp_path: Path) -> None:
         assert not db.check_integrity(0.0)
         assert db.check_integrity()
         assert db[b"0/0"] == b"x" * 90_000
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_repeated_or_descending_keys_in_a_range_are_damage(reverse: bool) -> None:
-    rows = [(key, b"") for key in (b"a", b"b", b"c")]
-    sorted_rows = rows[::-1] if reverse else rows
-    assert list(in_order(sorted_rows, reverse, Path("file"))) == sorted_rows
-    for wrong in (sorted_rows[:2] + sorted_rows[1:], sorted_rows[1:] + sorted_rows[:1]):
-        with pytest.raises(CorruptDatabase, match=r"key b'.' is out of order"):
-            list(in_order(wrong, reverse, Path("file")))
-
-
-def test_a_range_read_over_swapped_pages_fails(
-    sound: Path, tmp_path: Path, rng: random.Random
-) -> None:
-    path = overwritten(sound, tmp_path / "db", swapped_items, LEAF, rng)
-    with Database(path) as db:
-        for reverse in (False, True):
-            snapshot = db.storage.begin()
-            with pytest.raises(CorruptDatabase, match="out of order"):
-                list(snapshot.rows(b"", b"\xff", reverse))
-            db.storage.end(snapshot)
 
 
 def test_a_file_from_sqlite_recover_is_a_valid_database(sound: Path, tmp_path: Path) -> None:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fdb.fdboptions import StreamingMode
 
-from fdbqueue.embedded import Database, FDBError, KeySelector
+from fdbqueue.embedded import FDBError
 from fdbqueue.errors import DatabaseClosed
 from tests.support.waiting import wait_until
 
@@ -430,23 +425,11 @@ def test_options_have_their_types_and_ranges(db: Any, fdb_error: Any) -> None:
 
 
 def test_reads_of_unreadable_keys_cannot_be_allowed(db: Any, fdb_error: Any) -> None:
-    with fdb_error(2108):
-        db.create_transaction().options.set_bypass_unreadable()
-    with fdb_error(2108):
-        db.options.set_transaction_bypass_unreadable()
-
-
-def test_a_selector_without_own_writes_does_not_count_for_the_size_limit(db: Any) -> None:
-    key = b"k" * 100
-    db[key] = b"v"
     tr = db.create_transaction()
-    tr.options.set_read_your_writes_disable()
-    tr.options.set_size_limit(150)
-    assert tr.get_key(KeySelector.first_greater_or_equal(key)) == key
-    assert len(list(tr.get_range(key, key + b"\x00"))) == 1
-    tr[b"k"] = b"v"
-    tr.commit().wait()
-    assert db[b"k"] == b"v"
+    tr.options.set_bypass_unreadable()
+    tr.set_versionstamped_value(b"k", bytes(14))
+    with fdb_error(1036):
+        tr[b"k"].wait()
 
 
 RETRIED = (1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223)
@@ -476,11 +459,11 @@ def test_the_retry_delay_grows_and_is_bounded(db: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("random.random", lambda: 1.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(50)
-    began = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: began)
-    pauses = [tr.on_error(1020)._until - began for _ in range(5)]
-    assert [round(pause, 2) for pause in pauses] == [0.01, 0.02, 0.04, 0.05, 0.05]
-    assert not tr.on_error(1020).is_ready()
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    for _ in range(5):
+        tr.on_error(1020).wait()
+    assert pauses == [0.01, 0.02, 0.04, 0.05, 0.05]
 
 
 def test_inverted_conflict_ranges_are_2005_at_once(db: Any, fdb_error: Any) -> None:
@@ -525,7 +508,7 @@ def has_no_snapshot(db: Any) -> bool:
     """Return whether no snapshot is in use besides that of the next transaction."""
     tr = db.create_transaction()
     tr[b"k"].wait()
-    return [*db.storage._active] == [tr._attempt.held.snapshot]
+    return [each() for each in db.storage._active.values()] == [tr._attempt.snapshot]
 
 
 def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:
@@ -534,7 +517,7 @@ def test_a_deleted_transaction_releases_its_snapshot(db: Any) -> None:
         assert len(db.storage._active) <= 1
     gc.collect()
     assert has_no_snapshot(db)
-    assert len(db.storage._connections._idle) <= 2
+    assert len(db.storage._idle) <= 2
 
 
 def _exact_without_limit(tr: Any) -> None:
@@ -599,71 +582,6 @@ def test_a_deleted_transaction_releases_its_snapshot_after_an_error(
         gc.enable()
 
 
-def test_a_starved_transaction_eventually_commits(db: Any) -> None:
-    """A long transaction commits while another thread keeps writing the key it read."""
-    stop = threading.Event()
-
-    def interfere() -> None:
-        while not stop.is_set():
-            db.add(b"k", b"\1\0\0\0")
-
-    thread = threading.Thread(target=interfere)
-    thread.start()
-    attempts = 0
-    tr = db.create_transaction()
-    try:
-        while True:
-            attempts += 1
-            try:
-                value = tr[b"k"].value
-                time.sleep(0.01)  # the work of a long transaction; a commit takes less
-                tr[b"seen"] = value or b"none"
-                tr.commit().wait()
-                break
-            except FDBError as error:
-                tr.on_error(error).wait()
-    finally:
-        stop.set()
-        thread.join()
-    assert attempts <= 5
-
-
-def starved(db: Any) -> Any:
-    """Return a transaction that conflicted so often that it now holds the write lock."""
-    tr = db.create_transaction()
-    tr.options.set_max_retry_delay(0)
-    for _ in range(3):
-        tr.on_error(1020).wait()
-    tr[b"k"].wait()
-    return tr
-
-
-def test_a_starved_transaction_does_not_deadlock_with_another_one(db: Any) -> None:
-    tr = starved(db)
-    thread = threading.Thread(target=lambda: db.set(b"other", b"1"))
-    thread.start()
-    thread.join()
-    tr[b"k"] = b"2"
-    tr.commit().wait()
-    assert db[b"k"] == b"2"
-
-
-def test_a_starved_transaction_does_not_hold_up_another_one_of_its_thread(
-    db: Any, fdb_error: Any
-) -> None:
-    tr = starved(db)
-    waits = db.lock_waits
-    db[b"k"] = b"1"
-    other = starved(db)
-    other[b"other"] = b"2"
-    other.commit().wait()
-    assert db.lock_waits == waits
-    tr[b"other"] = b"3"
-    with fdb_error(1020):
-        tr.commit().wait()
-    assert db[b"other"] == b"2"
-
-
 def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:
     tr = db.create_transaction()
     tr[b"k"].wait()
@@ -673,55 +591,3 @@ def test_a_closed_database_is_1025(db: Any, fdb_error: Any) -> None:
     with pytest.raises(DatabaseClosed, match="open it again"):
         db[b"k"]
     db.close()
-
-
-EXITS = """
-import atexit, sys, threading, time
-is_held = threading.Event()
-atexit.register(is_held.wait, 60)  # the first to be registered runs last: the database is closed
-from fdbqueue.embedded import Database
-
-db = Database(sys.argv[1])
-tr = db.create_transaction()
-tr[b"k"].wait()
-tr.itself = tr  # only the garbage collector can end it
-del tr
-
-def hold():
-    while not db.storage.is_closed:
-        time.sleep(0.001)
-    with db.storage._gate:
-        is_held.set()
-        threading.Event().wait()
-
-threading.Thread(target=hold, daemon=True).start()
-"""
-
-
-def test_the_interpreter_exits_although_a_thread_ended_inside_a_lock(tmp_path: Path) -> None:
-    """At exit Python ends threads at any point, then collects open transactions."""
-    program = [sys.executable, "-c", EXITS, str(tmp_path / "db")]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_thread_that_collects_a_database_does_not_wait_for_one_that_forks(tmp_path: Path) -> None:
-    """It may commit to another database at that moment, and then the fork waits for the commit."""
-    db = Database(tmp_path / "db")
-    storage, forks, is_collected = db.storage, threading.Event(), threading.Event()
-
-    def fork() -> bool:
-        storage.before_fork()
-        forks.set()
-        goes_on = is_collected.wait(20)
-        storage.after_fork(in_child=False)
-        return goes_on
-
-    with ThreadPoolExecutor() as threads:
-        forking = threads.submit(fork)
-        forks.wait()
-        del db
-        gc.collect()
-        is_collected.set()
-        assert forking.result()
-    wait_until(lambda: storage.is_closed)

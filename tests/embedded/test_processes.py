@@ -166,6 +166,19 @@ def test_a_forked_child_does_not_remove_a_database_in_memory(tmp_path: Path) -> 
         db[b"k"] = b"2"
 
 
+def test_no_other_process_removes_a_database_in_memory_after_a_fork() -> None:
+    with Database(None) as db:
+        db[b"k"] = b"1"
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        os.utime(db.path, (0, 0))  # as if it had been abandoned long ago
+        other = [sys.executable, "-c", "from fdbqueue.embedded import Database; Database(None)"]
+        subprocess.run(other, check=True)
+        assert db[b"k"] == b"1"
+
+
 def test_writes_of_a_child_survive_the_close_of_its_parent(tmp_path: Path) -> None:
     """SQLite tracks its locks per process; a child must not inherit this state."""
     path = tmp_path / "db"

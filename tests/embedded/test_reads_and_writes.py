@@ -47,7 +47,7 @@ def test_a_value_behaves_like_its_bytes(db: Any) -> None:
     assert isinstance(value, bytes)
     assert {value: 1}[value] == 1
     assert value.is_ready()
-    assert value.result() == b"value"
+    assert value.wait() == b"value"
     assert Future.wait_for_any(value) == 0
 
 
@@ -222,20 +222,6 @@ def test_objects_with_foundationdb_key_and_value_methods_are_accepted(db: Any) -
 
     db[Named()] = Named()
     assert db[b"key"] == b"value"
-
-
-def test_get_estimated_range_size_counts_keys_and_values(filled: Any) -> None:
-    tr = filled.create_transaction()
-    assert tr.get_estimated_range_size_bytes(b"a", b"c").wait() == 4
-
-
-def test_split_points_cut_a_range_into_chunks_of_at_most_a_size(db: Any) -> None:
-    for n in range(10):
-        db[b"%d" % n] = bytes(9)
-    db[b"5"] = bytes(99)
-    tr = db.create_transaction()
-    points = tr.get_range_split_points(b"", b"z", 30).wait()
-    assert points == [b"", b"3", b"5", b"6", b"9", b"z"]
 
 
 def test_reading_an_unreadable_key_fails_the_read_and_the_commit(

@@ -33,6 +33,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.storage.names import FAILED_FILE
 from tests.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue
 from tests.hostile.disk.crash_states import in_memory
 from tests.hostile.disk.power_cut import PowerCut, states_after
@@ -49,8 +50,8 @@ QUIET = 300.0  # seconds without any operation after which a storm has failed
 FAULT = (0.05, 1.0)  # seconds that a fault of the disk lasts
 FAULTS = ("eio", "eio", "enospc", "full", "unwritable", "hangs", "hangs")
 OF_VALUES = ("lost", "doubled", "appeared", "not cleared", "check of", "does not")
-WRITTEN = ["-wal", ".sqlite", ".new"]
-"""The files whose writes may fail. The log of commits has its blocks reserved."""
+WRITTEN = ["-wal", ".sqlite", ".copy"]
+"""The files whose writes may fail."""
 CUT_SHARE = 0.05  # share of the moments at which the power is cut
 REST = 60.0  # seconds until leases, delays and requests of dead processes must have expired
 
@@ -330,6 +331,8 @@ class Storm:
         if self._burst is not None:
             if now > self._burst.until:
                 self._end_burst()
+        elif (disk.root / FAILED_FILE).exists():
+            self._start_all_again()
         elif self._recovers_since is not None:
             assert now < self._recovers_since + QUIET, f"it does not recover: {self.counts}"
         elif self.counts["faults"] < amount.faults:
@@ -376,6 +379,23 @@ class Storm:
             self.disk_faults.append((burst.began, self._recovers_since))
             self.counts[burst.kind] += sum(fault.met for fault in burst.faults)
 
+    def _start_all_again(self) -> None:
+        """End all processes, as an operator does after a failed sync, and start others."""
+        self._continue(math.inf)
+        began = time.monotonic()
+        clients = [each for each in self.clients if each.process.poll() is None]
+        # Others try to start until the database can be opened.
+        servers = [each.result() for each in self._servers.values() if each.done()]
+        for each in [*clients, *servers]:
+            each.kill()
+        self.server_kills += [(began, time.monotonic()) for _ in servers]
+        self.counts["restarts"] += 1
+        self._recovers_since = time.monotonic()
+        for client in clients:
+            self._start(client.kind, client.world)
+        for server in servers:
+            self._start_server(server.world)
+
     def _kill(self, victim: Client | HttpServer) -> None:
         before = time.monotonic()
         victim.kill()
@@ -407,10 +427,14 @@ class Storm:
         self._end_burst()
         self._continue(float("inf"))
         (self.directory / "stop").touch()
+        until = time.monotonic() + QUIET
+        while any(client.process.poll() is None for client in self.clients):
+            assert time.monotonic() < until, "a client does not end"
+            if self.disk is not None and (self.disk.root / FAILED_FILE).exists():
+                self._start_all_again()
+            time.sleep(0.1)
         for client in self.clients:
-            if client.killed_at == float("inf"):
-                client.process.wait(QUIET)
-                client.raise_if_failed()
+            client.raise_if_failed()
         # The server puts back the items of vanished HTTP clients before it ends.
         for each in self._servers.values():
             each.result().process.send_signal(signal.SIGTERM)

@@ -314,7 +314,9 @@ def test_an_error_in_what_a_handler_raises_or_leaves_behind_fails_its_attempt(
     def work(context: Context) -> Any:
         return handler(context) if context.item.value == "bad" else None
 
-    assert Worker(db, queue, work).run(drain=True) == WorkerReport(done=1, failed=1)
+    report = Worker(db, queue, work).run(drain=True)
+    assert report.done == 1
+    assert report.failed >= 1  # more if the worker meets the next attempt, too
     assert [info.item.value for info in queue.items(db, state="delayed")] == ["bad"]
     assert fdbqueue.admin.check(db, queue).ok
 

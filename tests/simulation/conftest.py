@@ -8,18 +8,6 @@ import pytest
 
 import fdbqueue
 
-_TRANSACTION = "fdbqueue.embedded.transaction.transaction"
-
-
-@pytest.fixture(autouse=True)
-def _lock_is_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no transaction of the embedded engine keep the lock while other clients run.
-
-    They would wait for it until its time is over, and the outcome would depend on this time.
-    """
-    monkeypatch.setattr(f"{_TRANSACTION}._STARVED", 10**9)
-    monkeypatch.setattr(f"{_TRANSACTION}._SHORT", 0.0)
-
 
 @pytest.fixture
 def steady(db: Any) -> Any:

@@ -55,8 +55,6 @@ class WatchingTransaction(SimulatedTransaction):
         assert isinstance(self._db, WatchingDatabase)
         return Watch(self._db.db, key, value, self._db.breaks())
 
-    watch_ahead = watch
-
 
 class WatchingDatabase(SimulatedDatabase):
     """A simulated database with watches."""

@@ -38,7 +38,7 @@ class CountingDatabase(FaultyDatabase):
     def before_call(self, name: str) -> None:
         self.transactions += name == "on_error"
         self.reads += name in _READS
-        self.watches += name == "watch"  # `watch_ahead` of the library looks it up, too
+        self.watches += name == "watch"
 
     def commit(self, transaction: FaultyTransaction) -> None:
         super().commit(transaction)

@@ -39,9 +39,11 @@ def serving(
             preexec_fn=preexec_fn,
         )
     try:
-        line = process.stderr.readline()
-        found = re.search(r"serving on (https?://\S+),", line)
-        assert found, line + process.stderr.read()
+        said = ""  # warnings may come first
+        while not (found := re.search(r"serving on (https?://\S+),", said)):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
         yield process, found[1]
     finally:
         process.kill()

@@ -41,8 +41,15 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
         thread = threading.Thread(target=worker.run)
         thread.start()
         wait_until(lambda: caplog.text.count("cannot claim jobs") >= 3)
-        assert worker.report == fdbqueue.WorkerReport(0, 0, 0)
         disk.is_repaired()
+        worker.stop()
+        thread.join()
+        assert worker.report == fdbqueue.WorkerReport(0, 0, 0)
+        assert done == []
+    with fdbqueue.open(tmp_path / "db") as db:
+        worker = fdbqueue.Worker(db, jobs, handler, lease=1)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
         wait_until(lambda: worker.report.done == JOBS)
         worker.stop()
         thread.join()

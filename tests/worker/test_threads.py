@@ -212,7 +212,7 @@ def test_overlapping_jobs_of_one_process_share_syncs(
     with fdbqueue.open(f"embedded:{tmp_path}/db") as db:
         jobs = PriorityQueue.named(db, "jobs")
         jobs.push_many(db, range(400))
-        monkeypatch.setattr("fdbqueue.embedded.disk.sync._data_sync", synced.append)
+        monkeypatch.setattr("fdbqueue.embedded.storage.sync._data_sync", synced.append)
 
         def write(tr: Any, item: Any) -> None:
             tr[b"%d" % item.value] = b"done"

@@ -1,1 +1,1 @@
-"""The server side of the engine: snapshots and commits."""
+"""The store: one SQLite database in a directory, a lock for its writers, and one sync a commit."""

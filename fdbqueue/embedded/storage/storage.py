@@ -1,89 +1,89 @@
 """Snapshots of the database and commits: optimistic concurrency on SQLite.
 
-A transaction reads from a SQLite read transaction, whose snapshot is its read version. At commit,
-if no other transaction committed since, the same connection continues by writing. Otherwise the
-reads are checked against the log of what was written since. In both cases the writes are one SQLite
-transaction: a process killed at any point leaves all of them or none.
+A snapshot is a read transaction of SQLite. Each commit stores its write conflict ranges as a row of
+a table, in the SQLite transaction that writes the data. So a commit that is in the database is in
+the table, whatever is killed when. At commit, if no other transaction committed since, the same
+connection continues by writing. Otherwise the reads are compared with the rows since the snapshot.
 
-A version is the machine's clock, in microseconds, plus a shift, so versions grow by a million per
-second. All versions ever returned to a client are below a ceiling, which is stored in advance. If
-the clock has started from zero again, after a reboot, versions continue from the ceiling. Otherwise
-they continue with the time that has passed, also if no process has the database open meanwhile.
+The version of a commit is the key of its row. Versions follow the machine's clock (`clock.py`).
 """
 
 from __future__ import annotations
 
 import _thread
+import ctypes
+import logging
+import os
 import shutil
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
+from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from weakref import ref
 
-from fdbqueue.embedded.clock import microseconds, set_clock
-from fdbqueue.embedded.disk import files, generations
-from fdbqueue.embedded.disk.commit_log import COMMITS_FILE, CommitLog
-from fdbqueue.embedded.disk.damage import check_after_crash
-from fdbqueue.embedded.disk.files import (
-    LOCK_FILE,
-    Connection,
-    connect,
-    create_files,
-    create_or_check,
-    memory_directory,
-    prepare_directory,
-    shorten_write_ahead_log,
-    storage_errors,
-)
-from fdbqueue.embedded.disk.locks import WriteLockHold, WritersLock
-from fdbqueue.embedded.disk.rotation import Rotation
-from fdbqueue.embedded.disk.sync import SharedSync
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
-from fdbqueue.embedded.permissions import Opened
-from fdbqueue.embedded.ranges import Range
-from fdbqueue.embedded.storage import conflicts, forks
-from fdbqueue.embedded.storage.connections import Connections
-from fdbqueue.embedded.storage.owners import Owners
+from fdbqueue.embedded.permissions import open_directory
+from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
+from fdbqueue.embedded.storage import writer
+from fdbqueue.embedded.storage.clock import NEWEST, microseconds
+from fdbqueue.embedded.storage.faults import explained, storage_errors
+from fdbqueue.embedded.storage.files import (
+    LONG_LOG,
+    OpenFiles,
+    connect,
+    memory_directory,
+    open_database,
+    prepare_directory,
+)
+from fdbqueue.embedded.storage.integrity import check_integrity
+from fdbqueue.embedded.storage.lock import WritersLock, inside, lock_owners
+from fdbqueue.embedded.storage.names import DATABASE_FILE, INDEX_FILE, LOCK_FILE, LOG_FILE
 from fdbqueue.embedded.storage.snapshot import Snapshot
-from fdbqueue.embedded.storage.sql_writer import GET, Writer
+from fdbqueue.embedded.storage.sync import Sync
 from fdbqueue.errors import (
     CommitUnknownResult,
+    DatabaseClosed,
     FDBError,
     FdbqueueError,
-    FilesReplaced,
     LockTimeout,
-    SyncFailed,
+    StorageError,
 )
 
-_CEILING_STEP = 10 * VERSIONS_PER_SECOND
+_LIFETIME = int(TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
+_SINCE = "SELECT version, writes FROM commits WHERE version >= ? ORDER BY version"
+_NEXT = "SELECT min(version) FROM commits WHERE version > ?"
+_NOTE = "INSERT INTO commits VALUES (?, ?)"
+# The newest of the rows that are too old stays: a snapshot at it may have begun a moment ago.
+_FORGET = "DELETE FROM commits WHERE version < (SELECT max(version) FROM commits WHERE version < ?)"
+_FORGET_EVERY = 64  # commits
 
+_RECENT = VERSIONS_PER_SECOND // 100  # a read version may be so old
+_LONGEST_LOOK = 0.1  # seconds to wait for the lock to learn a newer one
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
-_UNUSUAL = VERSIONS_PER_SECOND // 50  # versions that pass while a commit takes unusually long
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
-# Seconds between two attempts to replace files whose sync failed. The pause is at least ten times
-# as long as the attempt before it.
-_PAUSE = 1.0
+_WARNING = 60.0  # seconds between two warnings of a long log
+_READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the log lock
+
+logger = logging.getLogger("fdbqueue")
 
 
-class _Commit(NamedTuple):
-    """A commit that may not be on disk yet.
+_storages: set[ref[Storage]] = set()
 
-    Attributes:
-        version: Its version.
-        tail: The tail of the log of commits after it.
-        sync: The sync of the files that it was written to.
-        ceiling: The ceiling that it has raised; 0 if it has not.
-    """
 
-    version: int
-    tail: int
-    sync: SharedSync
-    ceiling: int
+def _before_fork() -> None:
+    inside.acquire()
+    for reference in _storages.copy():
+        if (storage := reference()) is not None:
+            storage.before_fork()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=inside.release, after_in_child=inside.release
+)
 
 
 class Storage:
@@ -91,407 +91,274 @@ class Storage:
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
         """Open the directory, or a private one in memory if `path` is `None`."""
-        self._owner: Opened | None = None  # of a directory in memory
-        if path is None:
-            path, self._owner = memory_directory()
-        self.path = path
-        self.attempts = Owners()
-        """The attempts of transactions, each with what it holds."""
+        self._owner = os.getpid() if path is None else 0
+        """The process that removes the directory in the end."""
+        self.path = memory_directory() if path is None else path
         self.is_durable = durable
         """True if commits wait for the disk."""
-        with forks.opening:
-            self._open(create or self._owner is not None)
-            forks.register(self)
+        self.is_closed = False
+        self._was_forked = False
+        self._trouble: StorageError | None = None
+        """Why nothing can be read or committed any more."""
+        # Weak references: the connection of a snapshot that nothing refers to any more is closed.
+        self._active: dict[int, ref[Snapshot]] = {}
+        self._idle: list[sqlite3.Connection] = []
+        self._writing: sqlite3.Connection | None = None
+        self._commits = self._openings = 0
+        self._next_warning = 0.0
+        with storage_errors(self.path), inside:
+            prepare_directory(self.path, create or path is None)
+            self._open()
+        # When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
+        _storages.add(ref(self, _storages.discard))
 
-    def _open(self, create: bool) -> None:
+    def _open(self) -> None:
         path = self.path
-        self._connections = Connections(path, self.is_durable)
-        self._rotation = Rotation(path)
-        self._active: dict[Snapshot, None] = {}
-        # Held while connections are taken or given back. Reentrant, because the garbage collector
-        # may end a transaction in the meantime.
-        self._gate = threading.RLock()
-        self._is_watched = False
-        self._replaced: str | None = None  # the name of a file that is not the opened one any more
-        self._next_checkpoint = 0
-        self._next_replacement = 0.0
-        self._writer = Writer()
-        self._writing: Connection | None = None
-        with storage_errors(path), ExitStack() as undo:
-            prepare_directory(path, create)
-            create_files(path)
-            self.lock = WritersLock(path / LOCK_FILE, self.is_durable)
+        with ExitStack() as undo:
+            directory = open_directory(path)
+            undo.callback(directory.close)
+            self._shift = open_database(path, directory.fileno())
+            self.lock = WritersLock(path / LOCK_FILE)
             undo.callback(self.lock.close)
-            self.log = CommitLog(path / COMMITS_FILE)
-            undo.callback(self.log.close)
-            is_first = self.log.is_first()
-            if is_first:
-                check_after_crash(path, self.log)
-            with closing(connect(path, 0)) as connection:
-                create_or_check(path, connection)
-                if is_first:
-                    generations.remove_others(path)
-                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                    version, ceiling = set_clock(connection, _CEILING_STEP)
-                    self.log.begin_anew(version, ceiling, generations.current(path))
-                    self.log.join()
-                # Read last: another process may have been first and set it in the meantime.
-                self.shift = int(connection.execute("SELECT shift FROM clock").fetchone()[0])
-                self._connections.open(self.log)
-                undo.callback(self._close_connections)
-            # What the log of commits said last: the next snapshot is probably that of this commit.
-            self.newest: tuple[int, int, int] = self.log.state()[:3]
-            if is_first and self.is_durable:
-                # No version is returned to a client until its ceiling is certainly on disk.
-                self._connections.sync.note_commit(self.log.published[0])
-                self._connections.sync.wait(number=1)
+            # Never used: as long as it is open, no other connection is the last one to close, which
+            # would remove SQLite's log.
+            anchor = connect(path / DATABASE_FILE)
+            undo.callback(anchor.close)
+            anchor.execute(NEWEST).fetchall()
+            self._sync = Sync(path)
+            self._files = OpenFiles(path)
+            if self.is_durable:
+                os.fsync(directory.fileno())
             undo.pop_all()
+        self._directory = directory
+        self._anchor: sqlite3.Connection | None = anchor
+        self._openings += 1
+        _thread.start_new_thread(_look_after, (ref(self), self._openings))
 
-    def _close_connections(self) -> None:
-        """Close every connection. The caller holds the gate, and no thread is in a section."""
-        for snapshot in list(self._active):
-            snapshot.expire()
-            # An interrupt may have left a read unfinished; then its connection is abandoned.
-            if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
-                self._active.pop(snapshot, None)
-                snapshot.connection.close()
-                snapshot.busy.release()
-        self._active.clear()
-        self._connections.close()
+    # Closing and forks
+
+    def close(self) -> None:
+        """Close every connection and remove a `memory:` directory.
+
+        After an interrupt, another call does the rest.
+        """
+        self.is_closed = True
+        self._close_files()
+        self._directory.close()
+        if self._owner == os.getpid():
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def before_fork(self) -> None:
-        """Close everything of SQLite before the process is copied.
+        """Close the files. The next use opens them again, in the parent and in the child.
+
+        The lock of the directory stays: another process might take it for abandoned.
 
         SQLite tracks its locks in the process's memory; in a child, that memory would describe
         locks that only the parent holds. Open transactions then fail with 1007.
         """
-        self._gate.acquire()
-        self.lock.before_fork()
-        self._close_connections()
+        if not self.is_closed and not self._was_forked:
+            self._was_forked = True
+            self._close_files()
 
-    def after_fork(self, in_child: bool) -> None:
-        """Open the files again, in the parent or in the child."""
-        try:
-            with storage_errors(self.path):
-                if in_child:
-                    self._owner = None
-                    self._gate = threading.RLock()
-                    self._gate.acquire()
-                    self._is_watched = False
-                    self.log.close()
-                    self.log = CommitLog(self.path / COMMITS_FILE)
-                    self.log.join()
-                self._connections.open(self.log)
-        except BaseException:
-            self._connections.is_closed = True
-            raise
-        finally:
-            self.lock.after_fork(in_child)
-            self._gate.release()
-
-    def close(self, within: float = -1) -> None:
-        """Close every connection and remove a `memory:` directory.
-
-        Each step can be repeated: after an interrupt, another call does the rest.
-
-        Args:
-            within: The seconds after which to leave that to another thread; below 0 for never. A
-                finalizer must not wait for a thread that forks: it may run in a thread that commits
-                to another database, and the fork waits for that.
-        """
-        if not self._gate.acquire(timeout=within):
-            _thread.start_new_thread(self.close, ())
+    def _close_files(self) -> None:
+        if self._anchor is None:
             return
+        self.lock.close()
+        self._undo()
+        self._sync.close()
+        must_stay = self._must_not_close()
+        if must_stay:
+            # Never closed, not even when the process ends.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._anchor))
+        for snapshot in self._snapshots():
+            snapshot.expire()
+            # An interrupt may have left a read unfinished; then its connection is abandoned.
+            if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
+                self.end(snapshot)
+                snapshot.busy.release()
+        self._close_idle()
+        if not must_stay:
+            self._anchor.close()
+        self._anchor = None
+
+    def _must_not_close(self) -> bool:
+        """Return whether closing the last connection would do harm.
+
+        After a failed sync, SQLite would write the log into the database. If files were replaced,
+        it would remove the file that now has the log's name.
+        """
+        with suppress(StorageError, OSError):
+            self._files.check()
+            return self._sync.failure is not None
+        return True
+
+    def _check(self) -> None:
+        """Raise why the database cannot be used. After a fork, open it first."""
+        if self.is_closed:
+            raise DatabaseClosed()
+        if self._trouble is not None:
+            raise copy(self._trouble)
+        if self._was_forked:
+            with inside, storage_errors(self.path):
+                if self._was_forked:  # and no other thread has opened it meanwhile
+                    self._open()
+                    self._was_forked = False
+
+    # Connections
+
+    def _take(self) -> sqlite3.Connection:
+        """Return a connection that is not in use."""
         try:
-            self._connections.is_closed = True
-            self.lock.close()
-            self._close_connections()
-            self.log.close()
-            if self._owner is not None:
-                shutil.rmtree(self.path, ignore_errors=True)
-                self._owner.close()
-        finally:
-            self._gate.release()
+            return self._idle.pop()
+        except IndexError:
+            pass
+        if self.is_closed:
+            raise DatabaseClosed()
+        try:
+            with inside:
+                return connect(self.path / DATABASE_FILE)
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
 
-    @property
-    def database_file(self) -> Path:
-        """The SQLite file of the open generation."""
-        return self._connections.files.database
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        if self.is_closed:
+            self._close_idle()
 
-    @property
-    def is_closed(self) -> bool:
-        """True once the database was closed."""
-        return self._connections.is_closed
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def failure(self, error: sqlite3.Error | OSError) -> Exception:
+        """Return the error to raise for an error of SQLite or of the system."""
+        if self.is_closed:
+            return DatabaseClosed()
+        if isinstance(error, sqlite3.ProgrammingError):
+            return FDBError(1025)  # an expired snapshot was closed
+        return explained(self.path, error)
 
     # Reading
 
-    def begin(self, deadline: float | None = None, is_ahead: bool = False) -> Snapshot:
-        """Return a snapshot of the newest version. All of it is on disk, unless `is_ahead`."""
-        while True:
-            try:
-                return self.read_first(GET, (b"",), deadline, is_ahead)[0]
-            except FDBError as error:
-                if error.code != 1007:  # otherwise nothing was read, so it can begin again
-                    raise
-
-    def read_first(
-        self,
-        statement: str,
-        parameters: tuple[Any, ...],
-        deadline: float | None,
-        is_ahead: bool = False,
-    ) -> tuple[Snapshot, list[Any]]:
-        """Read in a new snapshot of the newest version; return it and the rows.
+    def begin(
+        self, deadline: float | None = None, is_ahead: bool = False, version: int | None = None
+    ) -> Snapshot:
+        """Return a snapshot of the newest version.
 
         Args:
-            statement: The statement, as `Snapshot.fetch` takes it.
-            parameters: Its parameters.
-            deadline: When it stops waiting, by `time.monotonic()`; `None` for never.
+            deadline: When to stop waiting for the disk, by `time.monotonic()`; `None` for never.
             is_ahead: Whether to return before the snapshot is on disk.
-
-        Raises:
-            FDBError: 1007, there are newer files. The next call reads those.
-        """
-        if self._replaced is not None:
-            raise FilesReplaced(str(self.path), self._replaced)
-        if not self._is_watched:
-            self.begin_to_look()
-        newest = self.newest
-        if newest[2] != self._connections.generation:
-            self._follow(deadline)
-        with self._gate:
-            connection = self._connections.take()
-            snapshot = Snapshot(self._connections, connection)
-            # From here on the snapshot expires in time, wherever this thread is interrupted.
-            self._active[snapshot] = None
-            connection.execute("BEGIN")
-        try:
-            with snapshot.busy:
-                rows = self._take(snapshot, newest, statement, parameters)
-            if snapshot.unconfirmed is not None and not is_ahead:
-                self.confirm(snapshot, deadline)
-        except BaseException as error:
-            self.end(snapshot)
-            if isinstance(error, sqlite3.Error):
-                raise self._connections.failure(error) from error
-            raise
-        return snapshot, rows
-
-    def _take(
-        self,
-        snapshot: Snapshot,
-        newest: tuple[int, int, int],
-        statement: str,
-        parameters: tuple[Any, ...],
-    ) -> list[Any]:
-        """Take a snapshot by its first read. The caller holds `busy`, so it does not expire.
-
-        SQLite takes its snapshot at the read. `newest`, what the log of commits says, was noted
-        before that, possibly long before. If the log says something else after the read, that is
-        noted and the read is repeated.
-        """
-        if time.monotonic() > snapshot.expires:
-            raise snapshot.too_old()
-        connection = snapshot.connection
-        while True:
-            rows = connection.execute(statement, parameters).fetchall()
-            # The next commit may have this very microsecond as its version.
-            now = time.monotonic_ns() // 1000 + self.shift - 1
-            tail, version, generation, began, ceiling, durable = self.log.state()
-            noted, newest = newest, (tail, version, generation)
-            self.newest = newest
-            if generation != connection.generation:
-                raise FDBError(1007)  # it would miss all later commits
-            if newest == noted:
-                break
-            connection.execute("ROLLBACK")
-            connection.execute("BEGIN")
-        snapshot.offset, snapshot.version = tail, version
-        is_committing = began > version
-        if not is_committing and now < ceiling:
-            snapshot.present = max(version, now)
-        if self.is_durable and (durable < tail or is_committing):
-            sync = self._connections.sync
-            # The snapshot may also contain the commit under way, which is not in the log.
-            snapshot.unconfirmed = sync, tail, sync.next if is_committing else 0
-        return rows
-
-    def end(self, snapshot: Snapshot) -> None:
-        """Release a snapshot."""
-        with self._gate:
-            if snapshot in self._active:
-                connection = snapshot.connection
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                del self._active[snapshot]
-                self._connections.give_back(connection)
-
-    def read_version(self, snapshot: Snapshot, deadline: float | None) -> int:
-        """Return the newest version whose state the snapshot certainly is.
-
-        A commit announces itself before it takes its version from the clock. If no transaction
-        committed since the snapshot and none is committing, the snapshot is also the state of the
-        present moment. If one is committing, the snapshot is the state up to that commit.
-        """
-        while True:
-            # The next commit may have this very microsecond as its version.
-            now = time.monotonic_ns() // 1000 + self.shift - 1
-            offset, version, _, began, ceiling, _ = self.log.state()
-            if offset != snapshot.offset:
-                return self.log.version_after(snapshot.offset) - 1
-            if began <= version:
-                break
-            if not self.recover(began):
-                now = began - 1
-                break
-        if now >= ceiling:
-            try:
-                self._raise_ceiling(deadline)
-            except (LockTimeout, generations.Outdated):
-                now = ceiling - 1
-        return max(snapshot.version, now)
-
-    def _raise_ceiling(self, deadline: float | None) -> None:
-        """Commit nothing, which raises the ceiling, unless another process holds the lock."""
-        commit = self.lock.run(partial(self._commit, None, [], [], []), time.monotonic())
-        if self.is_durable:
-            self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
-        self.log.raise_ceiling(commit.ceiling)
-
-    def confirm(self, snapshot: Snapshot, deadline: float | None) -> None:
-        """Return once everything that a snapshot contains is on disk.
-
-        Raises:
-            SyncFailed: The disk did not confirm it.
-            FDBError: 1031, the disk did not confirm it before the deadline.
-        """
-        if snapshot.unconfirmed is not None:
-            self._wait_for_disk(*snapshot.unconfirmed, deadline)
-            snapshot.unconfirmed = None
-
-    def check_version(self, snapshot: Snapshot, version: int) -> None:
-        """Check that a snapshot is the state at a version that the caller names.
+            version: The version that the caller wants to read.
 
         Raises:
             FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
                 whose state is gone because SQLite keeps no history.
         """
-        if version > snapshot.version and version >= microseconds() + self.shift:
-            raise FDBError(1009)
-        if snapshot.version > version:
-            raise FDBError(1007)
+        self._check()
+        snapshot = Snapshot(self, self._take())
+        # From here on the snapshot expires in time, wherever this thread is interrupted. What is
+        # called when it is gone is not written in Python, so it runs no signal handler, whose
+        # exception would be lost.
+        number = id(snapshot)
+        self._active[number] = ref(snapshot, partial(self._active.pop, number))
+        try:
+            snapshot.begin()
+            if version is not None:
+                if version > snapshot.version and version >= microseconds() + self._shift:
+                    raise FDBError(1009)
+                if snapshot.version > version:
+                    raise FDBError(1007)
+            if not is_ahead and (wait := self.confirmation(snapshot, deadline)) is not None:
+                wait()
+        except BaseException:
+            self.end(snapshot)
+            raise
+        return snapshot
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Release a snapshot."""
+        if self._active.pop(id(snapshot), None) is not None:
+            self._give_back(snapshot.connection)
+
+    def _snapshots(self) -> list[Snapshot]:
+        """Return the snapshots that are not ended."""
+        found = [reference() for reference in self._active.copy().values()]
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    def confirmation(
+        self, snapshot: Snapshot, deadline: float | None = None
+    ) -> Callable[[], None] | None:
+        """Return a function that waits until what a snapshot sees is on disk; `None` if it is.
+
+        The function raises `SyncFailed` if the disk does not confirm it, and 1031 if it does not
+        before the deadline.
+        """
+        if not self.is_durable or self._sync.covers(snapshot.version):
+            return None
+        return partial(self._wait_for_disk, snapshot.version, deadline)
+
+    def _wait_for_disk(self, version: int, deadline: float | None) -> None:
+        while True:
+            try:
+                return self._sync.wait(version, deadline)
+            except DatabaseClosed:
+                self._check()  # unless a fork has closed it
+            except StorageError as error:
+                self._trouble = error
+                raise
+
+    def read_version(self, snapshot: Snapshot) -> int:
+        """Return a version at which the database was as the snapshot sees it.
+
+        It is below the version of each commit that the snapshot does not see. It is not older than
+        the newest commit, nor than ten milliseconds, unless another process stops in its commit.
+        A look while nobody commits tells whether the present moment is such a version: later
+        commits take theirs from the clock.
+        """
+        found = seen = snapshot.version
+
+        def look() -> None:
+            nonlocal found
+            now = microseconds() + self._shift - 1
+            connection = self._take()
+            try:
+                (following,) = connection.execute(_NEXT, (seen,)).fetchone()
+            finally:
+                self._give_back(connection)
+            found = max(seen, now) if following is None else following - 1
+
+        if microseconds() + self._shift - seen > _RECENT:
+            with storage_errors(self.path), suppress(LockTimeout):
+                self.lock.run(look, time.monotonic() + _LONGEST_LOOK)
+        return found
 
     def check_age(self, version: int) -> None:
         """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < microseconds() + self.shift - TRANSACTION_LIFETIME * VERSIONS_PER_SECOND:
+        if version < microseconds() + self._shift - _LIFETIME:
             raise FDBError(1007)
 
-    def recover(self, began: int) -> bool:
-        """Publish a commit if its writer was killed; return false if the writer is at work.
-
-        The lock shows whether the writer is alive. Readers look only if the commit takes
-        unusually long, because the lock is worth more to writers.
-
-        Args:
-            began: The lower bound of the commit's version, which tells when it began.
-        """
-        if microseconds() + self.shift - began < _UNUSUAL:
-            return False
-        return self.lock.run_if_free(self.log.recover)
-
-    # Periodic work
-
-    def begin_to_look(self) -> None:
-        """Start the thread that does periodic work, unless it runs."""
-        _thread.start_new_thread(self._look_after, ())
-
-    def _look_after(self) -> None:
-        """Expire old snapshots, end long holds and follow the files, until the database is closed.
-
-        This runs in its own thread, which no signal handler interrupts. An interrupted thread may
-        have started it twice; the second one ends immediately.
-        """
-        with self._gate:
-            if self._is_watched or self.is_closed:
-                return
-            self._is_watched = True
-        while not self.is_closed:
-            time.sleep(_LOOK)
-            self.attempts.release()
-            self._expire_old()
-            self.lock.reclaim(self._undo)
-            self._renew()
-            if (sync := self._connections.sync).is_behind:
-                with suppress(FdbqueueError):  # whatever waits for these commits raises it
-                    sync.wait()
-            self._replaced = self._connections.files.replaced()
-
-    def _renew(self) -> None:
-        """Start a new generation of the files if that is due, and switch to the newest."""
+    def check_integrity(self, seconds: float | None) -> bool:
+        """Check the whole database for damage; return whether that took at most these seconds."""
+        snapshot = self.begin()
         try:
-            if self._rotation.is_due(self._connections.files.write_ahead_log):
-                with suppress(generations.Outdated):
-                    self.lock.run(self._rotate, time.monotonic() + _LOOK)
-            # Not longer, because this thread ends the holds that others would wait for.
-            self._follow(time.monotonic() + _LOOK)
-        except (FdbqueueError, sqlite3.Error, OSError):
-            pass  # the next transaction meets the same error and raises it
-
-    def _follow(self, deadline: float | None = None) -> None:
-        """Open the newest generation of the files unless it is open.
-
-        Raises:
-            SyncFailed: A sync of these files failed, and writing new ones fails as well.
-        """
-        while True:
-            with self._gate:
-                self._connections.follow(self.log.generation)
-            if not self.log.has_failed:
-                return
-            self._replace_failed_files(deadline)
-
-    def _replace_failed_files(self, deadline: float | None) -> None:
-        """Write all commits again, into a new generation of the files, after a failed sync."""
-        began = time.monotonic()
-        if began < self._next_replacement:
-            raise SyncFailed(str(self.path))
-        try:
-            with suppress(generations.Outdated):  # another process has just done it
-                self.lock.run(self._rotate, deadline)
-        except (sqlite3.Error, OSError, UnicodeError, SyncFailed) as error:
-            now = time.monotonic()
-            self._next_replacement = now + _PAUSE * max(1.0, 10 * (now - began))
-            raise SyncFailed(str(self.path)) from error
-
-    def _rotate(self) -> None:
-        """Start a new generation of the files. Runs as a section."""
-        self._undo()
-        self.log.recover()
-        generations.finish(self.path, self.log)
-        self._connections.files.check()
-        with self._connections.lent() as connection:
-            log, sync = self._connections.files.write_ahead_log, self._connections.sync
-            self._rotation.run(self.log, log, sync, connection)
-
-    def _expire_old(self) -> None:
-        """End the snapshots that are too old.
-
-        SQLite cannot restart its write-ahead log while they exist.
-        """
-        for snapshot in self._active.copy():
-            if time.monotonic() > snapshot.expires and snapshot.busy.acquire(False):
-                try:
-                    snapshot.expire()
-                    self.end(snapshot)
-                finally:
-                    snapshot.busy.release()
+            with snapshot.busy:
+                return check_integrity(snapshot.connection, self.path / DATABASE_FILE, seconds)
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
+        finally:
+            self.end(snapshot)
 
     # Committing
 
     def commit(
         self,
         snapshot: Snapshot | None,
-        hold: WriteLockHold | None,
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
@@ -504,7 +371,6 @@ class Storage:
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.
-            hold: The hold of the transaction on the writers' lock, or `None`.
             reads: The read conflict ranges.
             mutations: The writes, in order.
             writes: The write conflict ranges, as `pack_ranges` takes them.
@@ -515,59 +381,36 @@ class Storage:
                 more than five seconds old. 1031, another process held the writers' lock until the
                 deadline.
         """
+        self._check()
         section = partial(self._commit, snapshot, reads, mutations, writes)
-        before_wait = partial(self._before_wait, snapshot, reads)
-        commit = None
         try:
-            while commit is None:
-                try:
-                    commit = self.lock.run(section, deadline, hold, before_wait)
-                except generations.Outdated:
-                    self._follow(deadline)
+            version = self.lock.run(section, deadline, partial(self._before_wait, snapshot))
         except BaseException:
             if snapshot is not None:
                 self.end(snapshot)
             raise
-        wait = partial(self._wait_for_commit, commit, deadline) if self.is_durable else None
-        if commit.ceiling:
-            # No version is returned before its ceiling is on disk.
-            self._wait_for_commit(commit, deadline)
-            wait = None
-        return commit.version, wait
+        wait = partial(self._wait_for_commit, version, deadline) if self.is_durable else None
+        return version, wait
 
-    def _wait_for_commit(self, commit: _Commit, deadline: float | None) -> None:
-        """Return once a commit, and the ceiling that it raised, are on disk.
+    def _wait_for_commit(self, version: int, deadline: float | None) -> None:
+        """Return once a commit is on disk.
 
         Raises:
             CommitUnknownResult: The disk did not confirm it before the deadline.
         """
         try:
-            if self.is_durable:
-                self._wait_for_disk(commit.sync, commit.tail, deadline=deadline)
-        except (FdbqueueError, sqlite3.Error, OSError) as error:
+            self._wait_for_disk(version, deadline)
+        except FdbqueueError as error:
             raise CommitUnknownResult(str(self.path), str(error)) from error
-        if commit.ceiling:
-            self.log.raise_ceiling(commit.ceiling)
 
-    def _wait_for_disk(
-        self, sync: SharedSync, tail: int = 0, number: int = 0, deadline: float | None = None
-    ) -> None:
-        """Wait as `sync.wait` does. After a failed sync, write everything to new files."""
-        if not sync.covers_all:  # this process has only read; it does not wait for writers
-            with storage_errors(self.path):
-                self.lock.run_if_free(self._cover_all)
-        try:
-            sync.wait(tail, number, deadline)
-        except SyncFailed:
-            if self.is_closed:
-                raise
-            self._follow(deadline)
+    def _before_wait(self, snapshot: Snapshot | None) -> None:
+        """End the reads of a transaction that waits to commit.
 
-    def _cover_all(self) -> None:
-        """Let a sync cover all commits. Runs as a section, but the lock's file may be replaced."""
-        with self._connections.lent() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            self._connections.sync.cover_all()
+        Other transactions commit in the meantime, so it could not continue on its connection. As
+        long as it reads, SQLite cannot restart its write-ahead log.
+        """
+        if snapshot is not None and id(snapshot) in self._active:
+            snapshot.release()
 
     def _commit(
         self,
@@ -575,125 +418,150 @@ class Storage:
         reads: list[Range],
         mutations: list[Mutation],
         writes: list[bytes],
-    ) -> _Commit:
+    ) -> int:
         """Commit as a section."""
-        if self._writing is not None:
-            self._undo()
-        if snapshot is not None and self._active.pop(snapshot, snapshot) is None:
+        self._undo()
+        if snapshot is not None and self._active.pop(id(snapshot), None) is not None:
             connection = self._writing = snapshot.connection
         else:
-            connection = self._writing = self._connections.take()
-        is_committed = False
+            connection = self._writing = self._take()
         try:
-            offset, version, ceiling, stamped = self._write(connection, snapshot, reads, mutations)
-            self._connections.files.check()
-            raised = version + _CEILING_STEP if version >= ceiling else 0
-            if raised:
-                connection.execute("UPDATE clock SET ceiling = ?", (raised,))
-            tail = self.log.append(offset, version, writes + stamped)
-            sync = self._connections.sync
-            if self.is_durable:
-                sync.cover_all()
+            self._files.check()
+            version = self._write(connection, snapshot, reads, mutations, writes)
             connection.execute("COMMIT")
-            is_committed = True
-            self.log.publish(tail, version)
-            self.newest = tail, version, connection.generation
-            self._writer.version = version
-            if self.is_durable:
-                sync.note_commit(tail)
-            if version >= self._next_checkpoint or sync.frames >= files.CHECKPOINT:
-                self._keep_short(connection, version)
-        except Exception as error:
+        except BaseException as error:
             self._undo()
-            with suppress(OSError):  # the next commit does it, as after a killed writer
-                self.log.recover()
-            self._connections.give_back(connection)
-            if isinstance(error, generations.Outdated):
-                with storage_errors(self.path):
-                    generations.finish(self.path, self.log)
-            if isinstance(error, (sqlite3.Error, OSError)):
-                raise self._of_commit(self._connections.failure(error), is_committed) from error
-            raise self._of_commit(error, is_committed) from error.__cause__
+            if not isinstance(error, (sqlite3.Error, OSError)):
+                raise
+            failure = self.failure(error)
+            if isinstance(failure, StorageError) and "I/O error" in failure.problem:
+                self._trouble = failure = self._sync.fail()  # it may have been a sync of SQLite
+            raise failure from error
         self._writing = None
-        self._connections.give_back(connection)
-        return _Commit(version, tail, sync, raised)
-
-    def _of_commit(self, error: Exception, is_committed: bool) -> Exception:
-        """Return the error to raise. After the commit it must not claim that it had no effect."""
-        return CommitUnknownResult(str(self.path), str(error)) if is_committed else error
-
-    def _before_wait(self, snapshot: Snapshot | None, reads: list[Range]) -> None:
-        """End the reads of a transaction that waits to commit, and look for conflicts.
-
-        Other transactions commit in the meantime, so it could not continue on its connection. As
-        long as it reads, SQLite cannot restart its write-ahead log, and then each commit of the
-        others writes a checkpoint. What has been compared now need not be compared under the lock.
-        """
-        if snapshot is None:
-            return
-        with snapshot.busy:
-            if snapshot in self._active and snapshot.connection.in_transaction:
-                snapshot.connection.execute("ROLLBACK")
-        tail = self.log.published[0]
-        conflicts.check(reads, self.log, snapshot.offset, tail)
-        snapshot.offset = tail
+        self._sync.note(version, self.is_durable)
+        self.lock.tell_of_commit()
+        self._give_back(connection)
+        return version
 
     def _undo(self) -> None:
         """Undo the remains of a section that failed or was interrupted at any point."""
-        connection = self._writing
+        connection, self._writing = self._writing, None
         if connection is not None:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            self._writing = None
+            self._give_back(connection)
 
     def _write(
         self,
-        connection: Connection,
+        connection: sqlite3.Connection,
         snapshot: Snapshot | None,
         reads: list[Range],
         mutations: list[Mutation],
-    ) -> tuple[int, int, int, list[bytes]]:
-        """Write the mutations if nothing conflicts.
+        writes: list[bytes],
+    ) -> int:
+        """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
-        Return the tail, the version, the ceiling, and the conflict ranges of versionstamped keys.
-
-        If no transaction committed since the snapshot, its connection continues by writing. SQLite
-        refuses that ("locked") if the connection does not read the newest state. Then a checkpoint
-        restarted SQLite's log, or a process with another lock committed, which requires a replaced
-        file. In that case conflicts are checked again, now under SQLite's own lock.
+        If no transaction committed since the snapshot, its connection continues by writing. If it
+        does not read the newest state, SQLite refuses that ("locked").
         """
-        offset, last, generation, began, ceiling, _ = self.log.state()
-        if began > last:
-            offset, last, generation, ceiling = self.log.recover()
-        goes_on = snapshot is not None and offset == snapshot.offset and connection.in_transaction
+        if snapshot is not None and time.monotonic() > snapshot.expires:
+            raise snapshot.too_old()
+        seen = last = 0 if snapshot is None else snapshot.version
+        goes_on = connection.in_transaction
         while True:
             if not goes_on:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
                 connection.execute("BEGIN IMMEDIATE")
-                offset, last, generation, ceiling = self.log.recover()
-            if generation != connection.generation:
-                raise generations.Outdated
-            if snapshot is not None:
-                if time.monotonic() > snapshot.expires:
-                    raise snapshot.too_old()
-                if offset != snapshot.offset:
-                    conflicts.check(reads, self.log, snapshot.offset, offset)
-            self.log.begin(time.monotonic_ns() // 1000 + self.shift)
-            version = max(last + 1, time.monotonic_ns() // 1000 + self.shift)
+                (last,) = connection.execute(NEWEST).fetchone()
+                if snapshot is not None and reads and seen != last:
+                    self._compare(connection, reads, seen)
+            version: int = max(last + 1, microseconds() + self._shift)
             try:
-                stamped = self._writer.apply(connection, mutations, version, last)
+                stamped = writer.apply(connection, mutations, version)
+                connection.execute(_NOTE, (version, pack_ranges(writes + stamped)))
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
                 goes_on = False
+                connection.execute("ROLLBACK")
             else:
-                return offset, version, ceiling, stamped
+                break
+        self._commits += 1
+        if self._commits % _FORGET_EVERY == 0:
+            connection.execute(_FORGET, (version - _LIFETIME,))
+        return version
 
-    def _keep_short(self, connection: sqlite3.Connection, version: int) -> None:
-        """Shorten SQLite's write-ahead log about once a second if readers let it grow."""
-        self._next_checkpoint = version + VERSIONS_PER_SECOND
-        if not self._is_watched:
-            self.begin_to_look()
-        log = self._connections.files.write_ahead_log
-        shorten_write_ahead_log(log, connection, self.log, self._connections.sync.sync_all)
+    def _compare(self, connection: sqlite3.Connection, reads: list[Range], seen: int) -> None:
+        """Compare the reads of a transaction with the commits after the newest that it has seen.
+
+        Raises:
+            FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of
+                them may have been deleted.
+        """
+        lowest, highest = min(reads)[0], max(end for _, end in reads)
+        keys: RangeSet | None = None
+        # All rows at once: a statement that is not finished would outlive a rollback.
+        (first, _), *rows = connection.execute(_SINCE, (seen,)).fetchall()
+        if first != seen:
+            raise FDBError(1007)
+        for _, writes in rows:
+            for begin, end in unpack_ranges(writes):
+                # Compare with all reads at once: most commits write elsewhere.
+                if begin < highest and lowest < end:
+                    keys = keys or RangeSet(reads)
+                    if keys.within(begin, end):
+                        raise FDBError(1020)
+
+    # Periodic work
+
+    def look_after(self, opening: int) -> bool:
+        """End old snapshots and look at the files; return false once they were closed."""
+        self._end_old()
+        self.lock.warn_of_wait()
+        with inside:
+            if self._anchor is None or self._openings != opening:
+                return False
+            self._undo()
+            self.lock.release()  # which an interrupt may have left
+            try:
+                self._files.check()
+                self._warn_of_long_log()
+            except OSError:
+                pass  # temporarily unreadable
+            except StorageError as error:
+                self._trouble = error
+        return True
+
+    def _end_old(self) -> None:
+        """End the snapshots that are too old. SQLite cannot restart its log while they exist."""
+        for snapshot in self._snapshots():
+            if time.monotonic() > snapshot.expires and snapshot.busy.acquire(False):
+                try:
+                    snapshot.expire()
+                    self.end(snapshot)
+                finally:
+                    snapshot.busy.release()
+
+    def _warn_of_long_log(self) -> None:
+        """Warn if SQLite cannot restart its log, and name the processes that read it."""
+        log = self.path / LOG_FILE
+        size = log.stat().st_size
+        now = time.monotonic()
+        if size <= 2 * LONG_LOG or now < self._next_warning:
+            return
+        self._next_warning = now + _WARNING
+        index = (self.path / INDEX_FILE).stat().st_ino
+        owners = lock_owners(index, "POSIX", "READ", _READ_LOCKS)
+        stopped = [process for process, is_stopped in owners.items() if is_stopped]
+        readers = ", ".join(map(str, stopped or owners)) or "unknown to this system"
+        logger.warning(
+            "%s has %d MB and grows until the processes that read it go on or end: %s%s",
+            *(log, size >> 20, "stopped: " if stopped else "", readers),
+        )
+
+
+def _look_after(reference: ref[Storage], opening: int) -> None:
+    """Look after a storage, in a thread of its own, which no signal handler interrupts."""
+    while True:
+        time.sleep(_LOOK)
+        storage = reference()
+        if storage is None or not storage.look_after(opening):
+            return
+        del storage

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial, total_ordering
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
+from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Callback: TypeAlias = Callable[["Future[Any]"], object]
+Callback: TypeAlias = Callable[[Any], object]
 
 _T = TypeVar("_T")
 
@@ -34,11 +34,8 @@ def fresh(error: BaseException) -> BaseException:
     The traceback of a raised error refers to the future that stores it, and to the transaction,
     which would keep its snapshot until the next run of the cyclic garbage collector.
     """
-    if not isinstance(error, FdbqueueError):
-        return error  # one that the program passed to `on_error`
     raised = copy(error)
-    if error.__cause__ is not None:
-        raised.__cause__ = error.__cause__
+    raised.__cause__ = error.__cause__
     return raised
 
 
@@ -53,12 +50,14 @@ class Future(Generic[_T]):
 
     def wait(self) -> _T:
         """Return the result once it is ready, or raise its error."""
+        self.block_until_ready()
         if self._error is not None:
             raise fresh(self._error)
         return self._result
 
     def is_ready(self) -> bool:
         """Return whether the result, or its error, is ready."""
+        self.block_until_ready()
         return True
 
     def block_until_ready(self) -> None:
@@ -66,6 +65,7 @@ class Future(Generic[_T]):
 
     def on_ready(self, callback: Callback) -> None:
         """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
+        self.block_until_ready()
         try:
             callback(self)
         except Exception:
@@ -75,135 +75,54 @@ class Future(Generic[_T]):
     def cancel(self) -> None:
         """Give up on a result that is not ready yet."""
 
-    # The names of asyncio's futures, as in the binding.
-    def done(self) -> bool:
-        """Return whether the result, or its error, is ready."""
-        return self.is_ready()
-
-    def cancelled(self) -> bool:
-        """Return whether the result was given up."""
-        return self.done() and getattr(self.exception(), "code", 0) == 1101
-
-    def result(self) -> _T:
-        """Return the result, or raise its error; raise `RuntimeError` if not ready."""
-        if not self.done():
-            raise RuntimeError("Future result not available")
-        return self.wait()
-
-    def exception(self) -> BaseException | None:
-        """Return the error, or `None`; raise `RuntimeError` if not ready."""
-        if not self.done():
-            raise RuntimeError("Future result not available")
-        return self._error
-
     @staticmethod
     def wait_for_any(*futures: Future[Any]) -> int:
         """Return the index of a future that is ready, once there is one."""
+        from queue import Empty, SimpleQueue
+
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
-        ready: list[int] = []
-        woken = threading.Lock()
-        woken.acquire()
+        # Not a `threading.Event`: an interrupt inside it would leave its lock held.
+        ready: SimpleQueue[int] = SimpleQueue()
         for index, future in enumerate(futures):
 
-            def note(_: Future[Any], index: int = index) -> None:
-                ready.append(index)
-                with suppress(RuntimeError):  # another future has released it
-                    woken.release()
+            def note(_: object, index: int = index) -> None:
+                ready.put(index)
 
             future.on_ready(note)
-        woken.acquire()
-        return ready[0]
+        while True:
+            # In slices: on some systems a main thread that waits for a lock receives no signals.
+            with suppress(Empty):
+                return ready.get(timeout=1.0)
 
 
-class _SlowFuture(Future[Any]):
-    """A future that takes time."""
+class Blocking(Future[None]):
+    """A future that is ready once a function has returned, for example one that sleeps.
 
-    __slots__ = ()
+    The first call that asks for the result calls the function, even if that call is `is_ready`.
+    """
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Callable[[], object]) -> None:
+        super().__init__(None)
+        self._block: Callable[[], object] | None = block
+
+    def block_until_ready(self) -> None:
+        """Wait until the result, or its error, is ready."""
+        if self._block is not None:
+            try:
+                self._block()
+            except FdbqueueError as error:
+                self._error = error.with_traceback(None)
+            self._block = None
+
+
+class _Promise(Future[Any]):
+    """A future that is ready once `finish` is called."""
 
     def __init__(self) -> None:
         self._result = self._error = None
-
-    def wait(self) -> Any:
-        """Return the result once it is ready, or raise its error."""
-        self.block_until_ready()
-        return super().wait()
-
-
-class CommitFuture(_SlowFuture):
-    """The result of a commit that has to be on disk.
-
-    The first call that asks for the result waits for the disk, even if that call is `is_ready`.
-    """
-
-    __slots__ = ("_end_unknown", "_wait_for_disk")
-
-    def __init__(self, wait_for_disk: Callable[[], None], end_unknown: Callable[[], None]) -> None:
-        super().__init__()
-        self._wait_for_disk: Callable[[], None] | None = wait_for_disk
-        # A method of the transaction, which keeps its database from being closed as garbage.
-        self._end_unknown = end_unknown
-
-    def is_ready(self) -> bool:
-        """Wait until the commit is on disk, and return true."""
-        self.block_until_ready()
-        return True
-
-    def block_until_ready(self) -> None:
-        """Wait until the commit is on disk."""
-        wait_for_disk = self._wait_for_disk
-        if wait_for_disk is None:
-            return
-        try:
-            wait_for_disk()
-        except FdbqueueError as error:
-            self._error = error.with_traceback(None)
-            if isinstance(error, CommitUnknownResult):
-                self._end_unknown()
-        self._wait_for_disk = None
-
-    def on_ready(self, callback: Callback) -> None:
-        """Wait until the commit is on disk, and call `callback(self)`."""
-        self.block_until_ready()
-        super().on_ready(callback)
-
-
-class Pause(_SlowFuture):
-    """The delay of `on_error` before the next attempt."""
-
-    __slots__ = ("_until",)
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._until = time.monotonic() + seconds
-
-    def is_ready(self) -> bool:
-        """Return whether the delay is over."""
-        return time.monotonic() >= self._until
-
-    def block_until_ready(self) -> None:
-        """Sleep until the delay is over."""
-        while (left := self._until - time.monotonic()) > 0:
-            time.sleep(left)
-
-    def on_ready(self, callback: Callback) -> None:
-        """Call `callback(self)` once the delay is over, in a thread of its own."""
-        timer = threading.Timer(
-            max(0.0, self._until - time.monotonic()), super().on_ready, [callback]
-        )
-        timer.daemon = True
-        timer.start()
-
-
-class _Promise(_SlowFuture):
-    """A future that is ready once `finish` is called.
-
-    A waiting thread uses a lock of its own instead of a `threading.Event`. An interrupt inside an
-    event leaves the event's lock held, and the next thread that sets the event hangs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
         self._is_ready = False
         self._lock = threading.Lock()
         self._callbacks: list[Callback] = []
@@ -225,12 +144,8 @@ class _Promise(_SlowFuture):
 
     def block_until_ready(self) -> None:
         """Wait until the future is finished."""
-        woken = threading.Lock()
-        woken.acquire()
-        self.on_ready(lambda _: woken.release())
-        # In slices: on some systems a main thread that waits for a lock receives no signals.
-        while not woken.acquire(timeout=1.0):
-            pass
+        if not self._is_ready:
+            self.wait_for_any(self)
 
     def on_ready(self, callback: Callback) -> None:
         """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
@@ -244,25 +159,13 @@ class _Promise(_SlowFuture):
 class WatchFuture(_Promise):
     """A future that is ready once the watched key has changed, or the watch is given up."""
 
-    database: object
-    """The database, which must stay open while a thread waits."""
-    is_ahead: bool
-    """True if it may be ready before the change is on disk."""
-
-    def __init__(self) -> None:
+    def __init__(self, database: object) -> None:
         super().__init__()
-        self.is_ahead = False
-        self._on_cancel: Callable[[WatchFuture], object] | None = None
-
-    def when_cancelled(self, action: Callable[[WatchFuture], object]) -> None:
-        """Call `action` when the watch is given up."""
-        self._on_cancel = action
+        self._database = database  # must stay open while a thread waits
 
     def cancel(self) -> None:
         """Give up the watch: waiting threads get the error 1101."""
         self.finish(FDBError(1101))
-        if self._on_cancel is not None:
-            self._on_cancel(self)
 
 
 @total_ordering
@@ -289,21 +192,13 @@ class _Bytes(Future[Any]):
         raise TypeError("the class of a future cannot be changed")
 
     def wait(self) -> Self:
-        if self._error is not None:
-            raise fresh(self._error)
+        _ = self.value
         return self
-
-    def as_foundationdb_key(self) -> Any:
-        return self.value
-
-    def as_foundationdb_value(self) -> Any:
-        return self.value
 
     def __bytes__(self) -> bytes:
         return self.value  # type: ignore[no-any-return]
 
-    def __str__(self) -> str:
-        return str(self.value)
+    as_foundationdb_key = as_foundationdb_value = __bytes__
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -336,8 +231,9 @@ class _Bytes(Future[Any]):
         return self.value[index]  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "value":
-            return self.wait().value
+        if name == "value":  # not ready yet, or an error
+            super().wait()
+            return self.value
         # Delegates the methods of bytes: `tr[key].startswith(...)`.
         if name.startswith("_"):
             raise AttributeError(name)
@@ -348,11 +244,6 @@ class _Bytes(Future[Any]):
 
     def __radd__(self, other: bytes | _Bytes) -> Any:
         return _plain(other) + self.value
-
-    def __mul__(self, count: int) -> Any:
-        return self.value * count
-
-    __rmul__ = __mul__
 
     def __eq__(self, other: object) -> bool:
         return bool(self.value == _plain(other))
@@ -388,7 +279,15 @@ class Key(_Bytes):
 
 
 class VersionstampFuture(_Promise, Key):
-    """The versionstamp of a transaction, ready once it is committed. `value` is set before that."""
+    """The versionstamp of a transaction, ready once it is committed."""
+
+    def finish_with(self, version: int) -> None:
+        """Make it ready after a commit; -1 for one that wrote nothing."""
+        if version < 0:
+            self.finish(FDBError(2021))
+        else:
+            self.value = version.to_bytes(8, "big") + b"\0\0"
+            self.finish()
 
 
 class KeyValue(NamedTuple):
@@ -410,21 +309,19 @@ as_row: Callable[[tuple[bytes, bytes]], KeyValue] = partial(tuple[bytes, bytes].
 """Return a pair as a `KeyValue`, without a call of Python code per row."""
 
 
+@dataclass(frozen=True, slots=True)
 class KeySelector:
     """A key described by an offset in keys from a reference key.
 
     Source: FoundationDB, Developer Guide, "Key selectors".
 
     >>> KeySelector.first_greater_or_equal(b"k") + 2
-    KeySelector(b'k', False, 3)
+    KeySelector(key=b'k', or_equal=False, offset=3)
     """
 
-    __slots__ = ("key", "offset", "or_equal")
-
-    def __init__(self, key: KeyLike, or_equal: bool, offset: int) -> None:
-        self.key = key
-        self.or_equal = or_equal
-        self.offset = offset
+    key: KeyLike
+    or_equal: bool
+    offset: int
 
     def __add__(self, offset: int) -> KeySelector:
         return KeySelector(self.key, self.or_equal, self.offset + offset)
@@ -451,6 +348,3 @@ class KeySelector:
     def first_greater_or_equal(cls, key: KeyLike) -> KeySelector:
         """Return the selector of the first key from `key` on."""
         return cls(key, False, 1)
-
-    def __repr__(self) -> str:
-        return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"

@@ -21,6 +21,7 @@ from fdbqueue.errors import FDBError
 
 if TYPE_CHECKING:
     from fdbqueue.embedded.transaction.attempt import Attempt
+    from fdbqueue.embedded.transaction.transaction import Transaction
 
 _INT_MAX = 2**31 - 1
 
@@ -108,10 +109,6 @@ class DatabaseOptions(_Options):
         """Set the size limit of new transactions, in bytes, from 32 to 10,000,000."""
         self._settings.size_limit = _number(size, 32, TRANSACTION_SIZE_LIMIT)
 
-    def set_transaction_bypass_unreadable(self) -> None:
-        """Raise 2108: reads of unreadable keys are not supported."""
-        raise FDBError(2108)  # an error is better than a wrong result
-
 
 class TransactionOptions(_Options):
     """The options of one transaction.
@@ -123,28 +120,21 @@ class TransactionOptions(_Options):
 
     _scope = fdboptions.TransactionOption
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        own_settings: Callable[[], Settings],
-        apply_timeout: Callable[[], None],
-    ) -> None:
+    def __init__(self, transaction: Transaction, attempt: Attempt) -> None:
+        self._transaction = transaction
         self._attempt = self._counted = attempt
-        self._own_settings = own_settings
-        self._apply_timeout = apply_timeout
 
     def _set(self, name: str, value: object, low: int, high: int) -> None:
         if self._attempt.deferred:
             return
         try:
-            setattr(self._own_settings(), name, _number(value, low, high))
+            self._transaction.change_settings(**{name: _number(value, low, high)})
         except FDBError as error:
             self._attempt.fail(error.code)
 
     def set_timeout(self, milliseconds: int) -> None:
         """Set the timeout, in milliseconds from the transaction's creation or reset; 0 for none."""
         self._set("timeout", milliseconds, 0, _INT_MAX)
-        self._apply_timeout()
 
     def set_retry_limit(self, retries: int) -> None:
         """Set the number of retries; -1 for no limit."""
@@ -179,7 +169,3 @@ class TransactionOptions(_Options):
         r"""Allow reads and writes of system keys, which start with `\xff`."""
         self._attempt.max_read_key = b"\xff\xff"
         self._attempt.max_write_key = b"\xff\xff"
-
-    def set_bypass_unreadable(self) -> None:
-        """Raise 2108: reads of unreadable keys are not supported."""
-        raise FDBError(2108)  # an error is better than a wrong result

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, overload
 
 from fdb import fdboptions
 
 from fdbqueue import types
 from fdbqueue.embedded.arguments import as_key, is_selector, strinc
-from fdbqueue.embedded.ranges import key_after
-from fdbqueue.embedded.transaction.attempt import UNLIMITED, Attempt, Rows
+from fdbqueue.embedded.ranges import Range
+from fdbqueue.embedded.transaction.attempt import MOST_ROWS, Attempt
 from fdbqueue.embedded.transaction.futures import Future, Key, KeyValue, Value, as_row, fresh
+from fdbqueue.embedded.transaction.write_map import Rows
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
+
+if TYPE_CHECKING:
+    from fdbqueue.embedded.transaction.transaction import Transaction
 
 BINDING_REFUSED = (
     "fdb.transactional does not retry transactions of an embedded database; decorate the function "
     "with fdbqueue.transactional, which runs on both engines"
 )
 
-_ITERATOR, _EXACT, _WANT_ALL = (
-    fdboptions.StreamingMode[name][0] for name in ("iterator", "exact", "want_all")
-)
-# The bytes that FoundationDB reads at once. A transaction conflicts with all of them.
-_BATCH_BYTES = {
-    _EXACT: UNLIMITED,
-    _WANT_ALL: 80_000,
-    **{
-        fdboptions.StreamingMode[name][0]: size
-        for name, size in (("small", 256), ("medium", 1000), ("large", 4096), ("serial", 80_000))
-    },
+_ITERATOR, _EXACT = (fdboptions.StreamingMode[name][0] for name in ("iterator", "exact"))
+_FIRST_ROWS = {
+    mode: MOST_ROWS if name in ("want_all", "exact", "serial") else 16
+    for name, (mode, *_) in fdboptions.StreamingMode.items()
 }
-_ITERATOR_BYTES = (4096, 6144, 9216, 13_824, 20_736, 31_104, 46_656, 69_984, 80_000, 120_000)
-_ITERATIONS = len(_ITERATOR_BYTES)
+"""The rows that a range read fetches first, by streaming mode. Each later batch is larger."""
 
 
 class FDBRange:
@@ -46,74 +41,54 @@ class FDBRange:
     def __init__(
         self,
         reads: TransactionRead,
-        attempt: Attempt,
         begin: bytes | types.KeySelector,
         end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
         mode: int,
-        number: int = 0,
     ) -> None:
         self._reads = reads  # keeps the database open until all rows are read
-        self._attempt = attempt
-        self._begin = begin
-        self._end = end
+        self._attempt = attempt = reads._attempt
         self._limit = limit
         self._reverse = reverse
-        self._mode = mode
-        self._number = number
         self._rows: Rows = []
-        self._more = False
+        self._rest: Range | None = None
         self._error: FdbqueueError | None = None
         try:
-            if mode == _ITERATOR:
-                size = _ITERATOR_BYTES[number] if number < _ITERATIONS else _ITERATOR_BYTES[-1]
-            elif mode not in _BATCH_BYTES:
+            if mode not in _FIRST_ROWS:
                 raise FDBError(2000)
-            elif mode == _EXACT and limit in (0, -1):
+            if mode == _EXACT and limit in (0, -1):
                 raise FDBError(2210)
-            else:
-                size = _BATCH_BYTES[mode]
-            rows, more = attempt.read_range(begin, end, limit, reverse, reads.is_snapshot, size)
+            self._rows, self._rest = attempt.read_range(
+                begin, end, limit, reverse, reads.is_snapshot, _FIRST_ROWS[mode]
+            )
         except FDBError as error:
             self._error = attempt.failed_read(error)
-        else:
-            self._rows, self._more = rows, more and len(rows) != limit
 
     def to_list(self) -> list[KeyValue]:
         """Return all rows as a list."""
-        mode = self._mode
-        if mode == _ITERATOR:
-            mode = _EXACT if self._limit > 0 else _WANT_ALL
-        return list(self._all_rows(mode))
+        return list(self)
 
     def __iter__(self) -> Iterator[KeyValue]:
         if self._error is not None:
             raise fresh(self._error)
-        return self._all_rows(self._mode) if self._more else map(as_row, self._rows)
+        return map(as_row, self._rows) if self._rest is None else self._all_rows()
 
-    def _all_rows(self, mode: int) -> Iterator[KeyValue]:
-        batch: FDBRange | None = self
-        while batch is not None:
-            if batch._error is not None:
-                raise fresh(batch._error)
-            rows = batch._rows
-            yield from map(as_row, rows[:-1])
-            # As in the binding, before the caller has the last row.
-            batch = batch._next(mode) if batch._more else None
-            yield from map(as_row, rows[-1:])
-
-    def _next(self, mode: int) -> FDBRange:
-        """Read the next batch."""
-        rows, limit = self._rows, self._limit
-        begin, end = self._begin, self._end
-        if self._reverse:
-            end = rows[-1][0]
-        else:
-            begin = key_after(rows[-1][0])
-        left = limit - len(rows) if limit > 0 else limit
-        number = self._number + 1
-        return FDBRange(self._reads, self._attempt, begin, end, left, self._reverse, mode, number)
+    def _all_rows(self) -> Iterator[KeyValue]:
+        rows, rest, left = self._rows, self._rest, self._limit
+        yield from map(as_row, rows)
+        while rest is not None:
+            begin, end = rest
+            left = left - len(rows) if left > 0 else left
+            count = min(4 * len(rows), MOST_ROWS)
+            try:
+                rows, rest = self._attempt.read_range(
+                    begin, end, left, self._reverse, self._reads.is_snapshot, count
+                )
+            except FDBError as error:
+                self._attempt.failed_read(error)
+                raise
+            yield from map(as_row, rows)
 
 
 class TransactionRead:
@@ -123,10 +98,7 @@ class TransactionRead:
 
     db: types.Database
     """The database of the transaction."""
-
-    def __init__(self, db: types.Database, attempt: Attempt) -> None:
-        self.db = db
-        self._attempt = attempt
+    _attempt: Attempt
 
     if not TYPE_CHECKING:
 
@@ -167,13 +139,12 @@ class TransactionRead:
             end: A key or key selector; `None` for the end of the keys.
             limit: The most rows to return; 0 or -1 for no limit.
             reverse: Whether to return the last row first.
-            streaming_mode: How many bytes to read at once; `exact` requires a limit (2210
-                otherwise). A transaction conflicts with all rows that it has read, also those that
-                the caller has not come to.
+            streaming_mode: How many rows to read first; later batches are larger. `exact` requires
+                a limit (2210 otherwise). A transaction conflicts with all rows that it has read,
+                also those that the caller has not come to.
         """
         return FDBRange(
             self,
-            self._attempt,
             begin if type(begin) is bytes else _as_end(begin, b""),
             end if type(end) is bytes else _as_end(end, b"\xff"),
             limit,
@@ -205,74 +176,26 @@ class TransactionRead:
 
     def get_read_version(self) -> Future[int]:
         """Return the version that the transaction reads at, also after its commit."""
-        attempt = self._attempt
         try:
-            if not attempt.is_unrestricted and (code := attempt.deferred or attempt.ended()):
-                raise FDBError(code)
-            if attempt.version is None:
-                view = attempt.held.snapshot or attempt.view()
-                if view.present is None:
-                    attempt.version = attempt.storage.read_version(view, attempt.deadline)
-                else:
-                    attempt.version = view.present
-            return Future(attempt.version)
+            return Future(self._attempt.read_version())
         except FdbqueueError as error:
             return Future(0, error)
-
-    def get_estimated_range_size_bytes(self, begin_key: bytes, end_key: bytes) -> Future[int]:
-        """Return the size of a range in bytes: exact here, an estimate in FoundationDB.
-
-        It is the size of what is committed now, whatever the transaction reads or has written.
-        """
-        try:
-            return Future(sum(size for _, size in self._committed_sizes(begin_key, end_key)))
-        except FdbqueueError as error:
-            return Future(0, error)
-
-    def get_range_split_points(
-        self, begin_key: bytes, end_key: bytes, chunk_size: int
-    ) -> Future[list[bytes]]:
-        """Return keys that split a range into chunks of at most `chunk_size` bytes.
-
-        The first is the begin of the range, the last its end. A larger row is a chunk of its own.
-        FoundationDB estimates the sizes; here they are exact.
-        """
-        if chunk_size <= 0:
-            raise ValueError(f"the chunk size must be positive, not {chunk_size}")
-        try:
-            self._attempt.check()
-            if max(begin_key, end_key) > self._attempt.max_read_key:
-                raise FDBError(2004)
-            points, chunk = [begin_key], 0
-            for key, size in self._committed_sizes(begin_key, end_key):
-                if chunk and chunk + size > chunk_size:
-                    points.append(key)
-                    chunk = 0
-                chunk += size
-            return Future([*points, end_key])
-        except FdbqueueError as error:
-            return Future([], error.with_traceback(None))
-
-    def _committed_sizes(self, begin: KeyLike, end: KeyLike) -> Iterator[tuple[bytes, int]]:
-        """Yield the keys of a range that are committed now, and the sizes of their rows."""
-        self._attempt.check()
-        begin, end = as_key(begin), as_key(end)
-        if begin > end:
-            raise FDBError(2005)
-        storage = self._attempt.storage
-        view = storage.begin(self._attempt.deadline)
-        try:
-            with closing(view.rows(begin, end, False)) as rows:
-                for key, value in rows:
-                    yield key, len(key) + len(value)
-        finally:
-            storage.end(view)
 
 
 class SnapshotRead(TransactionRead):
     """The reads of `tr.snapshot`, which do not conflict."""
 
     is_snapshot = True
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.db = transaction.db
+        self._transaction = transaction
+
+    if not TYPE_CHECKING:
+
+        @property
+        def _attempt(self) -> Attempt:
+            return self._transaction._attempt
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:

@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import random
 import time
-from copy import copy
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from fdbqueue import types
 from fdbqueue.embedded import limits
-from fdbqueue.embedded.arguments import (
-    as_conflict_end,
-    as_key,
-    as_value,
-    is_selector,
-    key_size_limit,
-)
+from fdbqueue.embedded.arguments import as_key, as_value, is_selector
 from fdbqueue.embedded.mutations import MutationType
-from fdbqueue.embedded.ranges import Range, key_after
+from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.attempt import RANGE_OVERHEAD, Attempt, Held
+from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.embedded.transaction.futures import (
-    CommitFuture,
+    Blocking,
     Future,
     Key,
-    Pause,
     VersionstampFuture,
     WatchFuture,
     fresh,
@@ -37,22 +33,15 @@ from fdbqueue.embedded.transaction.futures import (
 from fdbqueue.embedded.transaction.options import Settings, TransactionOptions
 from fdbqueue.embedded.transaction.reads import SnapshotRead, TransactionRead
 from fdbqueue.embedded.transaction.watcher import Watcher
-from fdbqueue.embedded.transaction.write_map import MUTATION_OVERHEAD
 from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import CommitUnknownResult, FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
-# Errors that FoundationDB's onError retries; after the first two the delay does not grow.
-_RETRYABLE_VERSIONS = frozenset({1007, 1009})
-_RETRYABLE = frozenset({1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+# Errors that FoundationDB's onError retries.
+_RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
 _CLEAR_RANGE = int(MutationType.CLEAR_RANGE)
 _DONE = Future(None)
-
-# A transaction that conflicted holds the writers' lock for its whole next attempt if its last one
-# was short, or if it conflicted so often. Then it cannot conflict again.
-_SHORT = 0.005  # seconds
-_STARVED = 3
 
 
 class _Database(types.Database, Protocol):
@@ -60,12 +49,9 @@ class _Database(types.Database, Protocol):
 
     storage: Storage
     defaults: Settings
-    """The options of new transactions."""
 
     @property
-    def watcher(self) -> Watcher:
-        """The watches of this process."""
-        ...
+    def watcher(self) -> Watcher: ...
 
 
 class Transaction(TransactionRead, Writes):
@@ -76,34 +62,37 @@ class Transaction(TransactionRead, Writes):
     commit; reads and writes do not block.
     """
 
-    # Class attributes, because most transactions never change them.
-    _retries = 0
-    _conflicts = 0
-    _is_starved = False
-    _backoff = limits.INITIAL_BACKOFF
-    _committed_version = -1
-    _snapshot: SnapshotRead | None = None
-
     def __init__(self, database: _Database) -> None:
         self.db = self._database = database
-        self._settings = database.defaults
-        self._attempt = Attempt(Held(database.storage), self._settings.snapshot_ryw)
+        self._committed_version = -1
+        self._reads_ahead = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin as a new transaction."""
+        self._settings = self._database.defaults
+        self._retries = 0
+        self._backoff = limits.INITIAL_BACKOFF
         self._created = time.monotonic()
-        if self._settings.timeout:
-            self._apply_timeout()
+        self._begin_attempt()
+
+    def _begin_attempt(self) -> None:
+        self._attempt = Attempt(
+            self._database.storage,
+            self._database.defaults.snapshot_ryw,
+            self._reads_ahead,
+            self._deadline(),
+        )
 
     @property
     def snapshot(self) -> TransactionRead:
         """Reads of the same transaction without read conflicts."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            snapshot = self._snapshot = SnapshotRead(self.db, self._attempt)
-        return snapshot
+        return SnapshotRead(self)
 
     @property
     def options(self) -> TransactionOptions:
         """Options of this transaction, set by `set_...` methods."""
-        return TransactionOptions(self._attempt, self._own_settings, self._apply_timeout)
+        return TransactionOptions(self, self._attempt)
 
     # Writing
 
@@ -135,32 +124,21 @@ class Transaction(TransactionRead, Writes):
         ):
             return
         attempt.mutations.append((kind, key, param))
-        if attempt.held.watches:
+        if attempt.watches and not attempt.deferred:
             attempt.trigger_watches(kind, key, param)
-        size = len(key) + len(param)
-        size += RANGE_OVERHEAD if kind == _CLEAR_RANGE and end is None else MUTATION_OVERHEAD
         if attempt.skip_next_write_conflict:
             attempt.skip_next_write_conflict = False
         else:
             attempt.writes += (key, end or b"")
-            size += 2 * len(key) + 1 if end is None else len(key) + len(end)
-            size += RANGE_OVERHEAD
-        attempt.size += size
 
     def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
         if type(key) is not bytes:
             key = self._resolved(key)
-        attempt = self._attempt
-        if len(key) <= limits.KEY_SIZE_LIMIT or len(key) <= key_size_limit(key):
-            before = attempt.size
+        if len(key) > limits.KEY_SIZE_LIMIT:
+            self.clear_range(key, key)  # such a key cannot exist
+        else:
             self.mutate(_CLEAR_RANGE, key, key + b"\0")
-            if attempt.ryw_disabled:  # the approximate size leaves it out
-                attempt.size += MUTATION_OVERHEAD - RANGE_OVERHEAD
-                attempt.uncounted += attempt.size - before
-        elif attempt.commit_started or key >= attempt.max_write_key:
-            attempt.may_write(key, b"")
-        # A longer key than the limit cannot exist, so there is nothing to clear.
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
@@ -169,17 +147,19 @@ class Transaction(TransactionRead, Writes):
         attempt = self._attempt
         if begin > end:
             attempt.fail(2005)
-        elif attempt.commit_started:
-            attempt.may_write(begin, b"")
-        elif begin > attempt.max_write_key or end > attempt.max_write_key:
-            attempt.fail(2004)
-        elif begin < end:
+        elif self._is_within(begin, end, attempt.max_write_key) and begin < end:
             self.mutate(_CLEAR_RANGE, begin, end, end)
-        else:  # only the approximate size counts an empty range
-            attempt.uncounted -= MUTATION_OVERHEAD + 2 * len(begin)
-            if not attempt.skip_next_write_conflict:
-                attempt.uncounted -= RANGE_OVERHEAD + 2 * len(begin)
+        else:
             attempt.skip_next_write_conflict = False
+
+    def _is_within(self, begin: bytes, end: bytes, greatest: bytes) -> bool:
+        """Return whether a range can be used; keep the error if it cannot."""
+        attempt = self._attempt
+        if attempt.commit_started:
+            return attempt.may_write(begin, b"")
+        if begin > greatest or end > greatest:
+            attempt.fail(2004)
+        return not attempt.deferred
 
     def _resolved(self, key: KeyOrSelector) -> bytes:
         return as_key(self.get_key(key) if is_selector(key) else key)
@@ -188,7 +168,7 @@ class Transaction(TransactionRead, Writes):
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
         attempt = self._attempt
-        if self._may_write(key, param, template=key):
+        if self._may_stamp(key, param, template=key):
             # The conflict range is the final key, which only the commit knows.
             attempt.skip_next_write_conflict = True
             self.mutate(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
@@ -198,14 +178,18 @@ class Transaction(TransactionRead, Writes):
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
         key, param = as_key(key), as_value(param)
-        if self._may_write(key, param, template=param):
+        if self._may_stamp(key, param, template=param):
             self.mutate(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
 
-    def _may_write(self, key: bytes, param: bytes, template: bytes) -> bool:
-        """Return whether a versionstamped key or value can be written; else keep the error."""
+    def _may_stamp(self, key: bytes, param: bytes, template: bytes) -> bool:
+        """Return whether a versionstamped key or value can be written; else keep the error.
+
+        The last four bytes of the template are the offset of room for ten bytes.
+        """
         if not self._attempt.may_write(key, param):
             return False
-        if not _stamp_fits(template):
+        offset = int.from_bytes(template[-4:], "little", signed=True)
+        if not 0 <= offset <= len(template) - 14:
             self._attempt.fail(2000)
             return False
         return True
@@ -214,49 +198,27 @@ class Transaction(TransactionRead, Writes):
 
     def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
-        begin, end = self._conflict_range(begin, end, self._attempt.max_read_key)
-        if begin < end and not self._attempt.deferred:
-            self._attempt.add_read_conflict(begin, end, is_read=False)
+        attempt = self._attempt
+        begin, end = _conflict_range(begin, end)
+        if self._is_within(begin, end, attempt.max_read_key):
+            attempt.add_read_conflict(begin, end)
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
-        attempt = self._attempt
-        if type(key) is not bytes:
-            key = as_key(key)
-        elif (
-            attempt.is_unrestricted
-            and len(key) < limits.KEY_SIZE_LIMIT
-            and key < attempt.max_read_key
-        ):  # as almost always
-            attempt.add_read_conflict(key, key + b"\0", is_read=False)
-            return
-        begin, end = self._conflict_range(key, key + b"\0", self._attempt.max_read_key)
-        if not self._attempt.deferred:
-            self._attempt.add_read_conflict(begin, end, is_read=False)
+        key = as_key(key)
+        self.add_read_conflict_range(key, key + b"\0")
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
-        begin, end = self._conflict_range(begin, end, self._attempt.max_write_key)
-        if begin < end and not self._attempt.deferred:
-            self._attempt.add_write_conflict(begin, end)
+        attempt = self._attempt
+        begin, end = _conflict_range(begin, end)
+        if self._is_within(begin, end, attempt.max_write_key) and begin < end:
+            attempt.writes += (begin, end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
         """Make other transactions conflict as if the key had been written."""
         key = as_key(key)
-        self.add_write_conflict_range(key, key_after(key))
-
-    def _conflict_range(self, begin: KeyLike, end: KeyLike, greatest: bytes) -> Range:
-        if type(begin) is not bytes or type(end) is not bytes:
-            begin, end = as_key(begin), as_key(end)
-        if begin > end:
-            raise FDBError(2005)
-        if self._attempt.commit_started:
-            self._attempt.may_write(begin, b"")
-        elif begin > greatest or end > greatest:
-            self._attempt.fail(2004)
-        if len(begin) > limits.KEY_SIZE_LIMIT or len(end) > limits.KEY_SIZE_LIMIT:
-            return as_conflict_end(begin), as_conflict_end(end)
-        return begin, end
+        self.add_write_conflict_range(key, key + b"\0")
 
     # Versions
 
@@ -266,7 +228,7 @@ class Transaction(TransactionRead, Writes):
         The embedded engine keeps no history: reads at a version before the last commit fail with
         1007.
         """
-        if self._attempt.version is not None or self._attempt.held.snapshot is not None:
+        if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
         elif version <= 0:
             self._attempt.fail(2011)
@@ -286,22 +248,14 @@ class Transaction(TransactionRead, Writes):
             self._attempt.check()
         except FDBError as error:
             return Key(None, error)
-        held = self._attempt.held
-        held.storage.attempts.add(self._attempt, held)
-        if held.versionstamp is None:
-            held.versionstamp = VersionstampFuture()
-            held.storage.begin_to_look()  # ends the future if the transaction is dropped
-        return held.versionstamp
+        if self._attempt.stamp is None:
+            stamp = self._attempt.stamp = VersionstampFuture()
+            weakref.finalize(self._attempt, stamp.finish, FDBError(1025)).atexit = False
+        return self._attempt.stamp
 
     def get_approximate_size(self) -> Future[int]:
-        """Return the approximate size so far, in bytes.
-
-        The commit judges what is left after merging: several writes of one key count once.
-        """
-        attempt = self._attempt
-        if attempt.deferred:
-            return Future(0, FDBError(attempt.deferred))
-        return Future(attempt.size - attempt.uncounted)
+        """Return the approximate size so far, in bytes: that of all operations."""
+        return Future(self._attempt.size)
 
     # Watching, committing and retrying
 
@@ -311,7 +265,7 @@ class Transaction(TransactionRead, Writes):
         Only for code that tells nobody what it has read until the future of the commit, or
         `confirm_reads`, has waited for the disk.
         """
-        self._attempt.reads_ahead = True
+        self._reads_ahead = self._attempt.reads_ahead = True
 
     def confirm_reads(self) -> None:
         """Return once everything that was read is on disk.
@@ -320,9 +274,8 @@ class Transaction(TransactionRead, Writes):
             SyncFailed: The disk did not confirm it.
             FDBError: 1031, the disk did not confirm it before the timeout.
         """
-        held = self._attempt.held
-        if held.snapshot is not None:
-            held.storage.confirm(held.snapshot, self._attempt.deadline)
+        if (wait := self._attempt.confirmation()) is not None:
+            wait()
 
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
@@ -331,30 +284,21 @@ class Transaction(TransactionRead, Writes):
         transaction that changes the value, or is atomic, makes the future ready. Changes by others
         do so after the commit. If the commit fails, the watch ends with the error.
         """
-        future = WatchFuture()
+        future = WatchFuture(self._database)
         try:
             attempt = self._attempt
             attempt.check()
             if attempt.ryw_disabled:
                 raise FDBError(1034)
             key = as_key(key)
-            if len(key) > key_size_limit(key):
+            if len(key) > limits.KEY_SIZE_LIMIT:
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
             limit = self._database.defaults.max_watches
-            self._database.watcher.reserve(len(attempt.held.watches) + 1, limit)
-            attempt.held.watches += ((key, value, future),)
+            self._database.watcher.reserve(len(attempt.watches) + 1, limit)
+            attempt.watches.append((key, value, future))
         except FdbqueueError as error:
             future.finish(error.with_traceback(None))
-        return future
-
-    def watch_ahead(self, key: KeyLike) -> WatchFuture:
-        """Return a watch that may be ready before the change is on disk.
-
-        Only for code that then reads what has changed: that read waits for the disk.
-        """
-        future = self.watch(key)
-        future.is_ahead = True
         return future
 
     def commit(self) -> Future[None]:
@@ -374,105 +318,78 @@ class Transaction(TransactionRead, Writes):
             attempt.is_unrestricted = False
             if attempt.read_error:
                 raise FDBError(attempt.read_error)
-            try:
-                size_limit = self._settings.size_limit
-                if 5 * attempt.size > size_limit and attempt.is_too_large(size_limit):
-                    raise FDBError(2101)
-                self._committed_version, wait_for_disk = attempt.commit()
-                tells_of_commit = attempt.held.versionstamp is not None or attempt.held.watches
-                if wait_for_disk is not None and tells_of_commit:
-                    wait_for_disk()
-                    wait_for_disk = None
-            except BaseException as error:
-                attempt.held.release()
-                if isinstance(error, CommitUnknownResult):
-                    attempt.end(1021)
-                if isinstance(error, FdbqueueError):
-                    attempt.held.end_watches(fresh(error))
-                if attempt.held.versionstamp is not None and isinstance(error, FDBError):
-                    attempt.held.versionstamp.finish(FDBError(2020))
-                raise
-            if attempt.held.versionstamp is not None:
-                self._finish_versionstamp(attempt.held.versionstamp)
-            if attempt.held.watches:
-                self._set_watches()
-        except FdbqueueError as error:
+        except FDBError as error:
             return Future(None, error)
-        return _DONE if wait_for_disk is None else CommitFuture(wait_for_disk, self._end_unknown)
-
-    def _end_unknown(self) -> None:
-        """Make every further operation fail: the result of the commit is unknown."""
-        self._attempt.end(1021)
-
-    def _finish_versionstamp(self, future: VersionstampFuture) -> None:
-        if self._committed_version < 0:
-            future.finish(FDBError(2021))
-        else:
-            future.value = self._committed_version.to_bytes(8, "big") + b"\0\0"
-            future.finish()
-
-    def _set_watches(self) -> None:
-        held = self._attempt.held
-        watches, held.watches = held.watches, ()
+        try:
+            if attempt.size > self._settings.size_limit and (attempt.mutations or attempt.writes):
+                raise FDBError(2101)
+            self._committed_version, wait = attempt.commit()
+            if wait is not None and attempt.stamp is not None:
+                self._confirm(wait)  # the versionstamp tells of the commit
+                wait = None
+        except FdbqueueError as error:
+            attempt.release()
+            attempt.end_watches(fresh(error))
+            if attempt.stamp is not None:
+                attempt.stamp.finish(FDBError(2020))
+            return Future(None, error)
+        if attempt.stamp is not None:
+            attempt.stamp.finish_with(self._committed_version)
+        watches, attempt.watches = attempt.watches, []
         for key, value, future in watches:
-            future.database = self._database
             self._database.watcher.watch(key, value, future)
+        return _DONE if wait is None else Blocking(partial(self._confirm, wait))
+
+    def _confirm(self, wait: Callable[[], None]) -> None:
+        """Wait until the commit is on disk. A transaction with an unknown result is over."""
+        try:
+            wait()
+        except CommitUnknownResult:
+            self._attempt.end(1021)
+            raise
 
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
 
         The future is the delay before the attempt: FoundationDB's, growing from 10 ms to a second.
-        There is none after the conflict of a short transaction, which holds the lock next time.
+        After a conflict it grows from the duration of the attempt, if that is shorter. The first
+        call that asks for the result sleeps that long.
         """
         if isinstance(error, int):
             error = FDBError(error)
         code: int | None = getattr(error, "code", None)
         if code is None:
             raise error
-        if (reported := _reported(code)) != code:
-            error = FDBError(reported)
-        if over := self._attempt.ended():
+        attempt = self._attempt
+        if over := attempt.ended():
             return Future(None, error if over == code else FDBError(over))
         settings = self._settings
-        limited = settings.retry_limit != -1 and self._retries >= settings.retry_limit
+        limited = 0 <= settings.retry_limit <= self._retries
         self._retries += 1
-        if limited and code == 0:
-            error = FDBError(4100)  # FoundationDB fails to throw an error that is none
-        if limited or code not in _RETRYABLE | _RETRYABLE_VERSIONS:
-            self._attempt.finish(1025)
+        if limited or code not in _RETRYABLE:
+            attempt.finish(1025)
             return Future(None, error)
-        is_short = code == 1020 and self._attempt.duration < _SHORT
-        if code == 1020:
-            self._conflicts += 1
-            self._is_starved = is_short or self._conflicts >= _STARVED
-        longest = settings.max_retry_delay / 1000
-        if is_short:
-            pause = 0.0
-        elif code in _RETRYABLE_VERSIONS:
-            pause = min(limits.FUTURE_VERSION_DELAY, longest)
-        else:
-            pause = self._backoff * random.random()
-            self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, longest)
-        deadline = self._attempt.deadline
-        if deadline is not None and time.monotonic() + pause >= deadline:
-            self._attempt.finish(1031)
+        if code == 1020 and self._retries == 1:
+            self._backoff = min(self._backoff, attempt.duration)
+        pause = self._backoff * random.random()
+        self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, settings.max_retry_delay / 1000)
+        if attempt.deadline is not None and time.monotonic() + pause >= attempt.deadline:
+            attempt.finish(1031)
             return Future(None, FDBError(1031))
-        if settings is not self._database.defaults:
-            settings.size_limit = self._database.defaults.size_limit
-        self._attempt.restart(self._database.defaults.snapshot_ryw, self._is_starved)
-        return Pause(pause)
+        self._settings = replace(settings, size_limit=self._database.defaults.size_limit)
+        self._drop()
+        self._begin_attempt()
+        return Blocking(partial(time.sleep, pause))
+
+    def _drop(self) -> None:
+        """Leave the attempt for the next one."""
+        self._attempt.finish(1025)
+        self._attempt.end_watches(FDBError(1025))
 
     def reset(self) -> None:
         """Restore the state of a new transaction."""
-        self._settings = self._database.defaults
-        self._retries = self._conflicts = 0
-        self._is_starved = False
-        self._attempt.set_deadline(None)
-        self._attempt.restart(self._settings.snapshot_ryw, self._is_starved)
-        self._backoff = limits.INITIAL_BACKOFF
-        self._created = time.monotonic()
-        if self._settings.timeout:
-            self._apply_timeout()
+        self._drop()
+        self._begin()
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
@@ -481,29 +398,20 @@ class Transaction(TransactionRead, Writes):
 
     # Options
 
-    def _own_settings(self) -> Settings:
-        """Return settings for this transaction alone, which may be changed."""
-        if self._settings is self._database.defaults:
-            self._settings = copy(self._database.defaults)
-        return self._settings
-
-    def _apply_timeout(self) -> None:
-        """Set the deadline. The timeout counts from the creation of the transaction."""
+    def change_settings(self, **changed: int) -> None:
+        """Change options of this transaction alone."""
+        self._settings = replace(self._settings, **changed)
         self._attempt.ended()  # a timeout that has expired stays expired
+        self._attempt.set_deadline(self._deadline())
+
+    def _deadline(self) -> float | None:
+        """Return when the timeout ends, which counts from the creation of the transaction."""
         timeout = self._settings.timeout
-        self._attempt.set_deadline(self._created + timeout / 1000 if timeout else None)
+        return self._created + timeout / 1000 if timeout else None
 
 
-def _reported(code: int) -> int:
-    """Return the code of the error that FoundationDB reports for a code given to `on_error`."""
-    if not 0 <= code < 0xFFFF:
-        return 4000
-    return {0: 2000, 1100: 1025}.get(code, code)
-
-
-def _stamp_fits(template: bytes) -> bool:
-    """Return whether the last four bytes are the offset of room for a ten-byte versionstamp."""
-    if len(template) < 4:
-        return False
-    at = int.from_bytes(template[-4:], "little", signed=True)
-    return at >= 0 and at + 10 <= len(template) - 4
+def _conflict_range(begin: KeyLike, end: KeyLike) -> Range:
+    begin, end = as_key(begin), as_key(end)
+    if begin > end:
+        raise FDBError(2005)
+    return begin, end

@@ -1,25 +1,25 @@
 """Watches: futures that become ready when a key changes.
 
-All processes write to the log of commits. While there are watches, one thread waits for writes to
-its file, and reads the watched keys when the end of the log has moved.
+Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
+writes, and reads the watched keys.
 """
 
 from __future__ import annotations
 
 import _thread
 import threading
-import time
+from collections.abc import Iterable
 from contextlib import closing
-from operator import attrgetter
 
-from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
+from fdbqueue.embedded.storage.names import LOCK_FILE
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.file_changes import FileChanges
+from fdbqueue.embedded.transaction.file_changes import file_changes
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
-_MAX_WAIT = 1.0  # seconds between looks whether the database was closed
-_COMMITTING = 0.005  # seconds between looks whether the process of a commit was killed
+# Seconds between looks. A process may be killed before it has told of its commit, and a look may
+# have taken too long.
+_MAX_WAIT = 1.0
 
 
 class Watcher:
@@ -30,7 +30,6 @@ class Watcher:
         self._lock = threading.Lock()
         self._watches: dict[WatchFuture, tuple[bytes, bytes | None]] = {}
         self._is_running = False
-        self._is_closed = False
 
     def reserve(self, more: int, limit: int) -> None:
         """Raise 1032 if `more` watches would exceed the limit."""
@@ -39,86 +38,53 @@ class Watcher:
 
     def watch(self, key: bytes, value: bytes | None, future: WatchFuture) -> None:
         """Finish the future once the key's value differs from this one."""
-        future.when_cancelled(self._forget)
         with self._lock:
-            if self._is_closed:
-                future.finish(FDBError(1025))
-                return
             self._watches[future] = (key, value)
+        future.on_ready(self._forget)
         if not self._is_running:
             # Unlike `Thread.start`, this call leaves nothing behind when it is interrupted.
             _thread.start_new_thread(self._run, ())
         # The key may have changed since the watch's transaction, before the thread knew of it.
-        try:
-            while not self._look({future: (key, value)}):
-                pass
-        except FdbqueueError as error:
-            self._forget(future)
-            future.finish(error)
-
-    def close(self) -> None:
-        """Finish every watch with 1025. The thread ends when it looks at the log again."""
-        with self._lock:
-            self._is_closed = True
-            watches, self._watches = self._watches, {}
-        for future in watches:
-            future.finish(FDBError(1025))
+        self._look({future: (key, value)})
 
     def _forget(self, future: WatchFuture) -> None:
         with self._lock:
             self._watches.pop(future, None)
 
     def _run(self) -> None:
+        """Look at the watches after each commit, while there are any."""
         with self._lock:
             if self._is_running:
                 return
             self._is_running = True
-        try:
-            with closing(FileChanges(self._storage.path / COMMITS_FILE)) as changes:
-                self._follow(changes)
-        except FdbqueueError as error:
-            with self._lock:
-                watches, self._watches, self._is_running = self._watches, {}, False
-            for future in watches:
-                future.finish(error)
-
-    def _follow(self, changes: FileChanges) -> None:
-        """Look at the watches after each commit, while there are any."""
-        seen = None
-        moved = 0.0
-        while not self._is_closed:
-            tail, version, _, began, *_ = self._storage.log.state()
-            is_committing = began > version
-            if is_committing and self._storage.recover(began):
-                continue
-            with self._lock:
-                watches = dict(self._watches)
+        with closing(file_changes(self._storage.path / LOCK_FILE, _MAX_WAIT)) as changes:
+            for _ in changes:
+                with self._lock:
+                    watches = dict(self._watches)
+                    self._is_running = bool(watches)
                 if not watches:
-                    self._is_running = False
                     return
-            if (tail, version) != seen:
-                moved = time.monotonic()
-                if not self._look(watches):
-                    continue
-                seen = tail, version
-            changes.wait(moved, _COMMITTING if is_committing else _MAX_WAIT)
+                self._look(watches)
 
-    def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> bool:
-        """Finish the watches whose keys changed; return false if that took too long."""
-        snapshot = self._storage.begin(is_ahead=True)
+    def _look(self, watches: dict[WatchFuture, tuple[bytes, bytes | None]]) -> None:
+        """Finish the watches whose keys changed; all of them, if the database cannot be read.
+
+        A change may not be on disk yet. A read that follows waits for that.
+        """
+        changed: Iterable[WatchFuture] = watches
+        failure = None
         try:
-            changed = [
-                future for future, (key, value) in watches.items() if snapshot.get(key) != value
-            ]
-        except FDBError as error:
-            if error.code != 1007:
-                raise
-            return False  # for example because the process was stopped in between
-        finally:
-            self._storage.end(snapshot)
-        for future in sorted(changed, key=attrgetter("is_ahead"), reverse=True):
-            if not future.is_ahead:
-                self._storage.confirm(snapshot, None)
+            snapshot = self._storage.begin(is_ahead=True)
+            try:
+                changed = [
+                    each for each, (key, value) in watches.items() if snapshot.get(key) != value
+                ]
+            finally:
+                self._storage.end(snapshot)
+        except FdbqueueError as error:
+            if getattr(error, "code", 0) == 1007:
+                return  # for example, the process was stopped in between: the thread looks again
+            failure = error.with_traceback(None)
+        for future in changed:
+            future.finish(failure)
             self._forget(future)
-            future.finish()
-        return True

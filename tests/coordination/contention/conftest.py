@@ -32,7 +32,7 @@ def sockets_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def always_contended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes share from their first call on, and a leader lead until it dies."""
     monkeypatch.setattr(sharing, "IS_AVAILABLE", True)
-    monkeypatch.setattr(embedded.Database, "retries_hold_lock", True)
+    monkeypatch.setattr(embedded.Database, "conflicts_are_cheap", True)
     monkeypatch.setattr(sharing.Host, "is_contended", lambda *_: True)
     monkeypatch.setattr(leading, "_TURN", FOREVER)
     monkeypatch.setattr(leading, "IDLE_CHECK", FOREVER)

@@ -14,7 +14,7 @@
  * on Linux (fsync(2)). A descriptor that is opened later learns nothing of it.
  *
  * What is written through a mapping (SQLite's -shm) is not recorded, and neither are links,
- * copy_file_range, sendfile and pwritev. The test compares the outcome with the real files.
+ * copy_file_range and pwritev. The test compares the outcome with the real files.
  */
 
 #define _GNU_SOURCE
@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -295,6 +296,22 @@ ssize_t writev(int file, const struct iovec *parts, int count) {
         if ((size_t)done < parts[part].iov_len) break;
     }
     return total;
+}
+
+/* Refused, so that a program that copies a file writes it instead. */
+ssize_t sendfile(int file, int from, off_t *at, size_t size) {
+    REAL(sendfile);
+    char buffer[PATH_MAX];
+    if (!name_of(file, buffer)) return real(file, from, at, size);
+    errno = ENOTSOCK;
+    return -1;
+}
+ssize_t sendfile64(int file, int from, off64_t *at, size_t size) {
+    REAL(sendfile64);
+    char buffer[PATH_MAX];
+    if (!name_of(file, buffer)) return real(file, from, at, size);
+    errno = ENOTSOCK;
+    return -1;
 }
 
 /* Sizes */

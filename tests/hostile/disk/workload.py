@@ -3,8 +3,7 @@
 It reads commands from its standard input and answers each with a line:
 
 - `open PAGES`: open the database; SQLite makes a checkpoint after that many pages
-- `push N`: each of two threads makes N commits
-- `lengthen`: commit until the files of the database have been replaced by a copy, or very often
+- `push N`: each of two threads makes N commits, unless a sync fails
 - `read`: read everything in one transaction
 - `hold`: begin to read, which keeps SQLite from restarting its log
 - `release`: end that
@@ -26,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.disk import files, rotation
-from fdbqueue.embedded.disk.commit_log import COMMITS_FILE
-from fdbqueue.embedded.storage import storage
+from fdbqueue.embedded.storage import files
+from fdbqueue.embedded.storage.names import LOCK_FILE
 from fdbqueue.embedded.transaction.transaction import Transaction
-from fdbqueue.errors import CommitUnknownResult, FDBError, StorageError
+from fdbqueue.errors import CommitUnknownResult, StorageError, SyncFailed
 from tests.hostile.disk.shim import mark
 
 CLIENTS = 2
@@ -39,9 +37,7 @@ CLIENTS = 2
 _SLOTS = 4  # values that each commit of a client overwrites
 _ITEMS = 3  # items of a client: each commit pushes one and removes the oldest
 _SUM = b"sum"
-_LONG = 128 << 10  # bytes from which the write-ahead log is long
 _PAUSE = 0.01  # seconds between two attempts while the disk fails
-_ENOUGH = 100  # commits of each client, until a log that nothing shortens is certainly replaced
 
 
 class Torn(Exception):
@@ -106,32 +102,24 @@ class _Process:
     def __init__(self, path: Path, first_client: int) -> None:
         self._path = path
         self._clients = range(first_client, first_client + CLIENTS)
-        _replace(files, "_LONG_LOG", _LONG)
-        _replace(rotation, "_STUCK", 0.0)
-        _replace(storage, "_LOOK", 0.05)
 
     def open(self, pages: str) -> None:
         _replace(files, "CHECKPOINT", int(pages))
-        _say(moment="open" if (self._path / COMMITS_FILE).exists() else "create")
+        _say(moment="open" if (self._path / LOCK_FILE).exists() else "create")
         self._db = Database(self._path)
         numbers = self._read()
         self._numbers = {client: numbers.get(client, 0) for client in self._clients}
 
     def _read(self) -> dict[int, int]:
-        while True:
-            tr = self._db.create_transaction()
-            try:
-                numbers = numbers_of(tr.get_range(b"", b"\xff"))
-                tr.commit().wait()
-            except FDBError as error:
-                if error.code != 1007:  # there are newer files
-                    raise
-            else:
-                _say(seen=numbers)
-                return numbers
+        tr = self._db.create_transaction()
+        numbers = numbers_of(tr.get_range(b"", b"\xff"))
+        tr.commit().wait()
+        _say(seen=numbers)
+        return numbers
 
     def read(self) -> None:
-        self._read()
+        with suppress(SyncFailed):
+            self._read()
 
     def push(self, count: str) -> None:
         _say(moment="push")
@@ -149,12 +137,13 @@ class _Process:
 
     def _push(self, client: int, count: int) -> None:
         try:
-            for _ in range(count):
-                number = self._numbers[client] + 1
-                while not self._commits(client, number):
-                    threading.Event().wait(_PAUSE)
-                _say(acknowledged=[client, number])
-                self._numbers[client] = number
+            with suppress(SyncFailed):  # from then on, the process refuses everything
+                for _ in range(count):
+                    number = self._numbers[client] + 1
+                    while not self._commits(client, number):
+                        threading.Event().wait(_PAUSE)
+                    _say(acknowledged=[client, number])
+                    self._numbers[client] = number
         except Exception as error:
             self._failure = error
 
@@ -162,24 +151,14 @@ class _Process:
         """Return whether a commit has taken effect; if the disk fails, look whether it has."""
         tr = self._db.create_transaction()
         _write(tr, client, number)
-        # The engine looks at the length of its log once in a while.
-        _replace(self._db.storage, "_next_checkpoint", 0)
         _say(tried=[client, number])
         try:
             tr.commit().wait()
+        except SyncFailed:
+            raise
         except (StorageError, CommitUnknownResult):
-            while True:
-                threading.Event().wait(_PAUSE)
-                with suppress(StorageError):
-                    return self._read().get(client, 0) >= number
+            return self._read().get(client, 0) >= number
         return True
-
-    def lengthen(self) -> None:
-        before = {*self._path.glob("*.sqlite")}
-        for _ in range(_ENOUGH):
-            self.push("1")
-            if before != {*self._path.glob("*.sqlite")}:
-                break
 
     def hold(self) -> None:
         self._held = self._db.create_transaction()

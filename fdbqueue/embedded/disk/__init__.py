@@ -1,1 +1,0 @@
-"""The files of one database, which several processes share."""

@@ -1,0 +1,324 @@
+"""The files of a database: made, opened, compared, and copied after a failed sync."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+from fdbqueue.embedded.permissions import (
+    check_directory,
+    check_opened,
+    create_like,
+    open_directory,
+)
+from fdbqueue.embedded.storage.clock import begin_clock, shift_of_versions
+from fdbqueue.embedded.storage.integrity import check_integrity
+from fdbqueue.embedded.storage.names import (
+    COPIED_FILE,
+    COPY_FILE,
+    DATABASE_FILE,
+    FAILED_FILE,
+    INDEX_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    OLD_FILES,
+)
+from fdbqueue.errors import (
+    CorruptDatabase,
+    FilesReplaced,
+    FormatVersionMismatch,
+    NotADatabase,
+    StorageError,
+    SyncFailed,
+)
+
+logger = logging.getLogger("fdbqueue")
+
+APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
+FORMAT_VERSION = 3
+_OLD_FORMAT = 2
+
+_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
+LONG_LOG = 64 << 20
+"""Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
+CHECKPOINT = 2000
+"""Pages of the log from which on SQLite makes a checkpoint after a commit."""
+_SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
+_LONGEST_OPENING = 10.0  # seconds to wait for another process that is opening the database
+
+_MEMORY_PREFIX = "fdbqueue-memory-"
+_MEMORY_ROOM = 1 << 30  # bytes that an in-memory file system must have free to be used
+
+_FIRST_VERSION = 60_000_000  # so that there are earlier ones, which are too old
+_NO_SHIFT = -(1 << 62)  # below any: the first opening sets it
+
+_SCHEMA = f"""
+BEGIN;
+CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE commits (version INTEGER PRIMARY KEY, writes BLOB NOT NULL);
+CREATE TABLE clock (shift INTEGER NOT NULL);
+INSERT INTO commits VALUES ({_FIRST_VERSION}, x'00000000');
+INSERT INTO clock VALUES ({_NO_SHIFT});
+PRAGMA application_id={APPLICATION_ID};
+PRAGMA user_version={FORMAT_VERSION};
+COMMIT;
+"""
+
+
+def connect(file: Path, synchronous: str = "NORMAL") -> sqlite3.Connection:
+    """Open a SQLite file, which exists. Transactions begin and end explicitly."""
+    connection = sqlite3.connect(
+        f"{file.as_uri()}?mode=rw",
+        timeout=_BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=64,
+        uri=True,
+    )
+    try:
+        check_opened(connection, file)
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
+        connection.execute(f"PRAGMA journal_size_limit={LONG_LOG}").fetchall()
+        connection.execute("PRAGMA cache_size=-4000")
+    except BaseException:
+        connection.close()  # it refers to itself, so it would wait for the garbage collector
+        raise
+    return connection
+
+
+def _sync(path: Path, flags: int = os.O_RDONLY) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Opening
+
+
+def prepare_directory(path: Path, create: bool) -> None:
+    """Create the directory of a database unless it exists.
+
+    Raises:
+        UnsafeDirectory: Another user could lead the engine to other files.
+        NotADatabase: The directory holds other files, or nothing and `create` is false.
+        FormatVersionMismatch: An older release wrote it.
+    """
+    check_directory(path)
+    if any((path / name).exists() for name in OLD_FILES):
+        raise FormatVersionMismatch(str(path), _OLD_FORMAT, FORMAT_VERSION)
+    if any((path / name).exists() for name in (DATABASE_FILE, LOCK_FILE)):
+        return
+    if not create and (path.is_dir() or not path.exists()):
+        raise NotADatabase(
+            str(path),
+            "there is no database here",
+            "push an item to create it, or name the directory that holds it",
+        )
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_directory(path)  # another user may have created it meanwhile
+    # Do not fill /etc because of a mistyped name. A new file system has a "lost+found".
+    others = {entry.name for entry in path.iterdir()} - {"lost+found"}
+    if not all(name.startswith("fdbqueue.") for name in others):
+        raise NotADatabase(
+            str(path),
+            "this directory holds other files",
+            "name a directory that fdbqueue created, an empty one, or one that does not exist yet",
+        )
+
+
+def open_database(path: Path, directory: int) -> int:
+    """Join the processes that have a database open; return the shift of its versions.
+
+    The first one creates or repairs the files before that.
+
+    Args:
+        path: The directory.
+        directory: Its descriptor, whose shared lock tells the others that this process is there.
+    """
+    deadline = time.monotonic() + _LONGEST_OPENING
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shift = _open_first(path)
+            fcntl.flock(directory, fcntl.LOCK_SH)
+            return shift
+        with suppress(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if (path / FAILED_FILE).exists():
+                raise SyncFailed(str(path))
+            with closing(connect(path / DATABASE_FILE)) as connection:
+                return shift_of_versions(connection)
+        if time.monotonic() > deadline:
+            raise StorageError(
+                str(path),
+                "another process has been opening the database for ten seconds",
+                "find out what blocks it; resume a stopped process (kill -CONT) or end it",
+            )
+        time.sleep(random.uniform(0.001, 0.01))
+
+
+def _open_first(path: Path) -> int:
+    """Create or repair the files. No other process has them open."""
+    database, lock = path / DATABASE_FILE, path / LOCK_FILE
+    _finish_copy(path)
+    if (path / FAILED_FILE).exists():
+        _copy(path)
+        _finish_copy(path)
+    if lock.exists():  # it is made last
+        if not database.exists():
+            raise CorruptDatabase(str(path), f"the file {database.name} is missing")
+        if not database.stat().st_size:
+            raise CorruptDatabase(str(database), "the database file is empty")
+    else:
+        with suppress(FileExistsError):
+            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    with closing(connect(database, "FULL")) as connection:
+        _create_or_check(database, connection)
+        begin_clock(connection)
+        shift = shift_of_versions(connection)
+    if not lock.exists():
+        _sync(path)
+        create_like(database, lock)
+    return shift
+
+
+def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
+    """Create the tables of a new database, or check the version of an existing one."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application not in (0, APPLICATION_ID) or (application == 0 and tables):
+        raise NotADatabase(str(database))
+    if application and version != FORMAT_VERSION:
+        raise FormatVersionMismatch(str(database.parent), version, FORMAT_VERSION)
+    # Rows have to be fetched up to the end: SQLite commits the change after the last one.
+    connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    if not application:
+        connection.executescript(_SCHEMA)
+
+
+# A copy after a failed sync
+
+
+def _copy(path: Path) -> None:
+    """Copy the database and its log to a new file, as it can be read, and write it to the disk.
+
+    The system may have lost pages that it could not write. SQLite finds them in the log by their
+    checksums, and ends the log there: whatever comes later was told to nobody.
+    """
+    copy = path / COPY_FILE
+    for end in ("-wal", "-shm"):
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+    for source, target in ((DATABASE_FILE, copy), (LOG_FILE, Path(f"{copy}-wal"))):
+        if (path / source).exists():
+            target.unlink(missing_ok=True)
+            create_like(path / source, target)
+            shutil.copyfile(path / source, target)
+    with closing(connect(copy, "FULL")) as connection:
+        check_integrity(connection, copy)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    _sync(copy)
+    copy.rename(path / COPIED_FILE)
+    _sync(path)
+    logger.warning("%s was written again because a sync had failed", path)
+
+
+def _finish_copy(path: Path) -> None:
+    """Put a complete copy in the place of the files, also if another process began to."""
+    copied = path / COPIED_FILE
+    if not copied.exists():
+        return
+    for name in (LOG_FILE, INDEX_FILE, FAILED_FILE):
+        (path / name).unlink(missing_ok=True)
+    _sync(path)
+    copied.rename(path / DATABASE_FILE)
+    _sync(path)
+
+
+# While it is open
+
+
+class OpenFiles:
+    """The files of a database, as this process opened them.
+
+    Device and inode reveal a name that now leads to another file or to none. The open files keep
+    their inodes, so no new file has one of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        names = (DATABASE_FILE, LOG_FILE, INDEX_FILE, LOCK_FILE)
+        self._files = {name: self._identity(name) for name in names}
+        self._checked: tuple[int, int, int] | None = None
+
+    def _identity(self, name: str) -> tuple[int, int]:
+        try:
+            found = os.lstat(self._path / name)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), name) from error
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Raise an error if one of the files is not the opened one any more.
+
+        While the directory is unchanged, comparing its modification time is enough.
+
+        Raises:
+            FilesReplaced: A file was removed or replaced.
+            SyncFailed: A process has noted that a sync failed.
+        """
+        try:
+            found = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FilesReplaced(str(self._path), DATABASE_FILE) from error
+        directory = found.st_dev, found.st_ino, found.st_mtime_ns
+        if directory == self._checked:
+            return
+        for name, identity in self._files.items():
+            if self._identity(name) != identity:
+                raise FilesReplaced(str(self._path), name)
+        if (self._path / FAILED_FILE).exists():
+            raise SyncFailed(str(self._path))
+        # Modification times are coarse: the next change may have the same time.
+        if time.time_ns() - found.st_mtime_ns > _SETTLED:
+            self._checked = directory
+
+
+# In memory
+
+
+def memory_directory() -> Path:
+    """Create a private directory in memory.
+
+    `memory:` is the same engine on an in-memory file system, if the machine has one with enough
+    room, so that it behaves the same down to its locks.
+    """
+    shared_memory = Path("/dev/shm")
+    parent = Path(tempfile.gettempdir())
+    if shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
+        room = os.statvfs(shared_memory)
+        if room.f_bavail * room.f_frsize >= _MEMORY_ROOM:
+            parent = shared_memory
+    for path in parent.glob(_MEMORY_PREFIX + "*"):
+        with suppress(OSError):  # its owner is alive, or it is another user's, or already removed
+            if time.time() - path.stat().st_mtime > 10:  # otherwise it may not be locked yet
+                _remove_abandoned(path)
+    return Path(tempfile.mkdtemp(prefix=_MEMORY_PREFIX, dir=parent))
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a directory of a process that was killed before it closed it."""
+    with closing(open_directory(path)) as directory:
+        fcntl.flock(directory.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)

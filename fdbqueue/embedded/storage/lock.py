@@ -1,0 +1,154 @@
+"""The writers' lock: one writer at a time, among threads and processes."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import math
+import os
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from fdbqueue.embedded.permissions import open_file
+from fdbqueue.errors import FDBError, LockTimeout
+
+logger = logging.getLogger("fdbqueue")
+
+# Seconds between two attempts to take the lock, at first and after many attempts.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
+_SLOW = 5.0  # seconds of waiting after which the log names the holder
+
+# Type, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
+_LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) (\w+)")
+_ANYWHERE = range(sys.maxsize)
+
+_T = TypeVar("_T")
+
+inside = threading.RLock()
+"""Held by a thread that opens connections or commits. A fork waits for it, because the thread may
+hold locks of SQLite. Reentrant, because a signal handler may commit as well."""
+
+
+class WritersLock:
+    """A lock on a file, which the system releases when its holder dies.
+
+    Code that needs the lock is a section, a function that `run` calls. `inside` excludes the other
+    threads of this process, `flock` the other processes. An exception of a signal handler
+    may leave the second one behind. Then the next section has it already, and a regular call of
+    `release` frees it for the other processes.
+
+    A section that has to wait blocks in `flock`. With a deadline, it tries again after random
+    pauses instead, because nothing else ends a call of `flock` in time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: io.FileIO | None = open_file(path)
+        self._waits_since = math.inf  # by `time.monotonic()`
+        self.waits = 0
+        """How often a section has waited."""
+
+    def run(
+        self,
+        section: Callable[[], _T],
+        deadline: float | None,
+        before_wait: Callable[[], object] = bool,
+    ) -> _T:
+        """Wait for the lock, and call a section while holding it.
+
+        Args:
+            section: The function to call.
+            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
+            before_wait: Called before each wait.
+
+        Raises:
+            LockTimeout: The deadline passed.
+            FDBError: 1007, the lock was closed.
+        """
+        pause = _SHORTEST_PAUSE
+        while True:
+            with inside:
+                file = self._file
+                if file is None:
+                    raise FDBError(1007)  # closed, for good or for a fork: the next attempt knows
+                if _has_taken(file):
+                    try:
+                        return section()
+                    finally:
+                        self.release()
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise LockTimeout(str(self._path), *self._holder())
+            before_wait()
+            self.waits += 1
+            self._waits_since = min(self._waits_since, now)
+            if deadline is None:
+                # Not inside, which others need: another section may use and release the lock.
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                time.sleep(min(pause * random.uniform(0.5, 1), deadline - now))
+                pause = min(_LONGEST_PAUSE, 1.5 * pause)
+            self._waits_since = math.inf
+
+    def warn_of_wait(self) -> None:
+        """Log which process has the lock if a section has waited for it for long."""
+        if time.monotonic() - self._waits_since > _SLOW:
+            self._waits_since = time.monotonic() + 9 * _SLOW
+            logger.warning("%s", LockTimeout(str(self._path), *self._holder()).reason)
+
+    def release(self) -> None:
+        """Release the lock of processes, which an interrupt may have left."""
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def tell_of_commit(self) -> None:
+        """Wake the processes that wait for a change of the lock's file."""
+        with suppress(OSError):  # they look now and then anyway
+            if self._file is not None:
+                os.pwrite(self._file.fileno(), b"c", 0)
+
+    def close(self) -> None:
+        """Close the lock for good: no section is called any more."""
+        with inside:
+            self._file = None  # a thread that waits for it closes it later
+
+    def _holder(self) -> tuple[int | None, bool]:
+        """Return the process that holds the lock, or `None` if unknown, and whether it is stopped.
+
+        Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
+        """
+        owners = lock_owners(self._path.stat().st_ino, "FLOCK", "WRITE")
+        return next(iter(owners.items()), (None, False))
+
+
+def _has_taken(file: io.FileIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict[int, bool]:
+    """Return the processes that lock a byte of a file, and whether each one is stopped."""
+    owners: dict[int, bool] = {}
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            found = _LOCK.match(line)
+            if not found or found[1] != kind or found[2] != mode or int(found[4]) != inode:
+                continue
+            process, first = int(found[3]), int(found[5])
+            last = sys.maxsize if found[6] == "EOF" else int(found[6])
+            if process > 0 and first < at.stop and last >= at.start:
+                # The state follows the name in parentheses, which may itself contain some.
+                state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+                owners[process] = state in ("T", "t")
+    return owners

@@ -1,0 +1,115 @@
+"""Syncs of SQLite's write-ahead log: what is told is on disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from fdbqueue.embedded.permissions import open_file
+from fdbqueue.embedded.storage.names import FAILED_FILE, LOG_FILE
+from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
+
+# Where the system lacks fdatasync (macOS), fsync does the same and more.
+_data_sync = getattr(os, "fdatasync", os.fsync)
+
+
+class Sync:
+    """The syncs of this process, one for all threads that wait.
+
+    SQLite commits without a sync (`synchronous=NORMAL`). A commit, and an answer that depends on
+    one, waits here until a sync that began later has ended. The kernel merges the syncs of
+    processes that overlap, so no process waits for another one.
+
+    If SQLite has moved a commit into the database file meanwhile, it has synced it there before it
+    overwrites the log.
+
+    After a failed sync the kernel may count lost pages as written, so a later success proves
+    nothing about them. From then on this process refuses everything. A file tells the others.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Opened before anything can fail: Linux reports a failure once to each open file.
+        self._file = open_file(path / LOG_FILE, os.O_RDONLY)
+        self._lock = threading.Lock()
+        self._covered = 0
+        self._newest = 0
+        self._awaited = 0  # the newest commit of this process that has to be on disk
+        self.failure: SyncFailed | None = None
+
+    def note(self, version: int, is_awaited: bool) -> None:
+        """Note a commit of this process, which the next sync covers, and closing may wait for."""
+        self._newest = max(self._newest, version)
+        if is_awaited:
+            self._awaited = version
+
+    def covers(self, version: int) -> bool:
+        """Return whether a commit is certainly on disk."""
+        return version <= self._covered
+
+    def wait(self, version: int, deadline: float | None = None) -> None:
+        """Return once a commit, and all commits before it, are on disk.
+
+        Args:
+            version: The version of the commit.
+            deadline: When to give up, by `time.monotonic()`; `None` waits forever.
+
+        Raises:
+            SyncFailed: This sync or an earlier one failed.
+            FDBError: 1031, the deadline passed.
+        """
+        if version <= self._covered:
+            return
+        if deadline is None:
+            self._share(version)
+            return
+        # Nothing interrupts a sync that hangs, so another thread performs it.
+        errors: list[Exception] = []
+
+        def share() -> None:
+            try:
+                self._share(version)
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=share, daemon=True)
+        thread.start()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            raise FDBError(1031)
+        for error in errors:
+            raise error
+
+    def _share(self, version: int) -> None:
+        with self._lock:
+            if version <= self._covered:
+                return
+            if self.failure is not None:
+                raise self.failure
+            if self._file.closed:
+                raise DatabaseClosed()
+            newest = max(self._newest, version)
+            try:
+                _data_sync(self._file.fileno())
+            except OSError as error:
+                raise self.fail() from error
+            if (self._path / FAILED_FILE).exists():
+                raise self.fail()
+            self._covered = newest
+
+    def fail(self) -> SyncFailed:
+        """Let nobody commit any more; return the error to raise."""
+        self.failure = SyncFailed(str(self._path))
+        with suppress(OSError):
+            open_file(self._path / FAILED_FILE).close()
+        return self.failure
+
+    def close(self) -> None:
+        """Sync what may not be on disk, for those that still wait for it, and close."""
+        with suppress(SyncFailed, FDBError):
+            self._share(self._awaited)
+        with self._lock:
+            self._file.close()
