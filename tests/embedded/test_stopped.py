@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import storage
+from fdbqueue.embedded.storage import lock, storage
 from fdbqueue.embedded.storage.names import LOG_FILE
 from fdbqueue.errors import LockTimeout
 from tests.support.waiting import wait_until
@@ -97,6 +98,22 @@ def test_waiting_for_the_lock_counts_towards_the_transaction_timeout(
         stopped.send_signal(signal.SIGCONT)
         stopped.wait()
         db[b"k"] = b"mine"
+        assert db[b"k"] == b"mine"
+
+
+def test_a_writer_without_a_timeout_logs_the_process_for_which_it_waits(
+    stopped: subprocess.Popen[str],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(lock, "_SLOW", 0.1)
+    with Database(path) as db, ThreadPoolExecutor() as threads:
+        writing = threads.submit(db.set, b"k", b"mine")
+        wait_until(lambda: f"process {stopped.pid} is stopped" in caplog.text)
+        assert db[b"k"] == b"before"
+        stopped.send_signal(signal.SIGCONT)
+        writing.result()
         assert db[b"k"] == b"mine"
 
 

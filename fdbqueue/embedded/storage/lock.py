@@ -89,17 +89,19 @@ class WritersLock:
                 raise LockTimeout(str(self._path), *self._holder())
             before_wait()
             self.waits += 1
-            self._waits_since = min(self._waits_since, now)
             if deadline is None:
-                # Not inside, which others need: another section may use and release the lock.
-                fcntl.flock(file, fcntl.LOCK_EX)
+                self._waits_since = now
+                try:
+                    # Not inside, which others need: another section may use and release the lock.
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                finally:
+                    self._waits_since = math.inf
             else:
                 time.sleep(min(pause * random.uniform(0.5, 1), deadline - now))
                 pause = min(_LONGEST_PAUSE, 1.5 * pause)
-            self._waits_since = math.inf
 
     def warn_of_wait(self) -> None:
-        """Log which process has the lock if a section has waited for it for long."""
+        """Log which process has the lock if a section without a deadline waits for long."""
         if time.monotonic() - self._waits_since > _SLOW:
             self._waits_since = time.monotonic() + 9 * _SLOW
             logger.warning("%s", LockTimeout(str(self._path), *self._holder()).reason)
