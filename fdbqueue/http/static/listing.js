@@ -50,7 +50,9 @@ export function itemListing(queue, { refresh, chooseError, focus }) {
   /** Return what was read; dead letters are stored in the order of the queue, and sorted here. */
   function items() {
     const found = pages.flatMap((page) => page.items);
-    return isByTime() ? found.sort((a, b) => Date.parse(b.died_at) - Date.parse(a.died_at)) : found;
+    if (!isByTime()) return found;
+    // Reversed: of those that died in the same millisecond, the last one of the queue comes first.
+    return found.reverse().sort((a, b) => Date.parse(b.died_at) - Date.parse(a.died_at));
   }
   const scanned = () => pages.reduce((sum, page) => sum + page.scanned, 0);
   const next = () => pages.at(-1)?.next ?? null;
