@@ -421,7 +421,7 @@ def show(db: Database, queue: str, id: str, as_json: bool) -> None:
     if info.state in ("ready", "delayed"):
         from fdbqueue.admin import workers  # a push does not need it
 
-        if queue not in [worker.queue for worker in workers(db)]:
+        if not any(queue in worker.queues for worker in workers(db)):
             fields["workers"] = "Nobody works on this queue."
     if info.job is not None:
         fields["job"] = str(info.job)

@@ -343,14 +343,14 @@ def _limit_text(name: str, bound: int | None) -> str:
 @click.command("workers")
 @command_options()
 def workers_command(db: Database, as_json: bool) -> None:
-    """List the workers of all queues: queue, jobs, at most, concurrency, running time and name.
+    """List the workers of all queues: queues, jobs, concurrency, running time and name.
 
     A worker is listed while it runs. If it was killed, it stays listed until the leases of its jobs
     are over, or for up to two and a half minutes if it had none. "jobs" is the number of jobs that
     it holds. That number is up to 20 seconds old; the first job is shown after a second.
 
-    A worker runs up to "concurrency" jobs at a time. If it has several queues, it has a line for
-    each, and runs up to "at most" jobs of that queue.
+    A worker runs up to "concurrency" jobs at a time. If it runs fewer jobs of one of its queues,
+    the limit follows the name of that queue, as in "mail images=2".
 
     \b
     Example:
@@ -363,13 +363,16 @@ def workers_command(db: Database, as_json: bool) -> None:
         return
     rows = [
         (
-            each.queue,
-            *map(str, (each.jobs, each.at_most, each.concurrency)),
+            " ".join(
+                name if most >= each.concurrency else f"{name}={most}"
+                for name, most in each.queues.items()
+            ),
+            *map(str, (each.jobs, each.concurrency)),
             *(age_text(each.since) or "", each.name),
         )
         for each in found
     ]
-    titles = ("queue", "jobs", "at most", "concurrency", "runs for", "name")
+    titles = ("queues", "jobs", "concurrency", "runs for", "name")
     print_table(titles, [rows], "no workers")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import importlib
 import logging
 import math
@@ -17,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -30,9 +29,10 @@ from fdbqueue.jobs.app import queues_of
 from fdbqueue.queue.base import Stop
 from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
-from fdbqueue.worker.health import serving_health
-from fdbqueue.worker.processes.group import exit_after_work, own_health, run_together, summary_of
+from fdbqueue.worker.presence import serving_health
+from fdbqueue.worker.processes.lifetime import exit_after_work, own_health, run_worker, summary_of
 from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
+from fdbqueue.worker.shutdown import Shutdown
 
 from .common import (
     AnyQueue,
@@ -97,7 +97,7 @@ _IMPORTLIB = os.path.dirname(importlib.__file__)
 def _with_app(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option `--app`, with which the database is that of the app."""
 
-    @functools.wraps(command)
+    @wraps(command)
     def run(*, app: str | None, queues: tuple[str, ...], **given: Any) -> None:
         stdout: Any = sys.stdout
         if hasattr(stdout, "reconfigure"):
@@ -374,6 +374,7 @@ def work(
         return
     if agent is not None and target.kind != "task":
         raise click.UsageError(f"{queue!r} is not a task queue and has no agents")
+    shutdown = Shutdown(grace if command is None else grace + _KILLED, _kill_commands)
     with usage_errors():
         worker = Worker(
             db,
@@ -386,7 +387,7 @@ def work(
             store_results=results,
             name=name,
             timeout=job_timeout,
-            grace=grace if command is None else grace + _KILLED,
+            grace=shutdown,
         )
 
     has_bar = drain and parent is None and sys.stderr.isatty()
@@ -400,15 +401,14 @@ def work(
             _log.info(summary(1))
         with progress_bar(shown=has_bar) as progress:
             task = progress.add_task("work", total=target.size(db) if has_bar else None)
-            return run_together(
-                [worker],
-                concurrency=concurrency,
+            return run_worker(
+                worker,
+                shutdown,
                 drain=drain,
                 progress=lambda done: progress.update(task, completed=done.done + done.failed),
                 max_jobs=max_jobs,
                 max_memory=max_memory,
                 health=health,
-                kill=_kill_commands,
             )
 
     _work(run, summary, partial(_tell_held_back, db, [queue]))

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -349,7 +340,7 @@ def stored_job(value: object) -> StoredJob | None:
     """
     if not isinstance(value, dict):
         return None
-    stored = cast(Any, value)
+    stored = typing.cast(Any, value)
     name, version = stored.get("job"), stored.get("version", 1)
     args, kwargs = stored.get("args", []), stored.get("kwargs", {})
     has_name = isinstance(name, str) and isinstance(version, int)
@@ -546,7 +537,8 @@ class QueueStats:
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed; `None` if there is none, or if another
             implementation of the recipe pushed it.
-        next_due: When the next delayed item becomes ready; `None` if none is delayed.
+        next_due: When the next delayed item is due; `None` if none is delayed. If this is in the
+            past, no client has swept since then.
         paused: Whether the queue is paused.
         options: The options of the queue, with its limits; `None` from `overview`, which does not
             read them.
@@ -1058,6 +1050,27 @@ class Transaction(ReadTransaction, _Writes, Protocol):
 
     def cancel(self) -> None:
         """Cancel the transaction. Every further operation fails with 1025."""
+
+
+class Engine(NamedTuple):
+    """The properties of a database that FoundationDB's API does not show.
+
+    A database of the embedded engine has them as its attribute `engine`. A database of
+    FoundationDB's binding has no such attribute: it is a cluster.
+
+    Attributes:
+        is_remote: Whether each read and each commit is a round trip to a server. Then a second
+            attempt costs more than a request to another process, so pops are staged, and a thread
+            with several transactions performs another one while it waits.
+        commits_are_certain: Whether no commit with an unknown result is ever repeated. Then an
+            operation takes effect once without a receipt.
+        confirms_reads: Whether a read waits until what it saw is on disk, unless its transaction
+            reads ahead and waits at its commit.
+    """
+
+    is_remote: bool
+    commits_are_certain: bool
+    confirms_reads: bool
 
 
 class Database(_Writes, Protocol):

@@ -7,6 +7,7 @@ import inspect
 import logging
 import random
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -109,6 +110,19 @@ def test_asyncio_methods_return_the_same_results(db: Any, name: str) -> None:
         await aio.drop(db, f"{name}new")
 
     run(main())
+
+
+@pytest.mark.parametrize("state", [None, "delayed", "dead"])
+def test_a_listing_sweeps_in_another_thread(db: Any, name: str, state: Any) -> None:
+    async def main() -> None:
+        jobs = await aio.PriorityQueue.named(db, f"{name}jobs")
+        await jobs.push(db, "job", delay=600)
+        found = [item async for item in jobs.items(db, state=state)]
+        assert len(found) == (state == "delayed")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # also that a coroutine makes a blocking call
+        run(main())
 
 
 def test_asyncio_methods_raise_the_same_errors(db: Any, name: str) -> None:

@@ -23,6 +23,7 @@ _OPERATIONS = {
     "operations",
     "operations.groups",
     "operations.limits",
+    "operations.maintainers",
     "operations.schedules",
     "operations.steps",
     "operations.views",
@@ -55,25 +56,20 @@ ROOMS = {
     "worker": {"worker.steps", "queue", "database", "layout"},
     "worker.steps": {"queue", "database", "layout"},
     "queue": {"coordination", "database", *_OPERATIONS, "layout"},
-    "queue.transfer": {"queue", "database", "operations", "layout"},
-    "coordination": {"coordination.contention", "database", *_OPERATIONS, "layout"},
-    "coordination.contention": {
-        "database",
-        "operations",
-        "operations.views",
-        "layout",
-    },
+    "queue.transfer": {"queue", "database", "operations", "operations.maintainers", "layout"},
+    "coordination": {"database", *_OPERATIONS, "layout"},
     "operations": {
         "operations.groups",
         "operations.limits",
+        "operations.maintainers",
         "operations.schedules",
-        "operations.views",
         "layout",
     },
+    "operations.maintainers": {"layout", "operations.limits"},
     "operations.groups": {"layout"},
     "operations.limits": {"layout"},
     "operations.schedules": {"layout", "operations.limits"},
-    "operations.steps": {"layout"},
+    "operations.steps": {"layout", "operations.maintainers"},
     "operations.views": {"layout"},
     "layout": set[str](),
     "database": {"layout"},
@@ -84,7 +80,6 @@ ROOMS = {
 }
 ANYBODYS = {"errors", "types"}
 BESIDE = {
-    "coordination": {"coordination.batches", "coordination.combiner", "coordination.sans_io"},
     "embedded": {
         "embedded.arguments",
         "embedded.limits",
@@ -93,13 +88,14 @@ BESIDE = {
         "embedded.ranges",
     },
     "operations": {
-        "operations.batches",
         "operations.items",
         "operations.options",
         "operations.payloads",
         "operations.changes",
-        "operations.leases",
+        "operations.claims",
+        "operations.parallel",
         "operations.timers",
+        "operations.transitions",
         "operations.waking",
     },
     "worker": {"worker.outcomes"},
@@ -269,8 +265,7 @@ def test_only_the_layout_packs_keys() -> None:
         for path in MODULES
         if room_of(dotted(path)).split(".")[0] not in ("layout", "embedded") and packs(path)
     }
-    # The requests that only contention has, and the messages that are never stored.
-    assert outside == {"coordination.contention.messages", "coordination.contention.requests"}
+    assert not outside
 
 
 def test_a_room_holds_a_limited_number_of_modules() -> None:

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import islice, repeat
+from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.binding import first_greater_or_equal
-from fdbqueue.database.clock import Since, milliseconds
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
+from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import ITEM_BYTES, Items
-from fdbqueue.operations.leases import ClaimRequest, Leases
 from fdbqueue.operations.limits.slots import Candidate, First, Slots
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.types import Claim, Database, Options, Transaction, Value
 
 if TYPE_CHECKING:
@@ -32,56 +31,6 @@ _n_of, _within_of = attrgetter("n"), attrgetter("within")
 
 _NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
 _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
-_SPENT = 0.1  # the part of a lease that may be over when the call that started it returns
-RENEWALS = 3
-"""How often a call starts a lease at most, if too much of it is over each time."""
-
-
-class LeaseStart:
-    """A lower bound of the time at which a lease started.
-
-    A lease starts at the read version of its transaction. This version may be older than the call:
-    the call may have joined a running transaction, or a stalled cluster may have returned an old
-    version. Versions follow the cluster's clock, so the version of the commit shows the age.
-
-    >>> LeaseStart().is_recent(30)
-    True
-    """
-
-    def __init__(self) -> None:
-        self._since = Since()
-        self._before = 0.0  # seconds from the read version to the call
-        self._version = 0
-        self.tries = 0
-        """The number of tries so far."""
-        self.now = 0
-        """When the present try began, in milliseconds since 1970."""
-
-    def begin_try(self) -> None:
-        """Begin a try of the transaction. Call this outside of it, because it reads the clock."""
-        self.tries += 1
-        self.now = milliseconds()
-
-    def note_read(self, tr: Transaction) -> int:
-        """Store the read version of a try of the transaction, and return it."""
-        self._version = tr.get_read_version().wait()
-        return self._version
-
-    def note_commit(self, tr: Transaction) -> None:
-        """Use the version of the commit, which is -1 if nothing was written."""
-        age = (tr.get_committed_version() - self._version) / VERSIONS
-        self._before = max(self._before, age - self._since.seconds())
-
-    def is_recent(self, lease: float) -> bool:
-        """Return whether at least nine tenths of a lease are left."""
-        return self._before + self._since.seconds() <= _SPENT * lease
-
-
-class Taken(NamedTuple):
-    """A claim, and when its lease started."""
-
-    claim: Claim | None
-    start: LeaseStart
 
 
 @dataclass
@@ -94,13 +43,16 @@ class Claims:
     a conflict narrows the range a little. A claim in a caller's transaction does not learn of its
     conflicts, so it starts at a random item within the whole range.
 
+    A lease counts from the read version of its transaction, and from the time at which the try
+    began. So less of it is left if the call took long, for example because its process was stopped.
+
     If many items are due at once, a claim takes one that is available, and leaves them to sweeps in
     transactions of their own, which precede the next claims and take half of their time.
     """
 
     layout: Layout
     items: Items
-    leases: Leases
+    claimed: ClaimedItems
     options: StoredOptions
     sweep: Sweep
     sweeper: Sweeper
@@ -110,7 +62,7 @@ class Claims:
 
     def perform(
         self, db: Database, batch: Batch[ClaimRequest], first: First | None = None
-    ) -> list[Taken]:
+    ) -> list[Claim | None]:
         """Perform the claims of a batch, and those that join it in time.
 
         Args:
@@ -128,24 +80,25 @@ class Claims:
         self.sweeper.is_behind = claiming.is_behind
         if not claiming.conflicts:
             self.among *= _NARROWER
-        return [*map(Taken, claims, repeat(claiming.start))]
+        return claims
 
-    def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Taken:
+    def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Claim | None:
         """Perform one claim of the items that `first(tr, n)` reads."""
-        (taken,) = self.perform(db, Batch([request]), first)
-        return taken
+        (claim,) = self.perform(db, Batch([request]), first)
+        return claim
 
-    def perform_in(self, tr: Transaction, request: ClaimRequest, first: First | None) -> Taken:
+    def perform_in(
+        self, tr: Transaction, request: ClaimRequest, first: First | None
+    ) -> Claim | None:
         """Perform a claim in a caller's transaction; `first` as for `perform`."""
-        claiming = _Claiming(self, Batch([request]), first)
-        return Taken(claiming.claim_in(tr), claiming.start)
+        return _Claiming(self, Batch([request]), first).claim_in(tr)
 
     def skip(self, n: int, within: int, conflicts: int) -> int:
         """Return how many first items a claim of `n` items skips after this many conflicts."""
         if conflicts:
             self.among = 2 * max(self.among, n)
         self.among = min(self.among, max(n, within))
-        return _skip(n, self.among)
+        return _skip(n, self.among) if self.among >= 2 * n else 0
 
     def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
         """Return the first `n` items."""
@@ -196,7 +149,8 @@ class _Claiming:
         claims: The claims of the queue.
         batch: The claims of the batch.
         first: `first(tr, n)` reads the items to claim; `None` for any of the first.
-        start: When the leases started.
+        tries: The number of tries so far.
+        now: When the present try began, in milliseconds since 1970.
         conflicts: How often the present transaction had to be tried again.
         is_behind: Whether items are due that its sweep did not reach.
         has_written: Whether the present transaction has written anything.
@@ -205,7 +159,8 @@ class _Claiming:
     claims: Claims
     batch: Batch[ClaimRequest]
     first: First | None
-    start: LeaseStart = field(default_factory=LeaseStart)
+    tries: int = 0
+    now: int = 0
     conflicts: int = 0
     is_behind: bool = False
     has_written: bool = False
@@ -218,13 +173,17 @@ class _Claiming:
             self._sweep_and_take,
             self.claims.layout.receipts,
             wrote=lambda _: self.has_written,
-            committed=self.start.note_commit,
             is_stored=self._are_stored,
-            begin=self.start.begin_try,
+            begin=self._begin_try,
         )
 
+    def _begin_try(self) -> None:
+        """Begin a try of the transaction, outside of it: this reads the clock."""
+        self.tries += 1
+        self.now = milliseconds()
+
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        return any(self.claims.leases.is_stored(tr, claim) for claim in claims or ())
+        return any(self.claims.claimed.is_stored(tr, claim) for claim in claims or ())
 
     def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
         claims, batch = self.claims, self.batch
@@ -232,12 +191,11 @@ class _Claiming:
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-        version = self.start.note_read(tr)  # meanwhile other threads can join the batch
+        version = tr.get_read_version().wait()  # meanwhile other threads can join the batch
         batch.join()
         n = sum(map(_n_of, batch))
         skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
-        # Start all reads before waiting for the first.
-        sweep = claims.sweep.begin_sweep(tr, self.start.now, version)
+        sweep = claims.sweep.begin_sweep(tr, self.now, version)
         options = claims.options.begin_read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
         first = self.first or claims.begin_first(tr, n, skipped)
@@ -254,9 +212,9 @@ class _Claiming:
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""
         claims, (request,) = self.claims, self.batch
-        self.start.begin_try()
-        version = self.start.note_read(tr)
-        claims.sweep.sweep(tr, self.start.now)
+        self._begin_try()
+        version = tr.get_read_version().wait()
+        claims.sweep.sweep(tr, self.now)
         options = claims.options.read(tr)
         mark = tr.snapshot.get(claims.layout.scheduled)
         while True:
@@ -277,17 +235,14 @@ class _Claiming:
         mark: Value,
     ) -> list[Claim | None] | None:
         """Take `n` items for the requests; return `None` if none of them could be decoded."""
-        leases, now = self.claims.leases, self.start.now
+        claims, now = self.claims, self.now
         may_skip = self.first is None
-        admitted = _fitting(self.claims.slots.admit(tr, now, n, options, first, may_skip))
-        leases.begin_take(tr, now, admitted)
+        admitted = _fitting(claims.slots.admit(tr, now, n, options, first, may_skip))
         if options is not None and options.rate is not None:
-            self.claims.items.rate.note(tr, now, options, len(admitted))
+            claims.items.rate.note(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
-        taken: list[Claim | None] = []
-        for each in self.batch:
-            request = each.for_try(self.start.tries, now)
-            some = [*islice(remaining, request.n)]
-            taken.append(leases.take(tr, now, some, request, version, mark))
+        requests = [each.for_try(self.tries, now) for each in self.batch]
+        some = [(request, [*islice(remaining, request.n)]) for request in requests]
+        taken = claims.claimed.take(tr, now, some, version, mark)
         return taken if any(taken) or not admitted else None

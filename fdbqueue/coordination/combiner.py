@@ -101,19 +101,11 @@ class Combiner(Generic[_Request, _Result]):
         if thread == self._main_thread or thread == line.combining:
             return line.perform(db, Batch((request,)))[0]
         woken = threading.Lock()
+        woken.acquire()
         call: _Call[_Request, _Result] = _Call(request, lambda _: woken.release())
-        with self.guard:
-            if line.combining is None:
-                call.combines, line.combining = True, thread
-            else:
-                woken.acquire()
-            line.waiting.append(call)
-        if not call.combines:
-            woken.acquire()  # until the request is done, or this thread is to combine
-        if call.combines:
-            self._combine(db, line, call)
-        if call.is_alone:
-            return line.perform(db, Batch((request,)))[0]
+        if not self._enter(line, call, thread):
+            woken.acquire()  # until the request is done, or this thread is to perform it
+        self._work(db, line, call)
         return call.outcome()
 
     def submit(
@@ -137,14 +129,7 @@ class Combiner(Generic[_Request, _Result]):
             line = self._new_line(db)
 
         def work(call: _Call[_Request, _Result]) -> None:
-            if call.combines:
-                self._combine(db, line, call)
-            if call.is_alone:
-                call.error = None
-                try:
-                    (call.result,) = line.perform(db, Batch((request,)))
-                except BaseException as error:
-                    call.error = error
+            self._work(db, line, call)
             done(call.outcome)
 
         def wake(call: _Call[_Request, _Result]) -> None:
@@ -154,12 +139,7 @@ class Combiner(Generic[_Request, _Result]):
                 done(call.outcome)
 
         call: _Call[_Request, _Result] = _Call(request, wake)
-        with self.guard:
-            is_first = line.combining is None
-            if is_first:
-                call.combines, line.combining = True, _NEXT
-            line.waiting.append(call)
-        if is_first:  # by now, another thread may have let the call combine, and woken it
+        if self._enter(line, call, _NEXT):  # by now, another thread may have woken it
             call.wake(call)
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
@@ -168,6 +148,30 @@ class Combiner(Generic[_Request, _Result]):
         with self.guard:
             # The line ends with its database.
             return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._perform_on(db)))
+
+    def _enter(
+        self, line: _Line[_Request, _Result], call: _Call[_Request, _Result], thread: int
+    ) -> bool:
+        """Append a call to a line; return whether it is the first, and is to combine at once."""
+        with self.guard:
+            is_first = line.combining is None
+            if is_first:
+                call.combines, line.combining = True, thread
+            line.waiting.append(call)
+            return is_first
+
+    def _work(
+        self, db: Database, line: _Line[_Request, _Result], call: _Call[_Request, _Result]
+    ) -> None:
+        """Do what a woken call has to do itself."""
+        if call.combines:
+            self._combine(db, line, call)
+        if call.is_alone:
+            call.error = None
+            try:
+                (call.result,) = line.perform(db, Batch((call.request,)))
+            except BaseException as error:
+                call.error = error
 
     def _combine(
         self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]

@@ -1,4 +1,4 @@
-"""Look at a queue, on a transaction or on a database. Nothing here writes."""
+"""Look at a queue, on a transaction or on a database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from fdbqueue.coordination.sweeper import Sweeper, may_sweep
 from fdbqueue.coordination.waits import parent_of, waits_for
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
@@ -17,17 +18,18 @@ from fdbqueue.database.pages import PAGE, read_pages
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidItemId, NoResult, UndecodableItem, error_classes
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.layout.items import Filter, StoredItem
+from fdbqueue.layout.items import Filter, ItemRow, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
-from fdbqueue.operations.changes import DoneItems
+from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.groups.held import Holds, begin_ahead
-from fdbqueue.operations.history import read_history
-from fdbqueue.operations.items import Items, LocatedItem, NewItem
+from fdbqueue.operations.items import Items, NewItem
+from fdbqueue.operations.maintainers.history import read_history
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pushed
-from fdbqueue.operations.views.listing import Views
+from fdbqueue.operations.sweep import Sweep
+from fdbqueue.operations.views.lookup import Lookup
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     Database,
@@ -52,17 +54,17 @@ from fdbqueue.types import (
 _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
-_Show: TypeAlias = Callable[[ReadTransaction, list[LocatedItem]], list[_R]]
+_Show: TypeAlias = Callable[[ReadTransaction, list[ItemRow]], list[_R]]
 """A function that returns, for each of the given items, what to show of it."""
 
 
-def _claimed_at(found: LocatedItem) -> datetime | None:
+def _claimed_at(found: ItemRow) -> datetime | None:
     if found.state == "done":
         return None if found.started_at is None else utc_time(found.started_at)
     return time_of(found.token[:UUID_SIZE])
 
 
-def _client_of(found: LocatedItem, lease: Lease | None) -> str | None:
+def _client_of(found: ItemRow, lease: Lease | None) -> str | None:
     if found.state == "done":
         return found.client
     if found.state != "claimed":
@@ -99,29 +101,43 @@ class _Range(NamedTuple):
 class Reads(Generic[_T]):
     """The reads of one queue.
 
-    The methods expect arguments that the queue object has validated. They show leases and delays
-    that are over as the next sweep leaves them (see `Views`).
+    The methods expect arguments that the queue object has validated. Given a database, they first
+    sweep, in one transaction at most, or only the item that they look for. In a transaction they
+    write nothing: an item whose timer is over is shown as it is stored.
 
     Args:
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
-        done: The done items of the queue.
+        changes: The changes of its items, which also find done ones.
+        sweep: The sweeps within a transaction.
+        sweeper: The sweeps of this process.
     """
 
     def __init__(
-        self, items: Items, codec: RowCodec[_T], options: Options, done: DoneItems
+        self,
+        items: Items,
+        codec: RowCodec[_T],
+        options: Options,
+        changes: Changes,
+        sweep: Sweep,
+        sweeper: Sweeper,
     ) -> None:
         self.layout = items.layout
         self.codec = codec
         self.given_options = options
         self._items = items
-        self._done_items = done
-        self.views = Views(items)
+        self._changes = changes
+        self._sweep = sweep
+        self._sweeper = sweeper
+        self.lookup = Lookup(items)
         self.numbers = Numbers(items, first_key)
-        self._holds = Holds(
-            items.layout, items.rate, lambda tr, now: self.views.overdue(tr, now).leaving
-        )
+        self._holds = Holds(items.layout, items.rate)
+
+    def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
+        """Run a read in the caller's transaction; given a database, sweep and run it then."""
+        self._sweeper.sweep_once(tr)
+        return read(tr, body)
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""
@@ -143,7 +159,7 @@ class Reads(Generic[_T]):
             return shown.id
         return shown if isinstance(shown, str) else replace(shown, is_new=pushed.is_new)
 
-    def _decoded_if_possible(self, tr: ReadTransaction, found: LocatedItem) -> _T | None:
+    def _decoded_if_possible(self, tr: ReadTransaction, found: ItemRow) -> _T | None:
         """Return an item; `None` if it cannot be decoded, which is why some items die."""
         with suppress(UndecodableItem):
             return self.decode(tr, found.item)
@@ -155,23 +171,26 @@ class Reads(Generic[_T]):
         self,
         tr: ReadTransactor,
         item: _T | str,
-        show: Callable[[ReadTransaction, LocatedItem], _R],
-    ) -> _R | None:
-        """Return what is shown of an item in any state; `None` if it ended."""
-        reference = self.codec.reference(item)
+        show: Callable[[ReadTransaction, ItemRow | None], _R],
+    ) -> _R:
+        """Return what is shown of an item in any state, or of `None` if it ended."""
+        reference, now, sweeps = self.codec.reference(item), milliseconds(), may_sweep(tr)
 
-        def body(tr: ReadTransaction, now: int) -> _R | None:
-            found = self.views.locate(tr, reference, now)
-            return None if found is None else show(tr, found)
+        def body(tr: Any) -> _R:
+            if sweeps:  # the item alone, if its timer is over
+                found = self._sweep.find(tr, now, reference)
+            else:
+                found = self._items.find(tr, reference)
+            return show(tr, found or self.lookup.find_staged(tr, reference))
 
-        return _read_now(tr, body)
+        return read(tr, body)
 
-    def _located(self, tr: ReadTransactor, item: _T | str) -> LocatedItem | None:
+    def _located(self, tr: ReadTransactor, item: _T | str) -> ItemRow | None:
         return self._at(tr, item, lambda _, found: found)
 
     def find(self, tr: ReadTransactor, item: _T | str) -> _T | None:
         """Return an item in any state; `None` if it ended."""
-        return self._at(tr, item, lambda tr, found: self.decode(tr, found.item))
+        return self._at(tr, item, lambda tr, found: found and self.decode(tr, found.item))
 
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item; `None` if it ended."""
@@ -180,17 +199,20 @@ class Reads(Generic[_T]):
 
     def get(self, tr: ReadTransactor, item: _T | str) -> ItemInfo | None:
         """Return everything about an item; `None` if it ended."""
-        return self._at(tr, item, lambda tr, found: self._info(tr, found, counts_ahead=True)())
+        self._sweeper.sweep_once(tr)  # other items may hold it back
+        return self._at(
+            tr, item, lambda tr, found: found and self._info(tr, found, counts_ahead=True)()
+        )
 
     def _info(
-        self, tr: ReadTransaction, found: LocatedItem, counts_ahead: bool = False
+        self, tr: ReadTransaction, found: ItemRow, counts_ahead: bool = False
     ) -> Callable[[], ItemInfo]:
         """Start to read what is known of an item; return a function that waits for it."""
         state, key, header = found.state, found.key, found.item.header
         position = self.layout.position(key)
         expires = None if state in ("dead", "done") else header.expires
         returned = tr[self.layout.returned + position] if state == "done" else None
-        begun_lease = self.views.begin_lease(tr, found)
+        begun_lease = self.lookup.begin_lease(tr, found)
         begun_attempts = begin_attempts(tr, self.layout, position)
         begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
         begun_hold = self._holds.begin(tr, found.item) if state == "ready" else None
@@ -235,22 +257,28 @@ class Reads(Generic[_T]):
 
     def position(self, tr: ReadTransactor, item: _T | str) -> int | None:
         """Return the number of items ahead of an item; `None` if it is not ready."""
+        self._sweeper.sweep_once(tr)
         found = self._located(tr, item)
         if found is None or found.state != "ready":
             return None
-        begin, key, now = self.layout.all_items[0], found.key, milliseconds()
-        n = sum(read_pages(tr, begin, key, lambda _, rows: len(rows), size=10 * PAGE))
-        return read(tr, lambda tr: self.views.count_before(tr, key, n, now))
+        begin, end = self.layout.all_items[0], found.key
+        return sum(read_pages(tr, begin, end, lambda _, rows: len(rows), size=10 * PAGE))
 
     # All items
 
     def peek(self, tr: ReadTransactor, n: int, at_max: bool = False) -> list[_T]:
         """Return the items that `pop` would take."""
 
-        def body(tr: ReadTransaction, now: int) -> list[_T]:
-            return [self.decode(tr, item) for item in self.views.first(tr, n, now, at_max)]
+        def body(tr: ReadTransaction) -> list[_T]:
+            return [self.decode(tr, item) for item in self._first_ready(tr, n, at_max)]
 
-        return _read_now(tr, body)
+        return self.look(tr, body)
+
+    def _first_ready(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
+        """Return up to `n` first ready items, also tasks of agents that are paused."""
+        if at_max:
+            return self._items.first(tr, n, at_max)
+        return self._items.begin_read(tr, *self.layout.all_items, n)()
 
     def _list(
         self, tr: ReadTransactor, show: _Show[_R], of: _Range, limit: int = 0
@@ -263,18 +291,17 @@ class Reads(Generic[_T]):
         if is_database(tr):
             return self._pages(tr, show, of, limit)
         state, begin, end, reverse, _ = of
-        found = self.views.listed(tr, state, begin, end, milliseconds(), limit, reverse)
+        found = self.lookup.listed(tr, begin, end, limit, reverse, state)
         return chain.from_iterable(show(tr, [item]) for item in found)
 
     def _pages(self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int) -> Iterator[_R]:
-        """Iterate over what is shown of some items, page by page."""
-        now = milliseconds()
+        """Iterate over what is shown of some items, page by page. The first one sweeps."""
+        self._sweeper.sweep_once(db)
         is_one_range = of.group is None or self.given_options.kind == "task"
-        ranges = [of] if is_one_range else self._of_group(db, of, of.group or "", now)
-        pages = (self._pages_of(db, show, each, limit, now) for each in ranges)
-        return chain.from_iterable(pages)
+        for each in [of] if is_one_range else self._of_group(db, of, of.group or ""):
+            yield from self._pages_of(db, show, each, limit)
 
-    def _of_group(self, db: ReadTransactor, of: _Range, group: str, now: int) -> Iterator[_Range]:
+    def _of_group(self, db: ReadTransactor, of: _Range, group: str) -> Iterator[_Range]:
         """Yield the ranges of the items of a group: one for each priority that has items."""
         state, begin, end, reverse, _ = of
         levels = self._items.levels
@@ -282,8 +309,8 @@ class Reads(Generic[_T]):
 
             def first(
                 tr: ReadTransaction, begin: bytes = begin, end: bytes = end
-            ) -> LocatedItem | None:
-                return next(self.views.listed(tr, state, begin, end, now, 1, reverse), None)
+            ) -> ItemRow | None:
+                return next(self.lookup.listed(tr, begin, end, 1, reverse, state), None)
 
             found = read(db, first)
             if found is None:
@@ -294,28 +321,29 @@ class Reads(Generic[_T]):
             begin, end = (begin, before) if reverse else (after, end)
 
     def _pages_of(
-        self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int, now: int
+        self, db: ReadTransactor, show: _Show[_R], of: _Range, limit: int
     ) -> Iterator[_R]:
         state, first, last, reverse, agent = of
 
-        def rows(
-            tr: ReadTransaction, begin: bytes, end: bytes, n: int, reverse: bool
-        ) -> Iterable[LocatedItem]:
-            if agent is None:
-                return self.views.listed(tr, state, begin, end, now, n, reverse)
-            index = self.layout.entry_key(self.layout.agents, agent or None)
-            is_one = partial(self._is_in_group, agent)
-            found = self.views.indexed(tr, index, is_one, begin, end, now, n, reverse)
-            return [self._items.located(state, item.key, item.value) for item in found]
-
         def done(tr: ReadTransaction, times: list[KeyValue]) -> list[_R]:
-            return show(tr, self._done_items.at(tr, times))
+            return show(tr, self._changes.done_at(tr, times))
 
         if state == "done":  # in order of their times, the newest first
             pages = read_pages(db, first, last, done, limit=limit, reverse=not reverse)
-        else:
-            pages = read_pages(db, first, last, show, limit=limit, reverse=reverse, rows=rows)
+            return chain.from_iterable(pages)
+        rows: Callable[..., Iterable[ItemRow]] = partial(self.lookup.listed, state=state)
+        if agent is not None:
+            index = self.layout.entry_key(self.layout.agents, agent or None)
+            rows = partial(self.lookup.indexed, index=index)
+        pages = read_pages(db, first, last, show, limit=limit, reverse=reverse, rows=rows)
         return chain.from_iterable(pages)
+
+    def indexed(self, tr: ReadTransactor, index: bytes, limit: int) -> Iterator[_T]:
+        """Iterate over the first ready items of an index, page by page."""
+        self._sweeper.sweep_once(tr)
+        rows = partial(self.lookup.indexed, index=index)
+        for page in read_pages(tr, *self.layout.all_items, self._values, limit=limit, rows=rows):
+            yield from page
 
     def items(
         self,
@@ -376,15 +404,15 @@ class Reads(Generic[_T]):
 
     def sample(
         self, db: ReadTransactor, state: State, limit: int
-    ) -> Iterator[tuple[StoredJob | None, LocatedItem]]:
+    ) -> Iterator[tuple[StoredJob | None, ItemRow]]:
         """Iterate over the first items in a state and their jobs; the newest done ones.
 
         What needs further reads is left out.
         """
 
         def show(
-            tr: ReadTransaction, items: list[LocatedItem]
-        ) -> list[tuple[StoredJob | None, LocatedItem]]:
+            tr: ReadTransaction, items: list[ItemRow]
+        ) -> list[tuple[StoredJob | None, ItemRow]]:
             return [(job_of(self._decoded_if_possible(tr, found)), found) for found in items]
 
         return self._pages(db, show, self._range(db, state, None, False), limit)
@@ -405,7 +433,7 @@ class Reads(Generic[_T]):
             follows, and how many were scanned.
         """
 
-        def show_few(tr: ReadTransaction, found: list[LocatedItem]) -> list[_R | None]:
+        def show_few(tr: ReadTransaction, found: list[ItemRow]) -> list[_R | None]:
             return [*show(tr, found[:limit]), *[None] * (len(found) - limit)]
 
         shown: list[_R] = []
@@ -424,16 +452,15 @@ class Reads(Generic[_T]):
         return shown, None, scanned
 
     def _selected(
-        self, wanted: Filter, show: _Show[_R], tr: ReadTransaction, items: list[LocatedItem]
-    ) -> list[tuple[LocatedItem, _R | None]]:
-        # Start all reads before waiting for the first.
+        self, wanted: Filter, show: _Show[_R], tr: ReadTransaction, items: list[ItemRow]
+    ) -> list[tuple[ItemRow, _R | None]]:
         tests = [self._begin_test(tr, wanted, found) for found in items]
         matching = [found for found, test in zip(items, tests, strict=True) if test()]
         shown = dict(zip((found.key for found in matching), show(tr, matching), strict=True))
         return [(found, shown.get(found.key)) for found in items]
 
     def _begin_test(
-        self, tr: ReadTransaction, wanted: Filter, found: LocatedItem
+        self, tr: ReadTransaction, wanted: Filter, found: ItemRow
     ) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
         priority, agent, id, error, client, job, group = wanted
@@ -455,7 +482,7 @@ class Reads(Generic[_T]):
             position = self.layout.position(found.key)
             begun_error = begin_last_error(tr, self.layout, position)
         if client is not None:
-            begun_lease = self.views.begin_lease(tr, found)
+            begun_lease = self.lookup.begin_lease(tr, found)
 
         def test() -> bool:
             if job is not None:
@@ -471,7 +498,7 @@ class Reads(Generic[_T]):
     def _is_in_group(self, group: str, tr: ReadTransaction, item: StoredItem) -> bool:
         return (self._items.group_of(tr, item) or "") == group
 
-    def _infos(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[ItemInfo]:
+    def _infos(self, tr: ReadTransaction, items: list[ItemRow]) -> list[ItemInfo]:
         return [finish() for finish in [self._info(tr, found) for found in items]]
 
     def result(
@@ -482,10 +509,8 @@ class Reads(Generic[_T]):
         Raises:
             NoResult: It is dead or unknown; with `must_have_ended`, also if it has not ended.
         """
-        reference = self.codec.reference(item)
 
-        def body(tr: ReadTransaction, now: int) -> Finished | None:
-            found = self.views.locate(tr, reference, now)
+        def show(tr: ReadTransaction, found: ItemRow | None) -> Finished | None:
             id = item if isinstance(item, str) else item.id
             if found is not None and found.state in ("ready", "delayed", "claimed"):
                 if must_have_ended:
@@ -496,7 +521,7 @@ class Reads(Generic[_T]):
             position = self.layout.position(found.key)
             return Finished(decode_json(tr[self.layout.returned + position].value))
 
-        return _read_now(tr, body)
+        return self._at(tr, item, show)
 
     def _range(
         self,
@@ -555,28 +580,28 @@ class Reads(Generic[_T]):
             return item.key  # the last position of an item that was moved and ended
         return self.layout.items + (reference if moved is None else moved)
 
-    def _values(self, tr: ReadTransaction, items: list[LocatedItem]) -> list[_T]:
+    def _values(self, tr: ReadTransaction, items: list[ItemRow]) -> list[_T]:
         return [self.decode(tr, found.item) for found in items]
 
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return the numbers of the queue."""
-        return _read_now(tr, partial(self.numbers.stats, given=self.given_options))
+        return self.look(tr, partial(self.numbers.stats, given=self.given_options))
 
     def history(self, tr: ReadTransactor) -> list[HistoryWindow]:
         """Return what happened in the last 5 minutes, hour and day."""
-        return _read_now(tr, partial(read_history, layout=self.layout))
+        return read(tr, partial(read_history, now=milliseconds(), layout=self.layout))
 
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items."""
-        return _read_now(tr, self.numbers.size)
+        return self.look(tr, self.numbers.size)
 
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready."""
-        return not _read_now(tr, partial(self.views.first, n=1))
+        return not self.look(tr, partial(self._first_ready, n=1))
 
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority; omit priorities without items."""
-        return _read_now(tr, self.numbers.counts)
+        return self.look(tr, self.numbers.counts)
 
     def counts_text(self, db: Database) -> str:
         """Return the counts as text, for a log: an error must not hide what has happened."""
@@ -585,11 +610,6 @@ class Reads(Generic[_T]):
         except error_classes() as error:
             return f"unknown ({error.code})"
         return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
-
-
-def _read_now(tr: ReadTransactor, body: Callable[..., _R]) -> _R:
-    """Run `body(tr, now=now)`, which only reads; `now` is in milliseconds since 1970."""
-    return read(tr, partial(body, now=milliseconds()))
 
 
 def _is_named(name: str, wanted: str) -> bool:
@@ -601,7 +621,7 @@ def _is_named(name: str, wanted: str) -> bool:
     return f".{name}".endswith(f".{wanted}")
 
 
-def _matches(_: ReadTransaction, items: list[LocatedItem]) -> list[bool]:
+def _matches(_: ReadTransaction, items: list[ItemRow]) -> list[bool]:
     return [True] * len(items)
 
 

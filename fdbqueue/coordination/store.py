@@ -10,41 +10,48 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.coordination.batches import MAX_ITEMS, Batches
-from fdbqueue.coordination.claims import RENEWALS, Claims, LeaseStart, Taken
-from fdbqueue.coordination.combiner import Combiner
-from fdbqueue.coordination.contention import Contention
+from fdbqueue.coordination.claims import Claims
+from fdbqueue.coordination.combiner import Combiner, Perform
+from fdbqueue.coordination.pop_requests import PopRequests
+from fdbqueue.coordination.pops import Pop, Pops, number_of
 from fdbqueue.coordination.reads import Finished, Reads
 from fdbqueue.coordination.sans_io import Call, SansIO, Submit
+from fdbqueue.coordination.shared_transactions import MAX_ITEMS, SharedTransactions
+from fdbqueue.coordination.staged_pops import StagedPops
 from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found, until_worth_looking
-from fdbqueue.database.binding import is_database
-from fdbqueue.database.clock import client_name, milliseconds, uuids
+from fdbqueue.database.binding import engine_of, is_database
+from fdbqueue.database.clock import client_name, milliseconds, retry_delay, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER, NO_REPORT, Header
-from fdbqueue.operations.batches import POPPED, Left, leave_all, leave_batches
-from fdbqueue.operations.changes import Changes, DoneItems
-from fdbqueue.operations.failures import Failures, retry_delay, traceback_text
+from fdbqueue.layout.values import NEVER, Header
+from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.claims import (
+    AckRequest,
+    ClaimedItems,
+    ClaimRequest,
+    EndWith,
+    Extension,
+)
+from fdbqueue.operations.failures import Failures, traceback_text
 from fdbqueue.operations.items import (
     BATCH_BYTES,
     ITEM_BYTES,
     Items,
-    LocatedItem,
     Moved,
     NewItem,
     Tail,
 )
-from fdbqueue.operations.leases import AckRequest, ClaimRequest, EndWith, Extension, Leases
 from fdbqueue.operations.limits.bounds import Bound, Places
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Agents, First, Slots
+from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pusher, PushRequest
@@ -116,7 +123,6 @@ class Store(Generic[_T]):
         self.items = items
         self.codec = codec
         self.given_options = options
-        self._retry_delay = partial(retry_delay, uniform=random.uniform)
         self._lines = Lines()
         self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
@@ -124,32 +130,53 @@ class Store(Generic[_T]):
         places = Places(random.randrange)
         stored = self.options = items.options
         failures = self._failures = Failures(items)
-        done = DoneItems(items)
-        self._changes = Changes(items, done)
+        changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, agents, places)
-        leases = self.leases = Leases(items, codec, slots, failures, done, self._retry_delay)
+        items.transitions.special.append(slots)
+        claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
         self._bound = Bound(items, places)
-        full_groups = FullGroups(items, places, self._changes.cancel)
+        full_groups = FullGroups(items, places, changes.cancel)
         self.schedules = Schedules(items, self._bound, full_groups)
-        self.steps = DurableSteps(items, leases, self._changes)
-        sweep = self._sweep = Sweep(items, leases, self.schedules)
-        self.reads = Reads(items, codec, options, done)
-        self.sweeper = Sweeper(layout, sweep, stored, done)
-        pushing = self.pusher = Pusher(items, sweep.find_at, self._bound, full_groups)
-        self.contention = Contention(layout, items, codec, pushing, options)
-        new_claims = partial(Claims, layout, items, leases, stored, sweep, self.sweeper, slots)
-        self._claims = new_claims()
-        """For claims that threads do not share."""
-        self.claims = Combiner(lambda db: new_claims().perform, _size_of, MAX_ITEMS)
-        new_acks = partial(Batches[AckRequest, LeaseLost | None], leases.ack_each, layout.receipts)
-        self.acks = Combiner(lambda db: new_acks(db).perform, _size_of, MAX_ITEMS)
+        self.steps = DurableSteps(items, claimed, changes)
+        sweep = self._sweep = Sweep(items, claimed, self.schedules)
+        requests = self._pop_requests = PopRequests(layout, items)
+        sweeper = self.sweeper = Sweeper(items, sweep, stored, changes, requests)
+        self.reads = Reads(items, codec, options, changes, sweep, sweeper)
+        self.pusher = Pusher(items, sweep.find_at, self._bound, full_groups)
+        self._pops = Pops(items, codec)
+        self.pushes: Combiner[PushRequest, list[bytes]]
+        self.pushes = self._sharing(self.pusher.push, _size_of, BATCH_BYTES)
+        self.pops: Combiner[Pop, list[_T]] = Combiner(self._pops_on, number_of, MAX_ITEMS)
+        claims = self._claims = Claims(layout, items, claimed, stored, sweep, self.sweeper, slots)
+        self.claims = Combiner(lambda _: claims.perform, _size_of, MAX_ITEMS)
+        self.acks: Combiner[AckRequest, LeaseLost | None]
+        self.acks = self._sharing(claimed.ack_each, _size_of, MAX_ITEMS)
+
+    def _sharing(
+        self, do: Callable[..., list[Any]], cost: Callable[[Any], int], budget: int
+    ) -> Combiner[Any, Any]:
+        """Return a combiner of requests that `do` performs in one transaction."""
+
+        def perform_on(db: Database) -> Perform[Any, Any]:
+            shared: SharedTransactions[Any, Any]
+            shared = SharedTransactions(do, self.layout.receipts, db)
+            return shared.perform
+
+        return Combiner(perform_on, cost, budget)
+
+    def _pops_on(self, db: Database) -> Perform[Pop, list[_T]]:
+        """Return the function that performs batches of pops on a database."""
+        if engine_of(db).is_remote:
+            return StagedPops(self._pops, self._pop_requests).perform
+        shared: SharedTransactions[Pop, list[_T]]
+        shared = SharedTransactions(self._pops.pop_each, self.layout.receipts, db, any)
+        return shared.perform
 
     def change(
         self,
         tr: Transactor,
         body: Callable[..., _R],
         wrote: Callable[[Any], bool] = _not_empty,
-        committed: Callable[[Any], object] = lambda _: None,
     ) -> _R:
         """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
 
@@ -157,7 +184,7 @@ class Store(Generic[_T]):
         """
         at_once = partial(body, now=milliseconds())
         if is_database(tr):
-            return run_once(tr, at_once, self.layout.receipts, wrote, committed)
+            return run_once(tr, at_once, self.layout.receipts, wrote)
         return at_once(tr)
 
     # Push
@@ -185,7 +212,7 @@ class Store(Generic[_T]):
             pushed = yield Call(partial(self.change, tr, body, _always))
         else:
             if is_database(tr):
-                keys = yield Submit(self.contention.pushes, tr, push)
+                keys = yield Submit(self.pushes, tr, push)
             else:
                 keys = yield Call(partial(self.pusher.push_alone, tr, milliseconds(), push))
             pushed = [
@@ -250,8 +277,10 @@ class Store(Generic[_T]):
 
         On a database, the pops of several threads share a transaction.
         """
+        if not wait or not n:
+            return self._pop_now(tr, n, at_max)
         look = partial(self._pop_now, tr, n, at_max)
-        return until_found(self._lines, tr, wait if n else 0, look, self._any_item)
+        return until_found(self._lines, tr, wait, look, self._any_item)
 
     def _pop_now(self, tr: Transactor, n: int, at_max: bool) -> SansIO[list[_T]]:
         """Take up to `n` first items without waiting."""
@@ -260,16 +289,14 @@ class Store(Generic[_T]):
         if not is_database(tr):
             items: list[_T] = yield Call(partial(self._take, tr, n, at_max))
             return items
-        if self.sweeper.trim_is_due():
+        if self.sweeper.trim_is_due(is_pop=True):
             yield Call(partial(self.sweeper.trim, tr))
         while True:
             is_ready, taken = self.sweeper.is_ready, list[_T]()
             if self.sweeper.sweep_is_due():
                 is_ready = yield Call(partial(self.sweeper.sweep, tr, n))
             if is_ready:
-                taken = yield Submit(
-                    self.contention.pops, tr, (n, at_max), partial(self.put_back, tr)
-                )
+                taken = yield Submit(self.pops, tr, (n, at_max), partial(self.put_back, tr))
             if taken or not self.sweeper.is_behind:
                 return taken
             # Other clients took the items that became available, and more items are due.
@@ -278,11 +305,7 @@ class Store(Generic[_T]):
         now = milliseconds()
         if not self.sweeper.may_take(tr, now):
             return []
-        first = self.items.first(tr, self.items.rate.room_to_pop(tr, now, n), at_max)
-        items = [self._decoded(tr, item) for item in first]
-        self.items.delete(tr, now, first, "popped", are_first=True)
-        for item in first:
-            self.items.end(tr, now, item, POPPED)
+        (items,), _ = self._pops.pop(tr, now, [(n, at_max)], 1)
         return items
 
     def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
@@ -310,7 +333,8 @@ class Store(Generic[_T]):
             if not may_take or not (found := first(tr, 1)):
                 return None
             item = self._decoded(tr, found[0])
-            self.items.take(tr, now, found[0], POPPED)
+            tr.add_read_conflict_key(found[0].key)
+            self.items.pop(tr, now, found[:1], are_first=False)
             return item
 
         return self.change(tr, body)
@@ -342,7 +366,7 @@ class Store(Generic[_T]):
 
     def _seconds_left_to_pop(self, tr: Transaction) -> float:
         """Return the seconds after which a pop has to look although no watched key has changed."""
-        return min(self.sweeper.seconds_left(tr), self.contention.seconds_to_sweep(tr))
+        return min(self.sweeper.seconds_left(tr), self._pop_requests.seconds_to_sweep(tr))
 
     def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
@@ -370,6 +394,8 @@ class Store(Generic[_T]):
     ) -> SansIO[Claim | None]:
         """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
+        if not wait:
+            return self._claim_now(tr, request, first)
         look = partial(self._claim_now, tr, request, first)
         return until_found(self._lines, tr, wait, look, self._wanted_to_claim(first))
 
@@ -385,47 +411,24 @@ class Store(Generic[_T]):
     def _claim_now(
         self, tr: Transactor, request: ClaimRequest, first: First | None
     ) -> SansIO[Claim | None]:
-        """Claim items without waiting; on a database, make sure that most of the lease is left.
-
-        The process may have been stopped, or a reply lost, for longer than a lease.
-        """
+        """Claim items without waiting."""
         request = request._replace(token=uuids(1)[0])
-        taken: Taken
+        claim: Claim | None
         if not is_database(tr):
-            taken = yield Call(partial(self._claims.perform_in, tr, request, first))
-            return taken.claim
+            claim = yield Call(partial(self._claims.perform_in, tr, request, first))
+            return claim
         if self.sweeper.trim_is_due():
             yield Call(partial(self.sweeper.trim, tr))  # before a claim that an error would lose
-        undo = partial(self._release_taken, tr)
-        for _ in range(RENEWALS):
-            if first is None:
-                taken = yield Submit(self.claims, tr, request, undo)
-            else:
-                taken = yield Call(partial(self._claims.perform_alone, tr, request, first), undo)
-            if taken.claim is None or taken.start.is_recent(request.lease):
-                return taken.claim
-            renewed: Taken | None = yield Call(
-                partial(self._renewed, tr, taken, request.lease), undo
-            )
-            if renewed is not None:
-                return renewed.claim
-            # Another client has the items: claim other ones.
-            request = request._replace(token=uuids(1)[0])
-        return None
+        undo = partial(self._release_unless_lost, tr)
+        if first is None:
+            claim = yield Submit(self.claims, tr, request, undo)
+        else:
+            claim = yield Call(partial(self._claims.perform_alone, tr, request, first), undo)
+        return claim
 
-    def _release_taken(self, db: Database, taken: Taken) -> None:
-        if taken.claim is not None:
-            with suppress(LeaseLost):  # the items are back already
-                self.release(db, taken.claim)
-
-    def _renewed(self, db: Database, taken: Taken, lease: float) -> Taken | None:
-        """Renew the lease of a claim; return `None` if the claim is over."""
-        assert taken.claim is not None
-        try:
-            self.extend(db, (taken.claim, NO_REPORT), lease)
-        except LeaseLost:
-            return None
-        return taken
+    def _release_unless_lost(self, db: Database, claim: Claim) -> None:
+        with suppress(LeaseLost):  # the items are back already
+            self.release(db, claim)
 
     def ack(
         self,
@@ -442,7 +445,7 @@ class Store(Generic[_T]):
         """
         request = self.ack_request(claim, returned, discarded, log, cancelled)
         if not is_database(tr):
-            yield Call(partial(self.leases.ack, tr, milliseconds(), request))
+            yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
@@ -451,7 +454,7 @@ class Store(Generic[_T]):
 
         It returns a function that stores what the handler returned, to be called at the end.
         """
-        return self.leases.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
+        return self.claimed.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
         self,
@@ -473,14 +476,14 @@ class Store(Generic[_T]):
         Raises:
             NoResult: It is not done, or the queue does not know it.
         """
-        reference, now = self.codec.reference(item), milliseconds()
+        reference = self.codec.reference(item)
 
         def look() -> SansIO[Finished | None]:
             finished: Finished | None = yield Call(partial(self.reads.result, tr, item))
             return finished
 
         def keys(tr: Transaction) -> list[bytes]:
-            found = self.reads.views.locate(tr, reference, now)
+            found = self.reads.lookup.locate(tr, reference)
             if found is None or found.state in ("dead", "done"):
                 return []
             return self.items.keys_of_end(reference, self.layout.position(found.key))
@@ -506,21 +509,21 @@ class Store(Generic[_T]):
         `reason` is as for `error_text`.
         """
         text, traceback = error_text(error, reason), traceback_text(error)
-        delays = [self._retry_delay(n) if delay is None else delay for n in claim.attempts]
+        delays = [retry_delay(n) if delay is None else delay for n in claim.attempts]
 
         def body(tr: Transaction, now: int) -> None:
             dues = [due_after(now, seconds) for seconds in delays]
-            self.leases.nack(tr, now, claim, dues, text, traceback, dead, log)
+            self.claimed.nack(tr, now, claim, dues, text, traceback, dead, log)
 
         self.change(tr, body, _always)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
-        self._begin_leases(tr, lease, partial(self.leases.extend, extension=extension))
+        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease), _always)
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
         """Note that the item of a claim begins to run alone in its process; renew the lease."""
-        self._begin_leases(db, lease, partial(self.leases.begin_alone, claim=claim))
+        self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease), _always)
 
     def extend_each(
         self,
@@ -534,38 +537,21 @@ class Store(Generic[_T]):
         Each transaction makes the change `also`, too.
         """
 
-        def extend(
-            tr: Transaction, now: int, lease: float, some: Sequence[Extension]
-        ) -> list[LeaseLost | None]:
+        def extend(tr: Transaction, now: int, some: Sequence[Extension]) -> list[LeaseLost | None]:
             if also is not None:
                 also(tr)
-            return self.leases.extend_each(tr, now, some, lease=lease)
+            return self.claimed.extend_each(tr, now, some, lease=lease)
 
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
-            errors += self._begin_leases(db, lease, partial(extend, some=some))
+            errors += self.change(db, partial(extend, some=some), _always)
         return errors
-
-    def _begin_leases(self, tr: Transactor, lease: float, body: Callable[..., _R]) -> _R:
-        """Start leases; on a database, start them again if too much of them is already over."""
-        renewals = 0
-        while True:
-            renewals += 1
-            start = LeaseStart()
-
-            def begin(tr: Transaction, now: int, start: LeaseStart = start) -> _R:
-                start.note_read(tr)
-                return body(tr, lease=lease, now=now)
-
-            result = self.change(tr, begin, _always, start.note_commit)
-            if not is_database(tr) or start.is_recent(lease) or renewals == RENEWALS:
-                return result
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
         due = due_after(milliseconds(), delay)
-        self.change(tr, partial(self.leases.release, claim=claim, due=due), _always)
+        self.change(tr, partial(self.claimed.release, claim=claim, due=due), _always)
 
     # Single items
 
@@ -576,20 +562,20 @@ class Store(Generic[_T]):
 
     def end_wait(self, tr: Transactor, item: _T | str) -> bool:
         """Let a delayed item go on if nothing will end its wait; return whether it does."""
-        return self._change_if(tr, item, "delayed", self._changes.end_wait)
+        return self._change_if(tr, item, "delayed", self.changes.end_wait)
 
-    def _retry(self, tr: Transaction, now: int, found: LocatedItem, by: str) -> bool:
+    def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
             reserve = partial(self.pusher.reserve, group=found.item.level.group)
             return self._failures.retry(tr, now, found, by, reserve)
         has_delay = found.state == "delayed" and found.due != NEVER
-        return has_delay and self._changes.run_now(tr, now, found)
+        return has_delay and self.changes.run_now(tr, now, found)
 
     def retry_from(self, tr: Transactor, item: _T | str, step: str, by: str) -> bool:
         """Make a dead letter ready, and forget a step and all later ones; else return false."""
         self.sweeper.sweep(tr)  # expired items make room
 
-        def change(tr: Transaction, now: int, found: LocatedItem) -> bool:
+        def change(tr: Transaction, now: int, found: ItemRow) -> bool:
             dead, keys = self.steps.without(tr, found, step) or (None, [])
             if dead is None or not self._retry(tr, now, dead, by):
                 return False
@@ -601,36 +587,36 @@ class Store(Generic[_T]):
 
     def take_back(self, tr: Transactor, item: _T | str) -> bool:
         """End the claim of an item and return it; return false if it is not claimed."""
-        return self._change_if(tr, item, "claimed", self.leases.take_back)
+        return self._change_if(tr, item, "claimed", self.claimed.take_back)
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """End a ready or delayed item, or mark a claimed one; return false for any other."""
         return self._change_if(tr, item, None, self._cancel)
 
-    def _cancel(self, tr: Transaction, now: int, found: LocatedItem) -> bool:
+    def _cancel(self, tr: Transaction, now: int, found: ItemRow) -> bool:
         if found.state == "claimed":
-            return self.leases.cancel(tr, now, found)
-        return found.state in ("ready", "delayed") and self._changes.cancel(tr, now, found)
+            return self.claimed.cancel(tr, now, found)
+        return found.state in ("ready", "delayed") and self.changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch that fires when an item is cancelled, and which of the claims are."""
 
         def body(tr: Transaction) -> tuple[Future, list[bool]]:
-            look = self.leases.begin_look(tr, claims)
+            look = self.claimed.begin_look(tr, claims)
             return tr.watch(self.layout.cancel_counter), look()
 
         return run(db, body)
 
     def remove(self, tr: Transactor, item: _T | str, state: State | None = None) -> bool:
         """Remove an item in any state but claimed; return false for a claimed or unknown one."""
-        return self._change_if(tr, item, state, self._changes.remove)
+        return self._change_if(tr, item, state, self.changes.remove)
 
     def _change_if(
         self,
         tr: Transactor,
         item: _T | str,
         state: State | None,
-        change: Callable[[Transaction, int, LocatedItem], bool],
+        change: Callable[[Transaction, int, ItemRow], bool],
     ) -> bool:
         """Change an item that is in this state, or with `None` in any; return whether it was."""
         reference = self.codec.reference(item)
@@ -669,11 +655,9 @@ class Store(Generic[_T]):
             moved = change(before)
             if moved is None:
                 return None
-            payload = (
-                read_payload(tr, self.layout, stored.content) if moved[1] is None else moved[1]
-            )
+            level, payload = moved
             shared = {} if tails is None else tails
-            return before, self._changes.move(tr, now, found, payload, moved[0], shared)
+            return before, self.changes.move(tr, now, found, payload, level, shared)
 
         return self.change(tr, body)
 

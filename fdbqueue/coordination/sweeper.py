@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from contextvars import ContextVar
 from functools import partial
+from typing import TypeGuard
 
+from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.database import clock
 from fdbqueue.database.binding import first_greater_or_equal, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
-from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.changes import DoneItems
+from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.push import drop_ended_periods
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
 from fdbqueue.operations.waking import has_items
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
@@ -21,11 +23,18 @@ from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps
 _TRIM = 1.0  # seconds between trims
-_DROP = 60.0  # seconds between trims of a queue that keeps no done items
 _MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
 _MAX_RANGE = 16  # batches of due items
 _NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
+
+looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
+"""Whether a look at a database may sweep. If not, it shows what is stored."""
+
+
+def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:
+    """Return whether a look sweeps first: at a database, unless the context does not allow it."""
+    return is_database(tr) and looks_write.get()
 
 
 class Sweeper:
@@ -35,12 +44,19 @@ class Sweeper:
     """
 
     def __init__(
-        self, layout: Layout, sweep: Sweep, options: StoredOptions, done: DoneItems
+        self,
+        items: Items,
+        sweep: Sweep,
+        options: StoredOptions,
+        changes: Changes,
+        requests: PopRequests,
     ) -> None:
-        self._layout = layout
+        self._layout = items.layout
+        self._unique_keys = items.unique_keys
         self._sweep_in = sweep
         self._options = options
-        self._done = done
+        self._changes = changes
+        self._requests = requests
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._range = 1.0  # the number of first batches of due items among which a sweep begins
@@ -49,7 +65,8 @@ class Sweeper:
         self._next_sweep = 0.0
         self._next_catch_up = 0.0
         self._next_trim = 0.0
-        self._next_drop = clock.monotonic() + _DROP
+        self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
+        self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
@@ -94,10 +111,21 @@ class Sweeper:
                 moved += MAX_SWEPT
                 if swept.all or (swept.expired and has_items and moved >= n):
                     break
-            self.is_behind = not swept.all
-            if self.is_behind:
-                self._next_sweep = 0.0
+            self._note_progress(swept)
         return self.is_ready
+
+    def sweep_once(self, tr: ReadTransactor) -> None:
+        """Sweep in one transaction before a look, unless the last sweep was just now."""
+        if may_sweep(tr) and self.sweep_is_due() and self.has_timers(tr):
+            self._next_sweep = clock.monotonic() + _SWEEP
+            swept, self.is_ready, _ = self._sweep(tr)
+            self._note_progress(swept)
+
+    def _note_progress(self, swept: Swept) -> None:
+        """Let the next call go on at once if items are due that a sweep did not reach."""
+        self.is_behind = not swept.all
+        if self.is_behind:
+            self._next_sweep = 0.0
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
         """Sweep many due items in a transaction of its own, because the last sweep left some.
@@ -111,34 +139,45 @@ class Sweeper:
             ended = clock.monotonic()
             self._next_catch_up = ended + (ended - began)
 
-    def trim_is_due(self) -> bool:
-        """Return whether it is time to call `trim`. This reads nothing."""
+    def trim_is_due(self, is_pop: bool = False) -> bool:
+        """Return whether it is time to call `trim`, as it is for the first pop. This reads nothing.
+
+        Otherwise processes that only make one pop would never return the items of a dead one.
+        """
+        if is_pop and not self._has_trimmed:
+            return True
         next_trim = self._next_trim if self._options.may_have_done else self._next_drop
         return clock.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
-        """Delete done items that the queue no longer keeps, and unique keys without a period left.
+        """Delete what the queue no longer keeps, and return items staged for dead processes.
 
-        At most once a second, or once a minute if the queue keeps no done items. If another process
-        trims at the same time, leave the work to it.
+        That is: done items and unique keys without a period left; and every five seconds, the
+        requests of dead processes. If another process trims at the same time, leave the work to it.
         """
-        self._next_trim = clock.monotonic() + _TRIM
-        self._next_drop = clock.monotonic() + _DROP
+        began = clock.monotonic()
+        returns_staged = not self._has_trimmed or began >= self._next_drop
+        self._has_trimmed = True
+        self._next_trim = began + _TRIM
+        if returns_staged:
+            self._next_drop = began + REQUEST_TIMEOUT
         now = milliseconds()
         tries = 0
 
-        def body(tr: Transaction) -> int:
+        def body(tr: Transaction) -> bool:
             nonlocal tries
             tries += 1
             options = self._options.read(tr.snapshot)
             if tries > 1 or options is None:
-                return 0
-            dropped = drop_ended_periods(tr, self._layout, now, _MAX_TRIMMED)
-            return max(dropped, self._done.trim(tr, now, options, _MAX_TRIMMED))
+                return True
+            dropped = self._unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
+            trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
+            has_swept = not returns_staged or self._requests.sweep(tr, now)
+            return has_swept and max(dropped, trimmed) < _MAX_TRIMMED
 
         for _ in range(_MAX_TRIMS):
             tries = 0
-            if run(db, body) < _MAX_TRIMMED:
+            if run(db, body):
                 break
 
     def _sweep(self, db: Database) -> tuple[Swept, bool, bool]:

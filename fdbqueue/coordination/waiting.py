@@ -177,32 +177,9 @@ def until_found(
         look: Makes one attempt; a result that is false means that nothing was found.
         wanted: What to wait for.
     """
-    return look() if seconds == 0 else _until_found(lines, tr, seconds, look, wanted)
-
-
-def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bool]:
-    """Sleep as `until_found` does, until it is worth looking for what is wanted."""
-
-    def may_find(tr: Transaction) -> bool:
-        return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
-
-    def look() -> SansIO[bool]:
-        found: bool = yield Call(partial(run, db, may_find))
-        return found
-
-    return until_found(lines, db, math.inf, look, wanted)
-
-
-def _until_found(
-    lines: Lines,
-    tr: Transactor,
-    seconds: float,
-    look: Callable[[], SansIO[_T]],
-    wanted: Wanted,
-) -> SansIO[_T]:
     deadline = time.monotonic() + seconds
     found = yield from look()
-    if found or not is_database(tr):
+    if found or seconds == 0 or not is_database(tr):
         return found
     with lines.turn(tr, wanted) as (line, turn):
         while not found and time.monotonic() < deadline:
@@ -216,6 +193,19 @@ def _until_found(
                 yield Call(partial(_leave, tr, wanted.waiters, line.waiter))
                 line.waiter = None
     return found
+
+
+def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bool]:
+    """Sleep as `until_found` does, until it is worth looking for what is wanted."""
+
+    def may_find(tr: Transaction) -> bool:
+        return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
+
+    def look() -> SansIO[bool]:
+        found: bool = yield Call(partial(run, db, may_find))
+        return found
+
+    return until_found(lines, db, math.inf, look, wanted)
 
 
 def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:

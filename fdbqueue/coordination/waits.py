@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from fdbqueue.errors import unknown_job
 from fdbqueue.layout.batches import StoredBatch, layout_at, memberships_of
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import StoredStep, decode_step
 from fdbqueue.layout.values import NEVER, utc_time
-from fdbqueue.operations.batches import get_batch, get_counts
-from fdbqueue.operations.items import LocatedItem
+from fdbqueue.operations.maintainers.batches import get_batch, get_counts
 from fdbqueue.operations.names import name_of
 from fdbqueue.types import FailedAttempt, JobRef, ReadTransaction, StoredJob, WaitsFor
 
@@ -20,7 +20,7 @@ _MAX_JOBS = 100
 def waits_for(
     tr: ReadTransaction,
     own: Layout,
-    found: LocatedItem,
+    found: ItemRow,
     job: StoredJob | None,
     failed: Sequence[FailedAttempt],
 ) -> WaitsFor | None:
@@ -59,7 +59,7 @@ def waits_for(
     return WaitsFor("time", "its delay is not over")
 
 
-def parent_of(tr: ReadTransaction, own: Layout, found: LocatedItem) -> JobRef | None:
+def parent_of(tr: ReadTransaction, own: Layout, found: ItemRow) -> JobRef | None:
     """Return the job that runs an item in a step, whether that has ended or not, or `None`."""
     for each in memberships_of(found.item.header.batch):
         if each.job:
@@ -100,9 +100,7 @@ def _is_followed(tr: ReadTransaction, own: Layout, layout: Layout, first: bytes,
     )
 
 
-def _waits_in_step(
-    tr: ReadTransaction, own: Layout, found: LocatedItem, step: StoredStep
-) -> WaitsFor:
+def _waits_in_step(tr: ReadTransaction, own: Layout, found: ItemRow, step: StoredStep) -> WaitsFor:
     header, name = found.item.header, found.item.header.step
     if step.kind == "wait" and header.waits:
         signal, key = own.unpack_signal(header.waits)

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.errors import ClusterUnavailable
-from fdbqueue.types import Database, Key, KeySelector, ReadTransaction, ReadTransactor
+from fdbqueue.types import Database, Engine, Key, KeySelector, ReadTransaction, ReadTransactor
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -141,6 +141,19 @@ def check_database(db: ReadTransactor) -> None:
         raise TypeError(
             "give a database, not a transaction: this call makes transactions of its own"
         )
+
+
+_CLUSTER = Engine(is_remote=True, commits_are_certain=False, confirms_reads=False)
+
+
+def engine_of(db: Database) -> Engine:
+    """Return the properties of a database that its API does not show.
+
+    >>> import fdbqueue
+    >>> engine_of(fdbqueue.open("memory:"))
+    Engine(is_remote=False, commits_are_certain=True, confirms_reads=False)
+    """
+    return getattr(db, "engine", _CLUSTER)
 
 
 def engine_name(tr: ReadTransaction) -> str:

@@ -6,6 +6,7 @@ Source: RFC 9562, section 5.7, for UUIDs of version 7.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -36,6 +37,33 @@ def nanoseconds() -> int:
     if now < 0:
         raise ClockOutOfRange
     return now
+
+
+def retry_delay(
+    failures: int,
+    uniform: Callable[[float, float], float] = random.uniform,
+    *,
+    first: float = 1.0,
+    factor: float = 2.0,
+    longest: float = 3600.0,
+    jitter: float = 0.5,
+) -> float:
+    """Return the seconds before the next attempt of a job that has failed this often.
+
+    Args:
+        failures: The number of failures.
+        uniform: Returns a number between two others.
+        first: The seconds after the first failure.
+        factor: The factor from one failure to the next.
+        longest: The greatest number of seconds.
+        jitter: The greatest share to subtract, so that jobs do not come back together.
+
+    Example:
+        >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
+        (1.0, 0.5, 3600.0)
+    """
+    # No float is as large as the power, if the number of failures is.
+    return min(longest, first * factor ** min(failures - 1, 100)) * uniform(1 - jitter, 1)
 
 
 def uuids(count: int) -> list[bytes]:

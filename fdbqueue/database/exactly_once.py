@@ -7,12 +7,11 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database.binding import check_fork
+from fdbqueue.database.binding import check_fork, engine_of
 from fdbqueue.database.event_loops import warn_in_event_loop
 from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
 from fdbqueue.errors import FDBError, StorageError, error_classes
@@ -23,7 +22,7 @@ from fdbqueue.types import Database, Transaction
 _T = TypeVar("_T")
 
 Pausing: TypeAlias = Generator[None, None, _T]
-"""A call that pauses where it would wait for the database, so its thread can run other calls."""
+"""A call that pauses where it would wait for a commit, so its thread can run other calls."""
 
 
 def run_once(
@@ -77,63 +76,54 @@ def run_once(
         >>> run_once(fdbqueue.open("memory:"), lambda tr: 7, Subspace(("receipts",)))
         7
     """
-    if getattr(db, "commits_are_certain", False):
+    if engine_of(db).commits_are_certain:
         return run(db, body, begin)
     warn_in_event_loop()
     check_fork(db)
     with Receipt(receipts) as receipt:
-        steps = _without_pause(body)
-        once = _Operation(db, steps, receipt, wrote, committed, is_stored, begin)
-        result: _T = _finish(once.run())
-        return result
+        call = _Operation(db, body, receipt, wrote, committed, is_stored, begin).run()
+        try:
+            while True:
+                next(call)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
 
 def run_once_with_pauses(
-    db: Database, body: Callable[[Transaction], Pausing[_T]], receipts: Subspace
+    db: Database, body: Callable[[Transaction], _T], receipts: Subspace
 ) -> Pausing[_T]:
-    """Run `body` as `run_once` does; pause where `body` pauses, and before waiting for a commit.
-
-    On the embedded engine, only commits take time, so the body does not pause there.
+    """Run `body(tr)` as `run_once` does, and pause before waiting for a commit.
 
     >>> import fdbqueue
     >>> def body(tr):
     ...     tr[b"k"] = b"v"
-    ...     yield
     >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
     [None]
     """
-    is_local = getattr(db, "conflicts_are_cheap", False)
-    steps = _without_pause(lambda tr: _finish(body(tr))) if is_local else body
-    needs_receipt = not getattr(db, "commits_are_certain", False)
+    needs_receipt = not engine_of(db).commits_are_certain
     check_fork(db)
     with Receipt(receipts) as receipt:
-        once = _Operation(db, steps, receipt, wrote=lambda _: needs_receipt)
+        once = _Operation(db, body, receipt, wrote=lambda _: needs_receipt)
         result: _T = yield from once.run()
         return result
 
 
-def _without_pause(body: Callable[[Transaction], _T]) -> Callable[[Transaction], Pausing[_T]]:
-    def steps(tr: Transaction) -> Pausing[_T]:
-        yield from ()
-        return body(tr)
+def commits_overlap(db: Database) -> bool:
+    """Return whether a thread that waits for a commit had better begin others meanwhile.
 
-    return steps
+    It had on the embedded engine, whose transactions take only the time of this process, and whose
+    commits share a sync.
 
-
-def _finish(call: Pausing[_T]) -> _T:
-    """Finish a call, and wait where it pauses."""
-    try:
-        while True:
-            next(call)
-    except StopIteration as end:
-        result: _T = end.value
-        return result
+    >>> import fdbqueue
+    >>> commits_overlap(fdbqueue.open("memory:"))
+    True
+    """
+    return not engine_of(db).is_remote
 
 
 _RECEIPT_HOURS = 24  # hours after which receipts are deleted
-
-NOTHING = -1
-"""The outcome of an operation that took no effect, and can no longer take any."""
+_NONE = -1  # instead of the number of an attempt, so that no attempt can commit any more
 
 
 def _hour() -> int:
@@ -192,60 +182,23 @@ class Receipt:
         if error is None:
             _free_clients.append(self._client)
 
-    def read(self, tr: Transaction) -> Any:
-        """Return the outcome of the operation; `None` if no attempt has committed yet.
-
-        It is the number of the try, or the results if another process performed the operation.
-        """
+    def read(self, tr: Transaction) -> int | None:
+        """Return the number of the attempt that has committed; `None` if none has yet."""
         stored = tr[self.key].value
         if stored is None:
             return None
-        number, outcome = decode_receipt(stored)
-        return outcome if number == self.number else None
+        number, attempt = decode_receipt(stored)
+        return attempt if number == self.number else None
 
-    def write(self, tr: Transaction, outcome: int) -> None:
-        """Write the outcome, and conflict with other transactions that write it."""
+    def write(self, tr: Transaction, attempt: int) -> None:
+        """Write the number of an attempt, and conflict with the others.
+
+        The first receipt of a client deletes those of clients that started a day earlier.
+        """
         tr.add_read_conflict_key(self.key)
-        tr[self.key] = encode_receipt(self.number, outcome)
+        tr[self.key] = encode_receipt(self.number, attempt)
         if self.number == 1:
-            self.clear_outdated(tr)
-
-    def clear_outdated(self, tr: Transaction) -> None:
-        """Delete the receipts of clients that started more than a day earlier."""
-        tr.clear_range(*receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS))
-
-
-def settle(
-    db: Database,
-    find: Callable[[Transaction], _T | None],
-    fence: Callable[[Transaction], object],
-) -> _T | None:
-    """Find out what became of an operation whose result is unknown, and end it.
-
-    Args:
-        db: The database.
-        find: Returns its outcome; `None` if it took no effect.
-        fence: Called in the second case, so that what is still in flight conflicts and cannot
-            commit.
-
-    Raises:
-        FDBError: 1021, because the database cannot be reached.
-    """
-
-    def body(tr: Transaction) -> _T | None:
-        outcome = find(tr)
-        if outcome is None:
-            fence(tr)
-        return outcome
-
-    errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
-    try:
-        try:
-            return run(db, body)
-        except error_classes():
-            return run(db, body)  # perhaps only this transaction was unlucky
-    except errors as error:
-        raise FDBError(1021) from error
+            tr.clear_range(*receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS))
 
 
 # Errors of a commit after which it may or may not have taken effect.
@@ -257,7 +210,7 @@ class _Operation:
     """One exactly-once operation: its attempts, and the result that each one would have."""
 
     db: Database
-    body: Callable[[Transaction], Pausing[Any]]
+    body: Callable[[Transaction], Any]
     receipt: Receipt
     wrote: Callable[[Any], bool] = lambda _: True
     committed: Callable[[Transaction], object] = lambda _: None
@@ -275,7 +228,7 @@ class _Operation:
             try:
                 if uncertain and (done := self._committed_attempt(transaction)) is not None:
                     return self.results[done]
-                result = yield from self.body(transaction)
+                result = self.body(transaction)
                 # After an unknown result even an attempt that wrote nothing must fence the earlier
                 # one off.
                 if uncertain or self.wrote(result):
@@ -305,8 +258,7 @@ class _Operation:
     def _committed_attempt(self, transaction: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""
         if self.is_stored is None:
-            attempt: int | None = self.receipt.read(transaction)
-            return attempt
+            return self.receipt.read(transaction)
         for number, result in enumerate(self.results):
             if self.is_stored(transaction, result):
                 return number
@@ -323,9 +275,26 @@ class _Operation:
     def _settle(self, error: Exception) -> Any:
         """Return the result of the attempt that committed, after an error that ends the operation.
 
-        If none did, raise the error.
+        If none did, make sure that none can any more, and raise the error.
+
+        Raises:
+            FDBError: 1021, because the database cannot be reached to find out.
         """
-        done = settle(self.db, self._committed_attempt, partial(self._fence, attempt=NOTHING))
-        if done in (None, NOTHING):
+
+        def body(tr: Transaction) -> int | None:
+            committed = self._committed_attempt(tr)
+            if committed is None:
+                self._fence(tr, _NONE)
+            return committed
+
+        errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
+        try:
+            try:
+                done = run(self.db, body)
+            except error_classes():
+                done = run(self.db, body)  # perhaps only this transaction was unlucky
+        except errors as failed:
+            raise FDBError(1021) from failed
+        if done in (None, _NONE):
             raise error
         return self.results[done]

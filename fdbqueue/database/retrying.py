@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
-from fdbqueue.database.binding import check_fork, is_database
+from fdbqueue.database.binding import check_fork, engine_of, is_database
 from fdbqueue.database.event_loops import warn_in_event_loop
 from fdbqueue.database.guard import Guard
 from fdbqueue.errors import error_classes
@@ -113,7 +113,7 @@ def new_transaction(db: Database) -> Transaction:
     does. If the function raises an error instead, call `confirm_reads` before others learn of it.
     """
     transaction: Any = db.create_transaction()
-    if getattr(db, "commits_take_time", False):
+    if engine_of(db).confirms_reads:
         transaction.read_ahead()
     return transaction  # type: ignore[no-any-return]
 

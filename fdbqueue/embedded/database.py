@@ -17,7 +17,7 @@ from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.embedded.transaction.watcher import Watcher
 from fdbqueue.embedded.transaction.writes import Writes
 from fdbqueue.errors import FDBError
-from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
+from fdbqueue.types import Engine, KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 _T = TypeVar("_T")
 
@@ -50,12 +50,6 @@ class Database(Writes):
         b'world'
     """
 
-    commits_are_certain = True
-    """No commit with an unknown result is repeated here, so exactly-once needs no receipts."""
-
-    conflicts_are_cheap = True
-    """A transaction that conflicted is tried again within a millisecond, so no pops are staged."""
-
     def __init__(
         self,
         path: str | os.PathLike[str] | None,
@@ -73,8 +67,12 @@ class Database(Writes):
         self.path = self.storage.path
         """The directory of the database."""
         self.durability = "os" if path is None else durability
-        self.commits_take_time = self.durability == "full"
-        """True if a commit waits for the disk, so that processes gain by sharing transactions."""
+        self.engine = Engine(
+            is_remote=False,
+            commits_are_certain=True,
+            confirms_reads=self.durability == "full",
+        )
+        """The properties of this database that its API does not show."""
         self.in_memory = path is None
         self.defaults = Settings()
         self.options = DatabaseOptions(self.defaults)
@@ -96,11 +94,6 @@ class Database(Writes):
             return None
         status = self.path.stat()
         return f"embedded {status.st_dev} {status.st_ino}"
-
-    @property
-    def lock_waits(self) -> int:
-        """How often this process has waited for other writers."""
-        return self.storage.lock.waits
 
     @property
     def watcher(self) -> Watcher:

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.http.responses import GRANT, refuse
+from fdbqueue.queue.overview import looks_write
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -314,7 +315,12 @@ class Guard:
                 raise HTTPException(413, f"the body has more than {most:,} bytes")
             return message
 
-        await self._app(scope, counted, send)
+        grant = scope.get(GRANT)
+        may_write = looks_write.set(grant is None or grant.role != "read")
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            looks_write.reset(may_write)
 
     def _foreign(self, headers: dict[bytes, bytes], method: str) -> str | None:
         """Return why a request may be sent by another site's page; `None` if it is not."""

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -18,11 +17,11 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
-from fdbqueue.jobs.job import Group, Job, Settings, Unique
+from fdbqueue.jobs.job import Group, Job, JobSettings, Unique
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules
-from fdbqueue.jobs.shares import shares_of
+from fdbqueue.jobs.shares import QueueShare, shares_of
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,
@@ -32,7 +31,6 @@ from fdbqueue.queue.arguments import (
     validate_timeout,
 )
 from fdbqueue.queue.base import change_once
-from fdbqueue.queue.batches import was_cancelled
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
 from fdbqueue.queue.steps import KEPT
@@ -47,8 +45,10 @@ from fdbqueue.types import (
 )
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.processes.group import run_together, summary_of
+from fdbqueue.worker.processes.lifetime import run_worker, summary_of
 from fdbqueue.worker.processes.supervisor import Supervisor, parent
+from fdbqueue.worker.shutdown import Shutdown
+from fdbqueue.worker.turns import Source, Turns
 from fdbqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class App:
             raise TypeError(f"the name of a job is text, not {name!r}")
         seconds = None if timeout is None else validate_timeout(timeout)
         scope = unique, unique_until, unique_for
-        settings = Settings(queue, priority, policy, seconds, *scope, group)
+        settings = JobSettings(queue, priority, policy, seconds, *scope, group)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             module = importable(function.__module__).removesuffix(".__main__")
@@ -612,17 +612,25 @@ class App:
             }
             command = command_of(self, queues, given)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
-        options: dict[str, Any] = {"lease": lease, "name": name, "grace": grace}
-        options["prefetch"] = prefetch
-        workers = [
-            worker_of(self, share.queue, concurrency=share.most, **options) for share in shares
-        ]
+        if len(shares) == 1:  # it claims ahead, up to the number of jobs at a time
+            concurrency = min(concurrency, shares[0].most or concurrency)
+            shares = [QueueShare(shares[0].queue)]
         in_order = bool(queues) and weights is None
+        shutdown = Shutdown(validate_seconds("grace", grace))
+        worker = worker_of(
+            self,
+            shares,
+            in_order=in_order,
+            concurrency=concurrency,
+            lease=lease,
+            prefetch=prefetch,
+            name=name,
+            grace=shutdown,
+        )
         with self.schedules.declaring(names):
-            return run_together(
-                workers,
-                concurrency=concurrency,
-                weights=None if in_order else [share.weight for share in shares],
+            return run_worker(
+                worker,
+                shutdown,
                 drain=drain,
                 max_jobs=max_jobs,
                 max_memory=max_memory,
@@ -631,21 +639,29 @@ class App:
 
 
 def worker_of(
-    app: App, queue: str, handler: Callable[..., JobHandler] = JobHandler, **options: Any
+    app: App,
+    shares: Sequence[QueueShare],
+    handler: Callable[..., JobHandler] = JobHandler,
+    *,
+    in_order: bool = True,
+    **options: Any,
 ) -> Worker:
-    """Return a worker for the jobs of an app in one of its queues.
+    """Return a worker for the jobs of an app in some of its queues.
 
     Args:
         app: The app.
-        queue: The name of the queue.
+        shares: The queues with their shares.
         handler: Returns the handler, given what that of the app takes.
-        options: Those of the worker.
+        in_order: Whether the queues are strictly in order, instead of by weight.
+        options: The options of the worker.
     """
-    opened = app.queue(queue)
-    store_results = bool(opened.options(app.db).keeps_done)
-    cancelled = partial(was_cancelled, opened, app.db)
-    made = handler(app.jobs, app._middleware, cancelled, app._keep_unknown)
-    return Worker(app.db, opened, made, store_results=store_results, **options)
+    sources: list[Source] = []
+    for share in shares:
+        queue = app.queue(share.queue)
+        keeps = bool(queue.options(app.db).keeps_done)
+        sources.append(Source(queue, at_most=share.most, weight=share.weight, stores_results=keeps))
+    made = handler(app.jobs, app._middleware, app._keep_unknown)
+    return Worker(app.db, Turns(sources, in_order=in_order), made, **options)
 
 
 def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from fdbqueue.database.guard import Guard
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
-from fdbqueue.jobs.job import Call, Job, Pusher
+from fdbqueue.jobs.job import BoundJob, Job, JobPusher
 from fdbqueue.queue.arguments import validate_on_dead
 from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
 from fdbqueue.types import OnDead
@@ -56,7 +56,7 @@ class Batch(Generic[_R]):
         self._is_own = is_own
         self._batches = Batches(app.queue(queue))
         self._guard = Guard()
-        self._collected: list[tuple[Pusher[Any, Any], Call[Any, Any]]] = []
+        self._collected: list[tuple[JobPusher[Any, Any], BoundJob[Any, Any]]] = []
         self.id = handle.id
         self.queue = queue
         self.handle = handle
@@ -66,7 +66,7 @@ class Batch(Generic[_R]):
 
     def push(
         self,
-        job: Job[Any, _P, Any, Any] | Pusher[_P, Any],
+        job: Job[Any, _P, Any, Any] | JobPusher[_P, Any],
         /,
         *args: _P.args,
         **kwargs: _P.kwargs,
@@ -86,7 +86,7 @@ class Batch(Generic[_R]):
         self.push_many(job, [job.bind(*args, **kwargs)])
 
     def push_many(
-        self, job: Job[Any, _P, Any, _R2] | Pusher[_P, _R2], calls: Iterable[Call[_P, _R2]]
+        self, job: Job[Any, _P, Any, _R2] | JobPusher[_P, _R2], calls: Iterable[BoundJob[_P, _R2]]
     ) -> None:
         """Add many jobs, each of them what `Job.bind` returned; see `push`."""
         pusher = job.using() if isinstance(job, Job) else job

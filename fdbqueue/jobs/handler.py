@@ -13,8 +13,8 @@ from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Call, Handler, in_this_process
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Spent
+from fdbqueue.worker.handler import Handler, Invocation, in_this_process
+from fdbqueue.worker.outcomes import Dead, Spent
 from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.jobs")
@@ -32,7 +32,6 @@ class JobHandler(Handler):
     Args:
         jobs: The jobs by their names.
         middleware: What to enter around each call, the outermost first.
-        was_cancelled: Whether the item of a job is not to begin, because its batch is cancelled.
         keep_unknown: The seconds after which a job that no worker knows becomes a dead letter;
             `None` for never.
     """
@@ -41,21 +40,14 @@ class JobHandler(Handler):
         self,
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
         middleware: Sequence[Around] = (),
-        was_cancelled: Callable[[Item[Any]], bool] | None = None,
         keep_unknown: float | None = None,
     ) -> None:
         super().__init__()
         self.keep_unknown = keep_unknown
-        self._was_cancelled = was_cancelled
         self._jobs = jobs
         self.results = partial(Arguments, jobs=jobs, kind="step")
         self._middleware = middleware
         self._unknown: set[tuple[str, int]] = set()
-
-    @property
-    def can_overlap(self) -> bool:
-        """True if a job is the body of a transaction."""
-        return any(job.takes == "Transaction" for job in self._jobs.values())
 
     @property
     def may_be_last(self) -> bool:
@@ -67,7 +59,8 @@ class JobHandler(Handler):
         """Return whether the policy of a job has no attempt of this number."""
         stored = stored_job(item.value)
         job = None if stored is None else self._jobs.get(stored.name)
-        return job is not None and _is_spent(job.settings.retry, attempt)
+        policy = job and job.settings.retry
+        return isinstance(policy, Retry) and policy.is_spent(attempt)
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""
@@ -80,25 +73,22 @@ class JobHandler(Handler):
         self._say_once(stored.name, stored.version)
         return unknown_job(stored.name, stored.version)
 
-    def call(self, context: Context) -> Call:
+    def call(self, context: Context) -> Invocation:
         """Return the call for a job that is not unknown.
 
         Raises:
-            BatchCancelled: Its batch is cancelled.
             Dead: The item is not a job.
             Spent: All its attempts were used up before this claim.
         """
         stored = stored_job(context.item.value)
         if stored is None:
             raise Dead('not a job, which is {"job": NAME, "args": [...], "kwargs": {...}}')
-        if self._was_cancelled is not None and self._was_cancelled(context.item):
-            raise BatchCancelled
         job = self._jobs[stored.name]
         context.job = job.name
         policy = job.settings.retry
         if isinstance(policy, Retry):
             context.limit_attempts(policy.attempts)
-            if _is_spent(policy, context.attempt):
+            if policy.is_spent(context.attempt):
                 raise Spent(context.attempt - 1)
         function = partial(_call, job, context, stored.args, stored.kwargs)
         decide = partial(decided, policy, context=context)
@@ -106,7 +96,9 @@ class JobHandler(Handler):
         encode, timeout = job.arguments.encode_result, job.settings.timeout
         around = partial(self._entered, context) if self._middleware else nullcontext
         pushed = context.item.value
-        return Call(job.name, function, in_transaction, decide, encode, timeout, around, pushed)
+        return Invocation(
+            job.name, function, in_transaction, decide, encode, timeout, around, pushed
+        )
 
     @contextmanager
     def _entered(self, context: Context) -> Generator[None]:
@@ -126,11 +118,6 @@ class JobHandler(Handler):
             version,
             ", ".join(sorted(self._jobs)) or "none",
         )
-
-
-def _is_spent(policy: object, attempt: int) -> bool:
-    attempts = policy.attempts if isinstance(policy, Retry) else None
-    return attempts is not None and attempt > attempts
 
 
 def _call(

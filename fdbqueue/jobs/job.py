@@ -45,7 +45,7 @@ Group: TypeAlias = str | Callable[..., str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JobSettings:
     """How a job is pushed and run.
 
     Attributes:
@@ -95,12 +95,12 @@ class Settings:
             raise ValueError("give jobs to follow, or a delay or a time, not both")
 
 
-class Call(Generic[_Push, _Result]):
+class BoundJob(Generic[_Push, _Result]):
     """A job with its arguments, for `push_many` and `Context.gather`."""
 
     def __init__(
         self,
-        pusher: Pusher[_Push, _Result],
+        pusher: JobPusher[_Push, _Result],
         stored: StoredJob,
         unique: str | None,
         group: str | None,
@@ -121,11 +121,11 @@ class Call(Generic[_Push, _Result]):
         return result
 
 
-class Pusher(Generic[_Push, _Result]):
+class JobPusher(Generic[_Push, _Result]):
     """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`."""
 
     def __init__(
-        self, job: Job[Any, _Push, Any, _Result], tr: Transactor | None, settings: Settings
+        self, job: Job[Any, _Push, Any, _Result], tr: Transactor | None, settings: JobSettings
     ) -> None:
         self._job = job
         self._tr = tr
@@ -146,7 +146,7 @@ class Pusher(Generic[_Push, _Result]):
         if self._tr is not None or self._settings.after:
             raise TypeError("a job of a batch or of a step is pushed without tr and after")
 
-    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
         """Return the job with arguments of its function; see `Job.bind`."""
         # First, so that the functions below are called only with valid arguments.
         stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
@@ -156,7 +156,7 @@ class Pusher(Generic[_Push, _Result]):
         if callable(group):
             group = group(*args, **kwargs)
         stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
-        return Call(self, stored, key, group)
+        return BoundJob(self, stored, key, group)
 
     def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function.
@@ -168,7 +168,7 @@ class Pusher(Generic[_Push, _Result]):
         (handle,) = self.push_many([self.bind(*args, **kwargs)])
         return handle
 
-    def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
+    def push_many(self, calls: Iterable[BoundJob[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction: all of them or none.
 
         Several times as fast as single pushes. A job whose unique key is in use is not pushed: its
@@ -187,12 +187,12 @@ class Pusher(Generic[_Push, _Result]):
             items = app.queue(queue).push_many(tr, **self.arguments(calls))
         return [Handle(self._job, queue, item.id, is_new=item.is_new) for item in items]
 
-    def members(self, calls: Iterable[Call[_Push, _Result]]) -> Members:
+    def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
         """Return what to push for these calls, in a transaction of a batch or of a step."""
         self.check_member()
         return Members(self._job.app.queue(self.queue), self.arguments(calls))
 
-    def arguments(self, calls: Iterable[Call[_Push, _Result]]) -> dict[str, Any]:
+    def arguments(self, calls: Iterable[BoundJob[_Push, _Result]]) -> dict[str, Any]:
         """Return the arguments with which the queue pushes these calls, with `push_many`."""
         settings, calls = self._settings, list(calls)
         scope: dict[str, Any] = {}
@@ -214,7 +214,7 @@ class Pusher(Generic[_Push, _Result]):
             **scope,
         }
 
-    def _key_of(self, call: Call[_Push, _Result]) -> str | None:
+    def _key_of(self, call: BoundJob[_Push, _Result]) -> str | None:
         """Return the unique key of a call."""
         unique = self._settings.unique
         if unique is True:
@@ -245,7 +245,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         name: str,
         function: Callable[_Call, _Returned],
         version: int,
-        settings: Settings,
+        settings: JobSettings,
     ) -> None:
         self.takes = supplied(function)
         if self.takes == "Transaction" and inspect.iscoroutinefunction(function):
@@ -266,9 +266,9 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
-    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Call[_Push, _Result]:
+    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
         """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
-        return Pusher(self, None, self.settings).bind(*args, **kwargs)
+        return JobPusher(self, None, self.settings).bind(*args, **kwargs)
 
     def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
         """Push the job with these arguments of its function, on the database of the app.
@@ -280,11 +280,11 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             InvalidArguments: The function does not take these arguments.
             QueueFull: The queue is full.
         """
-        return Pusher(self, None, self.settings).push(*args, **kwargs)
+        return JobPusher(self, None, self.settings).push(*args, **kwargs)
 
-    def push_many(self, calls: Iterable[Call[_Push, _Result]]) -> list[Handle[_Result]]:
+    def push_many(self, calls: Iterable[BoundJob[_Push, _Result]]) -> list[Handle[_Result]]:
         """Push many jobs in one transaction, each of them what `bind` returned."""
-        return Pusher(self, None, self.settings).push_many(calls)
+        return JobPusher(self, None, self.settings).push_many(calls)
 
     def using(
         self,
@@ -302,7 +302,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         cost: float | None = None,
         after: Handle[Any] | Iterable[Handle[Any]] | None = None,
         on_dead: OnDead | None = None,
-    ) -> Pusher[_Push, _Result]:
+    ) -> JobPusher[_Push, _Result]:
         """Return a way to push the job with options, or as part of a transaction.
 
         Args:
@@ -343,7 +343,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
             "on_dead": on_dead,
         }
         chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
-        return Pusher(self, tr, replace(self.settings, **chosen))
+        return JobPusher(self, tr, replace(self.settings, **chosen))
 
 
 def _handles(after: Handle[Any] | Iterable[Handle[Any]]) -> list[Handle[Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fdbqueue.database.clock import retry_delay
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
@@ -81,11 +82,14 @@ class Retry:
         self, failures: int, uniform: Callable[[float, float], float] = random.uniform
     ) -> float:
         """Return the seconds before the next attempt of a job that failed this often."""
-        first = validate_seconds("first", self.first)
-        longest = validate_seconds("longest", self.longest)
-        # No float is as large as the power, if the number of failures is.
-        growing = first * self.factor ** min(failures - 1, 100)
-        return min(longest, growing) * uniform(1 - self.jitter, 1)
+        return retry_delay(
+            failures,
+            uniform,
+            first=validate_seconds("first", self.first),
+            factor=self.factor,
+            longest=validate_seconds("longest", self.longest),
+            jitter=self.jitter,
+        )
 
     def decide(self, error: Exception, attempt: int) -> Outcome:
         """Return the outcome of the attempt with this number that failed with an error."""
@@ -104,6 +108,10 @@ class Retry:
     def is_last(self, attempt: int) -> bool:
         """Return whether the attempt with this number is the last one."""
         return self.attempts is not None and attempt >= self.attempts
+
+    def is_spent(self, attempt: int) -> bool:
+        """Return whether there is no attempt with this number."""
+        return self.attempts is not None and attempt > self.attempts
 
 
 def _is_exception(kind: object) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs.errors import DuplicateSchedule
-from fdbqueue.jobs.job import Call, Job
+from fdbqueue.jobs.job import BoundJob, Job
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import (
     Declared,
@@ -45,7 +45,7 @@ class AppSchedules:
         self._queues = queues
         self._declared: dict[str, dict[str, Declared]] = {}
 
-    def add(self, name: str, call: Call[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
+    def add(self, name: str, call: BoundJob[Any, Any], **options: Unpack[ScheduleOptions]) -> None:
         """Add a schedule that pushes a job with its arguments, or change the one of this name.
 
         Args:
@@ -104,7 +104,7 @@ class AppSchedules:
         self,
         job: Job[Any, Any, Any, Any],
         name: str | None,
-        call: Call[Any, Any],
+        call: BoundJob[Any, Any],
         options: ScheduleOptions,
     ) -> None:
         """Add a schedule of a job to those that workers store when they start.

@@ -15,13 +15,13 @@ class QueueShare(NamedTuple):
 
     Attributes:
         queue: The name of the queue.
-        most: The maximum number of jobs of the queue that run at a time.
+        most: The maximum number of jobs of the queue that run at a time; `None` for that of all.
         weight: Its weight.
     """
 
     queue: str
-    most: int
-    weight: float
+    most: int | None = None
+    weight: float = 1
 
 
 def shares_of(
@@ -42,20 +42,19 @@ def shares_of(
         ValueError: A number is out of range, or a name is not that of a queue.
 
     Example:
-        >>> shares_of(["mail", "images"], 10, {"images": 2}, {"mail": 3})
-        [QueueShare(queue='mail', most=10, weight=3), QueueShare(queue='images', most=2, weight=1)]
+        >>> for share in shares_of(["mail", "images"], 10, {"images": 2}, {"mail": 3}):
+        ...     print(share)
+        QueueShare(queue='mail', most=None, weight=3)
+        QueueShare(queue='images', most=2, weight=1)
     """
-    concurrency = validate_number(concurrency, "concurrency", 1, "jobs")
+    validate_number(concurrency, "concurrency", 1, "jobs")
     limits, weights = _named("at_most", at_most, queues), _named("weights", weights, queues)
     for limit in limits.values():
         validate_number(limit, "at_most", 1, "jobs")
     for weight in weights.values():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
             raise ValueError(f"a weight is a number over 0, not {weight!r}")
-    return [
-        QueueShare(each, min(concurrency, limits.get(each, concurrency)), weights.get(each, 1))
-        for each in queues
-    ]
+    return [QueueShare(each, limits.get(each), weights.get(each, 1)) for each in queues]
 
 
 def _named(option: str, given: Mapping[str, _V] | None, queues: Sequence[str]) -> Mapping[str, _V]:

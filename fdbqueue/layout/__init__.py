@@ -1,7 +1,5 @@
 """Every key and every value of a queue. Only this package packs and unpacks keys.
 
-`coordination/contention/` packs those of its requests, beneath prefixes that this package returns.
-
 One queue is one subspace, and its keys are packed by FoundationDB's tuple layer. `Space` is the
 table of its keys: it numbers the key spaces and describes what their keys hold. `key_table` renders
 it for the documentation.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
@@ -13,14 +13,24 @@ from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
     PIECES,
+    ClaimedItem,
+    Dead,
+    Delayed,
+    Done,
     Header,
     decode_count,
-    decode_level,
     decode_tallies,
+    encode_claim,
+    encode_metadata,
     header_of,
+    milliseconds_of,
     payload_size,
+    with_header,
 )
-from fdbqueue.types import KeyValue, Priority
+from fdbqueue.types import KeyValue, Outcome, Priority, State
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.keys import Layout
 
 
 class Level(NamedTuple):
@@ -33,7 +43,6 @@ class Level(NamedTuple):
         begin: The first key that an item of the level may have.
         end: The key behind the last one.
         counter: The key of its counter, or `None`.
-        counts_taken: Whether its counter also counts the items popped and claimed.
         priority: The priority; `None` in a FIFO queue.
         of_priority: The prefix of the keys of all items of the priority.
         rest: The priority in the keys of groups; null in a FIFO queue.
@@ -45,7 +54,6 @@ class Level(NamedTuple):
     begin: bytes
     end: bytes
     counter: bytes | None
-    counts_taken: bool
     priority: Priority | None
     of_priority: bytes
     rest: bytes
@@ -189,6 +197,10 @@ class StoredItem:
         else:
             self.header, self.content = NO_HEADER, value
 
+    def with_header(self, header: Header) -> StoredItem:
+        """Return the item with another header."""
+        return StoredItem(self.key, with_header(header, self.content), self.level, self.turn)
+
     @property
     def size(self) -> int:
         """The size of its value and its pieces, in bytes."""
@@ -200,10 +212,99 @@ class StoredItem:
         return self.content.startswith(PIECES)
 
 
+class ItemRow(NamedTuple):
+    """An item in a state, with the metadata that its row has in that state.
+
+    Attributes:
+        state: The state.
+        item: The item, with the key that it has while it is ready.
+        attempts: How often it was claimed; how often that failed, if it is ready or delayed.
+        due: When it becomes available, if it is delayed.
+        token: The identity of its claim; empty for an item that is staged for a pop: it counts as
+            claimed, and has no row of its own.
+        lease_end: The version at which the lease of its claim ends.
+        slots: The slots that it holds while it is claimed.
+        lease: The value of the timer of its lease, to store it; it is not read with the row.
+        died_at: When it became a dead letter.
+        error: Why it did, or why it was discarded or cancelled, if that is known.
+        finished_at: When it was done.
+        outcome: How it ended, if it is done.
+        started_at: When the client that ended it had claimed it, if that is known.
+        client: The name of that client.
+        log: The lines that it has logged.
+    """
+
+    state: State
+    item: StoredItem
+    attempts: int
+    due: int = 0
+    token: bytes = b""
+    lease_end: int = 0
+    slots: tuple[bytes, ...] = ()
+    lease: bytes = b""
+    died_at: int = 0
+    error: str | None = None
+    finished_at: int = 0
+    outcome: Outcome = "done"
+    started_at: int | None = None
+    client: str = ""
+    log: str = ""
+
+    @property
+    def key(self) -> bytes:
+        """The key that it has while it is ready."""
+        return self.item.key
+
+    @property
+    def is_staged(self) -> bool:
+        """True if it is staged for a pop, so that it has no row of its own."""
+        return self.state == "claimed" and not self.token
+
+    @property
+    def claimed_at(self) -> int:
+        """When it was claimed, in milliseconds since 1970."""
+        return milliseconds_of(self.token)
+
+    def with_header(self, header: Header) -> ItemRow:
+        """Return the row with another header."""
+        if header is self.item.header:
+            return self
+        return self._replace(item=self.item.with_header(header))
+
+    def encode(self) -> bytes:
+        """Return the value of the row."""
+        state, value = self.state, self.item.value
+        if state == "ready":
+            return value
+        if state == "claimed":
+            claimed = (self.token, self.lease_end, self.attempts, self.slots, value)
+            return encode_claim(ClaimedItem(*claimed))
+        if state == "delayed":
+            return encode_metadata(Delayed(self.due), value)
+        if state == "dead":
+            return encode_metadata(Dead(self.attempts, self.died_at, self.error), value)
+        done = (self.finished_at, self.attempts, self.outcome, self.error)
+        return encode_metadata(Done(*done, self.started_at, self.client, self.log), value)
+
+    def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
+        """Return the key and the value of its timer; `None` if it has none in its state."""
+        state, position = self.state, layout.position(self.item.key)
+        expires = self.item.header.expires
+        if state == "claimed":
+            return layout.timer_key(layout.leases, self.lease_end, position), self.lease
+        if state == "delayed":
+            return layout.timer_key(layout.dues, self.due, position), b""
+        if state == "done":
+            return layout.timer_key(layout.done_times, self.finished_at, position), b""
+        if state == "ready" and expires is not None:
+            return layout.timer_key(layout.expiries, expires, position), b""
+        return None
+
+
 _COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))
 _TOTALS = fdb_tuple.pack((Space.TOTALS,))
-_TOTAL_IN, _OF_LEVELS = fdb_tuple.pack((Space.TOTALS, 0)), fdb_tuple.pack((Space.TOTALS, 9))
-_REJECTED, _TALLIES = fdb_tuple.pack((Space.TOTALS, 4)), fdb_tuple.pack((Space.TOTALS, 8))
+_TOTAL_IN = fdb_tuple.pack((Space.TOTALS, 11))
+_REJECTED, _TALLIES = fdb_tuple.pack((Space.TOTALS, 4)), fdb_tuple.pack((Space.TOTALS, 10))
 
 
 def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
@@ -218,7 +319,7 @@ def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
 def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
     """Return the range of the counters that suffice for all numbers but `Counters.levels`."""
     prefix: bytes = subspace.key()
-    return prefix + _TOTAL_IN, prefix + _TOTALS + b"\xff"
+    return prefix + _TOTALS, prefix + _TOTALS + b"\xff"
 
 
 class Counters:
@@ -245,36 +346,27 @@ class Counters:
         prefix: bytes = subspace.key()
         items = prefix + _ITEMS
         levels: dict[bytes, int] = {}
-        popped = claimed = total_in = self.rejected = 0
+        total_in = self.rejected = 0
         tallies = _NO_TALLIES
-        self.show_layout = False
+        self.show_layout = True
         for row in rows:
             key = row.key[len(prefix) :]
             if key == _TOTAL_IN:
                 total_in = decode_count(row.value)
             elif key == _TALLIES:
                 tallies = decode_tallies(row.value)
-                self.show_layout = True
             elif key == _REJECTED:
                 self.rejected = decode_count(row.value)
-            elif key.startswith(_OF_LEVELS):
-                ready, from_level, claimed_of_level = decode_level(row.value)
-                self.show_layout = True
-                popped += from_level
-                claimed += claimed_of_level
-                if ready:
-                    levels[items + key[len(_OF_LEVELS) :]] = ready
             elif key.startswith(_COUNTS):
                 levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
-        self.show_layout |= not (total_in or levels)
+            else:
+                self.show_layout = False
         self.levels = levels
         self.tallies = tallies
         self.pushed = total_in - tallies["moved"]
-        popped += tallies["popped"]
-        claimed += tallies["claimed"]
-        self.taken = popped + claimed
-        self.completed = popped + tallies["acked"]
-        self.claimed = claimed - tallies["acked"] - tallies["returned"]
+        self.taken = tallies["popped"] + tallies["claimed"]
+        self.completed = tallies["popped"] + tallies["acked"]
+        self.claimed = tallies["claimed"] - tallies["acked"] - tallies["returned"]
 
     @property
     def unfinished(self) -> int:

@@ -11,7 +11,7 @@ TALLIES = (
 )
 """The tallies of a queue, in the order in which one counter stores them.
 
-- `popped`, `claimed`: items popped and claimed, except those that the counters of priorities count.
+- `popped`, `claimed`: items popped and claimed.
 - `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
 - `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
 - `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
@@ -71,24 +71,18 @@ class Space(IntEnum):
         1,
         (
             "(1, priority)",
-            "number of ready items of any other priority; no key at zero",
+            "number of ready items of the priority; no key at zero",
             "push, pop",
         ),
     )
     TOTALS = (
         2,
-        ("(2, 0)", "items pushed or returned", "push, and every return of an item"),
+        ("(2, 11)", "items pushed or returned", "push, and every return of an item"),
         ("(2, 4)", "items rejected because the queue was full", "push"),
         (
-            "(2, 8)",
+            "(2, 10)",
             "the tallies of the queue, each in 8 bytes: " + ", ".join(TALLIES),
             "every other change of an item",
-        ),
-        (
-            "(2, 9, priority)",
-            "the priorities from -128 to 127: ready items, items popped and items claimed, each in "
-            "8 bytes",
-            "push, pop, claim",
         ),
     )
     PIECES = (3, ("(3, random, number)", "90,000 bytes of a payload over 10,000 bytes", "push"))
@@ -183,16 +177,16 @@ class Space(IntEnum):
         17,
         (
             "(17, version, ref)",
-            "length of the lease and its end by the clock in milliseconds, how often the item was "
-            "claimed, when it expires: 28 bytes, then the name of the client; if it has reported "
-            "anything, a zero byte and (fraction, message, time, log)",
+            "length of the lease and its end by the clock in milliseconds: 16 bytes, then the name "
+            "of the client; if it has reported anything, a zero byte and (fraction, message, time, "
+            "log)",
             "claim, extend",
         ),
     )
     DELAYED = (18, ("(18, ref)", "(time,) and the value of a delayed item", "push, nack"))
     DUE_TIMES = (
         19,
-        ("(19, time, ref)", "a delayed item is due then; when it expires, or empty", "push, nack"),
+        ("(19, time, ref)", "empty: a delayed item is due then", "push, nack"),
         ("(19, time, null, name)", "empty: a schedule is due then", "sweep, schedule"),
     )
     DEAD = (

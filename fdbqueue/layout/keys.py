@@ -140,11 +140,10 @@ class Layout:
     items = _Prefix(Space.ITEMS)
     counts = _Prefix(Space.COUNTS)
     totals = _Prefix(Space.TOTALS)
-    total_in = _Prefix(Space.TOTALS, 0)
+    total_in = _Prefix(Space.TOTALS, 11)
     total_rejected = _Prefix(Space.TOTALS, 4)
     # Layouts that have other counters have other numbers here, so counters show the layout.
-    tallies = _Prefix(Space.TOTALS, 8)
-    level_counts = _Prefix(Space.TOTALS, 9)
+    tallies = _Prefix(Space.TOTALS, 10)
     pieces = _Prefix(Space.PIECES)
     options = _Prefix(Space.QUEUE, "layout")
     scheduled = _Prefix(Space.QUEUE, "scheduled")
@@ -240,15 +239,10 @@ class Layout:
         }
 
     @property
-    def timers_and_results(self) -> tuple[bytes, bytes]:
-        """The range of the mark that the queue has timers, and of the results, which follow it."""
-        return self.scheduled, self.range_of(self.results)[1]
-
-    @property
     def counters(self) -> tuple[bytes, ...]:
         """The prefixes of the counters that have no key at zero, and of the levels."""
         return (
-            *(self.counts, self.level_counts, self.agent_counts, self.slots),
+            *(self.counts, self.agent_counts, self.slots),
             *(self.group_counts, self.group_delays),
         )
 
@@ -368,14 +362,13 @@ class Layout:
         """Return the name from a key of `entry_key`."""
         return fdb_tuple.unpack(key[len(index) :])[0]
 
-    def counter_key(self, prefix: bytes, counts_taken: bool = False) -> bytes:
+    def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of the counter of the level with this prefix."""
-        return (self.level_counts if counts_taken else self.counts) + prefix[len(self.items) :]
+        return self.counts + prefix[len(self.items) :]
 
     def unpack_counter_key(self, key: bytes) -> Any:
         """Return the priority whose counter has this key."""
-        counts = self.counts if key.startswith(self.counts) else self.level_counts
-        return self.unpack_level_prefix(self.items + key[len(counts) :])
+        return self.unpack_level_prefix(self.items + key[len(self.counts) :])
 
     # Failed attempts
 
@@ -686,7 +679,25 @@ class Layout:
         """Return the version at which items were started."""
         return int.from_bytes(key[-_STAMP : -_STAMP + 8], "big")
 
-    # Items staged for the pops of other processes
+    # Pops that wait, and the items staged for them
+
+    def request_key(self, version: int, name: bytes) -> bytes:
+        """Return the key of the request that a process of this name makes at a read version."""
+        return self.requests + fdb_tuple.pack((version, name))
+
+    def unpack_request_key(self, key: bytes) -> tuple[int, bytes]:
+        """Return the version and the name in the key of a request or of a part of its result."""
+        _, version, name, *_ = self.subspace.unpack(key)
+        return version, name
+
+    def result_prefix(self, request: bytes) -> bytes:
+        """Return the prefix of the parts of the result of a request."""
+        return self.results + request[len(self.requests) :]
+
+    @property
+    def leader_ends(self) -> bytes:
+        """The key that is never written: a request conflicts on it with the end of a leader."""
+        return self.leader + fdb_tuple.pack(("ends",))
 
     def staged_items(self, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) of each item in the rows of some results, which are complete."""

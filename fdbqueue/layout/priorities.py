@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from fdbqueue.errors import ForeignKey, InvalidPriority
-from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import (
     FIRST_COUNT,
     GROUPED_ITEM_KEY,
@@ -19,7 +19,8 @@ from fdbqueue.layout.keys import (
     Layout,
     unpack_priority,
 )
-from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind
+from fdbqueue.layout.values import Done, decode_claim, decode_metadata
+from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 MAX_LEVEL = 5_000
@@ -28,8 +29,6 @@ _INTEGER = "a 64-bit integer"
 _OMITTED = "omitted: this queue has no priorities"
 _CACHED = 1024  # levels
 _NULL = b"\x00"  # as the tuple layer packs it
-SMALL_PRIORITIES = range(-128, 128)
-"""The priorities whose counters also count what was taken, and are never deleted."""
 _ELEMENTS = (int, float, str, bytes)
 
 
@@ -48,7 +47,7 @@ class Levels:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._in_group = lru_cache(_CACHED)(self._new_level_in)
-        only = self._only = _level(layout.items, None, False, None, _NULL)
+        only = self._only = _level(layout.items, None, None, _NULL)
         self.level_of_valid = lambda _: only
 
     def level(self, priority: Priority | None) -> Level:
@@ -71,7 +70,7 @@ class Levels:
 
     def _new_level_in(self, level: Level, group: str | None) -> Level:
         prefix = Layout.group_key(level.of_priority, group) if group else level.of_priority
-        return _level(prefix, *level[3:6], level.rest, level.of_priority, group)
+        return _level(prefix, *level[3:5], level.rest, level.of_priority, group)
 
     def _level_in(self, level: Level, key: bytes) -> Level:
         """Return the level of a key of this priority; raise `ForeignKey` for a foreign one."""
@@ -84,11 +83,29 @@ class Levels:
         """Return the item with this key and value; raise `ForeignKey` for another key."""
         return StoredItem(key, value, self.level_of(key))
 
+    def row(self, state: State, key: bytes, stored: bytes) -> ItemRow:
+        """Return the row of an item in a state; `key` is the one that the item has while ready."""
+        if state == "ready":
+            item = self.item(key, stored)
+            return ItemRow(state, item, item.header.attempts)
+        if state == "claimed":
+            token, lease_end, attempts, slots, value = decode_claim(stored)
+            item = self.item(key, value)
+            return ItemRow(state, item, attempts, 0, token, lease_end, slots)
+        metadata, value = decode_metadata(stored)
+        item = self.item(key, value)
+        if state == "delayed":
+            return ItemRow(state, item, item.header.attempts, *metadata)
+        if state == "dead":
+            attempts, died_at, error = metadata
+            return ItemRow(state, item, attempts, died_at=died_at, error=error)
+        done = Done(*metadata)
+        return ItemRow(state, item, **done._asdict())
+
 
 def _level(
     prefix: bytes,
     counter: bytes | None,
-    counts_taken: bool,
     priority: Priority | None,
     rest: bytes,
     of_priority: bytes | None = None,
@@ -97,7 +114,7 @@ def _level(
     begin, end = prefix + FIRST_COUNT, Layout.range_of(prefix)[1]
     whole = of_priority or prefix
     packed = prefix[len(whole) :]
-    return Level(prefix, begin, end, counter, counts_taken, priority, whole, rest, group, packed)
+    return Level(prefix, begin, end, counter, priority, whole, rest, group, packed)
 
 
 class Priorities(Levels):
@@ -138,9 +155,8 @@ class Priorities(Levels):
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
-        counts_taken = self._are_counted and type(priority) is int and priority in SMALL_PRIORITIES
-        counter = layout.counter_key(prefix, counts_taken) if self._are_counted else None
-        return _level(prefix, counter, counts_taken, priority, prefix[len(layout.items) :])
+        counter = layout.counter_key(prefix) if self._are_counted else None
+        return _level(prefix, counter, priority, prefix[len(layout.items) :])
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` if it has another type."""

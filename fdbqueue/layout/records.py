@@ -44,7 +44,6 @@ from fdbqueue.layout.values import (
     StoredAttempt,
     StoredWorker,
     decode_claim,
-    decode_expiry,
     decode_holder,
     decode_lease,
     decode_metadata,
@@ -61,7 +60,7 @@ def check_record(record: type[tuple[Any, ...]], fields: Sequence[Any]) -> None:
 
     Fields that have defaults may be missing at the end. Numbers are not negative.
 
-    >>> check_record(Lease, Lease(1000, 5000, 1))
+    >>> check_record(Lease, Lease(1000, 5000))
     >>> check_record(Lease, ("soon", 5000))
     Traceback (most recent call last):
     ValueError: the field length of Lease is 'soon'
@@ -141,7 +140,7 @@ class RowCheck:
             ),
             (layout.claims, lambda _, value: _check_claim(value)),
             timed(layout.leases, _check_lease),
-            timed(layout.dues, decode_expiry),
+            timed(layout.dues, bytes),
             timed(layout.expiries, bytes),
             timed(layout.done_times, bytes),
             (layout.ids, _check_position),

@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from fdb import tuple as fdb_tuple
@@ -21,7 +22,7 @@ from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, Undecodabl
 from fdbqueue.layout.key_table import TALLIES
 from fdbqueue.types import Options, Outcome, PriorityKind, State
 
-LAYOUT_VERSION = 7
+LAYOUT_VERSION = 8
 
 Moment: TypeAlias = datetime
 """A time, for the annotations of code that must not be able to read a clock."""
@@ -47,8 +48,7 @@ item may have. One transaction also moves hundreds of rows.
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
-_LEASE = struct.Struct(">QQIQ")
-_EXPIRY = struct.Struct(">Q")
+_LEASE = struct.Struct(">QQ")
 
 # Staged items: the size of the position and of the value before each item, and zeros before the
 # items of each pop.
@@ -366,13 +366,24 @@ def decode_claim(stored: bytes) -> ClaimedItem:
     )
 
 
-def decode_parked(state: State, stored: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the metadata of an item that is not ready, by their names, and its value."""
-    if state == "claimed":
-        token, lease_end, attempts, _, value = decode_claim(stored)
-        return {"token": token, "lease_end": lease_end, "attempts": attempts}, value
-    metadata, value = decode_metadata(stored)
-    return PARKED[state](*metadata)._asdict(), value
+def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
+    """Return the value of a request: for each pop, the number of items and which end.
+
+    Args:
+        pops: The pops.
+        is_next: Whether the process of the request is the next leader.
+
+    Example:
+        >>> decode_request(encode_request([(1, False), (20, True)], is_next=False))
+        [(1, False), (20, True)]
+    """
+    return fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
+
+
+def decode_request(value: bytes) -> list[tuple[int, bool]]:
+    """Return the pops of a request."""
+    parts = fdb_tuple.unpack(value)
+    return [*zip(parts[1::2], parts[2::2])]
 
 
 def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
@@ -480,35 +491,18 @@ def text_end(text: str, size: int) -> str:
     return encoded[max(0, len(encoded) - size) :].decode(errors="ignore")
 
 
-CANCELLED = 1
-"""The expiry in the lease of a cancelled item."""
-
-
-def lease_expiry(header: Header) -> int | None:
-    """Return when a claimed item expires, in milliseconds since 1970, for the value of its lease.
-
-    >>> lease_expiry(Header(expires=1000)), lease_expiry(Header(expires=1000, cancelled=900))
-    (1000, 1)
-    """
-    return header.expires if header.cancelled is None else CANCELLED
-
-
 class Lease(NamedTuple):
     """The value of a lease's timer.
 
     Attributes:
         length: The length of the lease in milliseconds.
         clock_end: Its end by the clock, in milliseconds since 1970.
-        delivery_count: How many times the item has been claimed so far; 0 if unknown.
-        expires: The time at which the item expires; 0 for never, or if unknown; `CANCELLED`.
         client: The name of the client that has the lease; empty if unknown.
         report: What that client has said of its work.
     """
 
     length: int
     clock_end: int
-    delivery_count: int = 0
-    expires: int = 0
     client: str = ""
     report: Report = NO_REPORT
 
@@ -522,36 +516,21 @@ class Lease(NamedTuple):
 
 
 @functools.lru_cache(256)
-def encode_lease(
-    seconds: float,
-    now: int,
-    delivery_count: int,
-    expires: int | None,
-    client: str,
-    report: Report = NO_REPORT,
-) -> bytes:
+def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPORT) -> bytes:
     """Return the value of a lease's timer.
 
     Args:
         seconds: The length of the lease.
         now: Its beginning by the clock of the client, in milliseconds since 1970.
-        delivery_count: How many times the item has been claimed so far.
-        expires: The time at which the item expires, in milliseconds since 1970, or `None`.
         client: The name of the client.
         report: What it has said of its work.
 
     Example:
-        >>> decode_lease(encode_lease(30, 1_700_000_000_000, 2, None, "host:7"))[:5]
-        (30001, 1700000030001, 2, 0, 'host:7')
+        >>> decode_lease(encode_lease(30, 1_700_000_000_000, "host:7"))[:3]
+        (30001, 1700000030001, 'host:7')
     """
     length = int(seconds * 1000) + 1
-    return lease_value(Lease(length, now + length, delivery_count, expires or 0, client, report))
-
-
-def lease_value(lease: Lease) -> bytes:
-    """Return the value of the timer of a lease."""
-    *numbers, client, report = lease
-    value = _LEASE.pack(*numbers) + client.encode()
+    value = _LEASE.pack(length, now + length) + client.encode()
     return value if report == NO_REPORT else value + b"\x00" + fdb_tuple.pack(report)
 
 
@@ -562,11 +541,10 @@ def decode_lease(value: bytes) -> Lease | None:
     """
     if not value:
         return None
-    length, clock_end, delivery_count, expires = _LEASE.unpack_from(value)
+    length, clock_end = _LEASE.unpack_from(value)
     client, _, packed = value[_LEASE.size :].partition(b"\x00")  # a name has no such byte
     report = Report(*fdb_tuple.unpack(packed)) if packed else NO_REPORT
-    name = client.decode(errors="replace")
-    return Lease(length, clock_end, delivery_count, expires, name, report)
+    return Lease(length, clock_end, client.decode(errors="replace"), report)
 
 
 class StoredAttempt(NamedTuple):
@@ -605,21 +583,6 @@ def encode_attempt(attempt: StoredAttempt) -> bytes:
 def decode_attempt(value: bytes) -> StoredAttempt:
     """Return a failed attempt, given its value."""
     return StoredAttempt(*fdb_tuple.unpack(value))
-
-
-def encode_expiry(expires: int | None) -> bytes:
-    """Return the value of the timer of a delayed item: the time at which the item expires, if any.
-
-    >>> decode_expiry(encode_expiry(1000)), decode_expiry(encode_expiry(None))
-    (1000, None)
-    """
-    return b"" if expires is None else _EXPIRY.pack(expires)
-
-
-def decode_expiry(value: bytes) -> int | None:
-    """Return the time in the value of the timer of a delayed item."""
-    expires: int | None = _EXPIRY.unpack(value)[0] if value else None
-    return expires
 
 
 def encode_options(options: Options) -> bytes:
@@ -734,21 +697,6 @@ def decode_fields(value: bytes, n: int) -> list[int]:
 
 
 @functools.lru_cache(256)
-def encode_level(ready: int, popped: int = 0, claimed: int = 0) -> bytes:
-    """Return a change of a counter of ready, popped and claimed items, for atomic `add`.
-
-    >>> decode_level(encode_level(-3, 3))
-    [-3, 3, 0]
-    """
-    return encode_fields((ready, popped, claimed))
-
-
-def decode_level(value: bytes) -> list[int]:
-    """Return the numbers of ready, popped and claimed items in a counter of a priority."""
-    return decode_fields(value, 3)
-
-
-@functools.lru_cache(256)
 def encode_tallies(**changes: int) -> bytes:
     """Return changes of the tallies of a queue, by their names in `TALLIES`, for atomic `add`.
 
@@ -830,22 +778,10 @@ def encode_receipt(sequence: int, try_number: int) -> bytes:
     return b"%c%b%b" % (0x14 + size, sequence.to_bytes(size, "big"), _packed((try_number,)))
 
 
-def encode_results(sequence: int, results: bytes) -> bytes:
-    """Return the receipt of a client's operation that another process has performed.
-
-    >>> decode_receipt(encode_results(7, b"results"))
-    (7, b'results')
-    """
-    # Equal to fdb.tuple.pack((sequence, results)), and several times faster.
-    size = (sequence.bit_length() + 7) // 8
-    escaped = results.replace(b"\x00", b"\x00\xff")
-    return b"%c%b\x01%b\x00" % (0x14 + size, sequence.to_bytes(size, "big"), escaped)
-
-
-def decode_receipt(value: bytes) -> tuple[int, int | bytes]:
-    """Return the sequence number of the operation; and the number of the try, or the results."""
-    sequence, outcome = fdb_tuple.unpack(value)
-    return sequence, outcome
+def decode_receipt(value: bytes) -> tuple[int, int]:
+    """Return the sequence number of the operation, and the number of the try."""
+    sequence, try_number = fdb_tuple.unpack(value)
+    return sequence, try_number
 
 
 _FIRST_TIME = datetime.min.replace(tzinfo=timezone.utc)
@@ -967,31 +903,29 @@ class StoredWorker(NamedTuple):
         name: Its name.
         host: The name of its host.
         pid: The id of its process.
-        queue: The name of its queue.
-        concurrency: The most jobs that it runs at a time, of all its queues.
+        queues: The names of its queues, each with the most jobs of it that it runs at a time.
+        concurrency: The most jobs that it runs at a time.
         jobs: The number of jobs that it runs.
         since: When it started.
         seen: When it wrote this row.
         end: When the row expires.
-        at_most: The most jobs of this queue that it runs at a time.
     """
 
     name: str
     host: str
     pid: int
-    queue: str
+    queues: tuple[tuple[str, int], ...]
     concurrency: int
     jobs: int
     since: int
     seen: int
     end: int
-    at_most: int
 
 
 def encode_worker(worker: StoredWorker) -> bytes:
     """Return the row of a worker.
 
-    >>> worker = StoredWorker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2)
+    >>> worker = StoredWorker("a", "b", 1, (("c", 2), ("d", 20)), 20, 3, 4, 5, 6)
     >>> fdb_tuple.unpack(encode_worker(worker)) == worker
     True
     """

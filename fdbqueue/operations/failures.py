@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from operator import attrgetter
 from typing import NamedTuple
 
 from fdbqueue.layout.batches import End
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     NEXT,
-    ClaimedItem,
-    Dead,
     StoredAttempt,
     decode_attempt,
     encode_attempt,
-    encode_metadata,
-    header_of,
     text_end,
     text_room,
     utc_time,
-    with_header,
 )
-from fdbqueue.operations.batches import note_end
-from fdbqueue.operations.items import (
-    Items,
-    LocatedItem,
-    ReturnedItem,
-    free_unique,
-)
-from fdbqueue.operations.timers import LEASE_OVER, Fate, error_of_lease, fate_of_failure
-from fdbqueue.types import FailedAttempt, Options, ReadTransaction, Transaction
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, is_last
+from fdbqueue.operations.transitions import Change, Why
+from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
 
 MAX_KEPT_ATTEMPTS = 1_000
 """How many failed attempts of an item a queue may keep."""
@@ -41,22 +31,10 @@ MAX_TRACEBACK = 30_000
 
 _MAX_STDERR = 4_096  # bytes
 
-_FIRST_DELAY, _MAX_DELAY = 1.0, 3600.0  # seconds after the first failure, and after many
-
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
+_LAST_UNKNOWN = 3600.0  # seconds at last
 
 _NO_OPTIONS = Options("", "", None, None)  # those of a queue before its first push
-_item_of = attrgetter("item")
-
-
-def retry_delay(failures: int, uniform: Callable[[float, float], float]) -> float:
-    """Return the seconds before an item that failed this often becomes available again.
-
-    >>> retry_delay(1, max), retry_delay(1, min), retry_delay(1000, max)
-    (1.0, 0.5, 3600.0)
-    """
-    delay = min(_MAX_DELAY, _FIRST_DELAY * 2.0 ** (min(failures, 100) - 1))
-    return delay * uniform(0.5, 1.0)
 
 
 def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> float:
@@ -70,7 +48,7 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
         >>> [unknown_delay(passed, max) for passed in (0, 60, 100_000)], unknown_delay(60, min)
         ([10.0, 60.0, 3600.0], 30.0)
     """
-    return min(_MAX_DELAY, max(_FIRST_UNKNOWN, passed)) * uniform(0.5, 1.0)
+    return min(_LAST_UNKNOWN, max(_FIRST_UNKNOWN, passed)) * uniform(0.5, 1.0)
 
 
 def traceback_text(error: object) -> str | None:
@@ -133,22 +111,20 @@ def begin_last_error(
     return lambda: next((decode_attempt(row.value).error for row in rows), None)
 
 
-class FailedItem(NamedTuple):
+class Failed(NamedTuple):
     """A claimed item whose processing failed.
 
     Attributes:
-        position: Its position.
-        item: The item as it was claimed.
+        row: The item as it is claimed.
         due: When it becomes available again, in milliseconds since 1970; `None` for now.
         client: The name of the client that had claimed it.
         log: The lines that the client has logged.
     """
 
-    position: bytes
-    item: ClaimedItem
+    row: ItemRow
     due: int | None
     client: str
-    log: str
+    log: str = ""
 
 
 class Failures:
@@ -157,12 +133,13 @@ class Failures:
     def __init__(self, items: Items) -> None:
         self._layout = items.layout
         self._items = items
+        self._perform = items.transitions.perform
 
-    def return_failed(
+    def fail(
         self,
         tr: Transaction,
         now: int,
-        failed: list[FailedItem],
+        failed: list[Failed],
         error: str | None,
         traceback: str | None = None,
         dead: bool = False,
@@ -176,83 +153,70 @@ class Failures:
         the worker.
 
         Returns:
-            The positions of the items whose fate is to end, because they have expired. They are
-            returned, too; the sweep then deletes them.
+            The positions of the returned items that have expired. The sweep then deletes them.
         """
         expired: list[bytes] = []
         if not failed:
             return expired
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
-        kept = options.kept_attempts
         room = text_room(len(failed))
         if traceback is not None:
             traceback = text_end(traceback, min(options.traceback_bytes, room)) or None
-        returned: list[ReturnedItem] = []
-        layout = self._layout
-        self._items.history.note_ended(tr, now, map(_item_of, failed))
-        for position, item, due, client, log in failed:
-            attempts, (header, payload) = item.delivery_count, header_of(item.value)
+        why: Why = "lease over" if are_lost else "failed"
+        changes: list[Change] = []
+        rows: list[ItemRow] = []
+        waiting: list[ItemRow] = []
+        for row, due, client, log in failed:
+            header, attempts = row.item.header, row.attempts
             if are_lost:
                 error = error_of_lease(header)
             header = header._replace(alone=NEXT if are_lost else 0)
-            end = text_end(log, room)
-            attempt = StoredAttempt(now, client, error, traceback, item.claimed_at, end)
+            attempt = (now, client, error, traceback, row.claimed_at, text_end(log, room))
             number = header.earlier_attempts + attempts
-            tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
-            if number > kept:
-                begin, _ = layout.attempts_range(position)
-                tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
-            fate = fate_of_failure(attempts, header.expires, options, now)
-            if dead or fate == Fate.DIED:
-                self._die(tr, now, position, with_header(header, payload), attempts, error)
-            else:
-                value = with_header(header._replace(attempts=attempts, since=now), payload)
-                returned.append(ReturnedItem(position, value, due))
-                if fate == Fate.ENDED:
-                    expired.append(position)
-        n, died = len(failed), len(failed) - len(returned)
-        counts = {"returned": n, "failed": n, "retried": n - died, "died": died, "dead": died}
-        self._items.requeue(tr, now, returned, **counts)
-        for each in returned:
-            if each.due is not None:
-                self._items.groups.note_failed(tr, now, each.position)
+            self._store_attempt(tr, row, number, StoredAttempt(*attempt), options.kept_attempts)
+            if dead or is_last(attempts, options):
+                died = ItemRow(
+                    "dead", row.item.with_header(header), attempts, died_at=now, error=error
+                )
+                changes.append(Change(why, row, died, End("dead", error=error)))
+                continue
+            item = row.item.with_header(header._replace(attempts=attempts, since=now))
+            state: State = "ready" if due is None else "delayed"
+            rows.append(row)
+            waiting.append(ItemRow(state, item, attempts, due or 0))
+            if has_expired(header.expires, now):
+                expired.append(self._layout.position(row.key))
+        held = self._items.unique_keys.held_again(tr, waiting) if waiting else []
+        self._perform(tr, now, [*changes, *(Change(why, *each) for each in zip(rows, held))])
         return expired
 
-    def _die(
-        self,
-        tr: Transaction,
-        now: int,
-        position: bytes,
-        value: bytes,
-        attempts: int,
-        error: str | None,
+    def _store_attempt(
+        self, tr: Transaction, row: ItemRow, number: int, attempt: StoredAttempt, kept: int
     ) -> None:
-        """Store a dead letter."""
-        layout = self._layout
-        free_unique(tr, layout, value)
-        stored = encode_metadata(Dead(attempts, now, error), value)
-        self._items.park(tr, layout.dead, position, stored)
-        note_end(tr, layout, now, position, value, End("dead", error=error))
+        """Store a failed attempt of an item, and forget the ones before the last `kept`."""
+        layout, position = self._layout, self._layout.position(row.key)
+        tr[layout.attempt_key(position, number)] = encode_attempt(attempt)
+        if number > kept:
+            begin, _ = layout.attempts_range(position)
+            tr.clear_range(begin, layout.attempt_key(position, number - kept + 1))
 
-    def bury(
-        self, tr: Transaction, now: int, position: bytes, value: bytes, why: str | None = None
-    ) -> None:
+    def bury(self, tr: Transaction, now: int, row: ItemRow, why: str | None = None) -> None:
         """Make a claimed item a dead letter; its claim does not count.
 
         `why` is its error; `None` if its attempts were used up before this claim.
         """
-        header = header_of(value)[0]
+        header, position = row.item.header, self._layout.position(row.key)
         error = why or begin_last_error(tr, self._layout, position)()
         if error is None and header.alone:
             error = LEASE_OVER
-        self._die(tr, now, position, value, header.attempts, error)
-        self._items.tally(tr, now, returned=1, died=1, dead=1)
+        died = ItemRow("dead", row.item, header.attempts, died_at=now, error=error)
+        self._perform(tr, now, [Change("buried", row, died, End("dead", error=error))])
 
     def retry(
         self,
         tr: Transaction,
         now: int,
-        dead: LocatedItem,
+        dead: ItemRow,
         by: str,
         reserve: Callable[[Transaction], None],
     ) -> bool:
@@ -264,24 +228,19 @@ class Failures:
         `reserve(tr)` takes a place below the bound of the queue, or raises `QueueFull`.
         """
         layout = self._layout
-        position = layout.position(dead.item.key)
         header = dead.item.header.counted()
         unique = header.held_while_waiting
         number = header.earlier_attempts + dead.attempts
-        attempt_key = layout.attempt_key(position, number)
+        attempt_key = layout.attempt_key(layout.position(dead.key), number)
         read = tr[attempt_key]
         if unique is not None and tr[layout.unique_key(unique)].present():
             return False
         reserve(tr)
-        if unique is not None:
-            tr[layout.unique_key(unique)] = position
-        self._items.unpark(tr, layout.dead, position)
         if read.value is not None:
             last = decode_attempt(read.value)
             tr[attempt_key] = encode_attempt(last._replace(retried_at=now, retried_by=by))
         # The item may have expired since, or was cancelled, but the caller wants to retry it.
         header = header._replace(attempts=0, expires=None, unique=unique, since=now, cancelled=None)
-        header = header._replace(earlier_attempts=number)
-        returned = ReturnedItem(position, with_header(header, dead.item.content))
-        self._items.requeue(tr, now, [returned], dead=-1, retried=1)
+        item = dead.item.with_header(header._replace(earlier_attempts=number))
+        self._perform(tr, now, [Change("retried", dead, ItemRow("ready", item, 0))])
         return True

@@ -50,7 +50,7 @@ def find_existing(tr: Transaction, name: str) -> Subspace:
         return subspace
     begin, end = _NAMES
     key = name_key(name)
-    # Start both reads before waiting for the first. Few names, as clients may ask again and again.
+    # Few names, as clients may ask again and again.
     near = (
         tr.snapshot.get_range(begin, key, limit=_NEAR, reverse=True),
         tr.snapshot.get_range(key, end, limit=_NEAR),

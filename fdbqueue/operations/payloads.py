@@ -40,7 +40,6 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
     """Return the payloads of items, given their contents; read the pieces of large payloads."""
-    # Start all reads before waiting for the first.
     pieces = {
         content: tr.get_range(*layout.range_of(layout.pieces_prefix(content)))
         for content in contents
@@ -57,6 +56,14 @@ def read_payload(tr: ReadTransaction, layout: Layout, content: bytes) -> bytes:
     return read_payloads(tr, layout, [content])[0]
 
 
+def own_id(layout: Layout, key: bytes) -> bytes:
+    """Return an id of the pieces of a payload that is written at this key after the push.
+
+    The item may still have others under its random part, or its key may have no UUID.
+    """
+    return hashlib.sha256(layout.position(key)).digest()[:UUID_SIZE]
+
+
 def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredItem:
     """Return an item whose row has room for what other states add to it.
 
@@ -64,6 +71,5 @@ def with_small_row(tr: Transaction, layout: Layout, item: StoredItem) -> StoredI
     """
     if len(item.content) <= MAX_INLINE:
         return item
-    id = hashlib.sha256(layout.position(item.key)).digest()[:UUID_SIZE]  # the key may have no UUID
-    value = write_payload(tr, layout, id, item.content, item.header)
+    value = write_payload(tr, layout, own_id(layout, item.key), item.content, item.header)
     return StoredItem(item.key, value, item.level, item.turn)

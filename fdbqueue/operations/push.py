@@ -11,17 +11,16 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.errors import PushTooLarge, QueueFull
-from fdbqueue.layout.items import GroupSettings
-from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.items import GroupSettings, ItemRow
 from fdbqueue.layout.values import (
     decode_holder,
     encode_count,
-    encode_holder,
     encode_options,
 )
-from fdbqueue.operations.items import ITEM_BYTES, Items, LocatedItem, NewItem, Tail
+from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
 from fdbqueue.operations.limits.bounds import Bound
 from fdbqueue.operations.limits.full_groups import FullGroups, Room
+from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import Transaction
 
 _log = logging.getLogger("fdbqueue")
@@ -31,9 +30,8 @@ _items_of = attrgetter("items")
 _MAX_PUSH = 9_900_000  # bytes; a transaction has up to 10,000,000
 _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
-_MAX_DROPPED = 100  # unique keys whose periods are over that a push with a period deletes
 
-FindAt: TypeAlias = Callable[[Transaction, int, bytes], LocatedItem | None]
+FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
 """A function of a transaction, the time and a position: `Sweep.find_at`."""
 
 
@@ -67,30 +65,8 @@ class Pushed(NamedTuple):
     """
 
     key: bytes
-    found: LocatedItem | None
+    found: ItemRow | None
     is_new: bool
-
-
-def drop_ended_periods(tr: Transaction, layout: Layout, now: int, limit: int) -> int:
-    """Delete up to `limit` unique keys whose periods are over, without conflicts.
-
-    Args:
-        tr: A transaction.
-        layout: The layout of the queue.
-        now: The time in milliseconds since 1970.
-        limit: The maximum number of keys.
-
-    Returns:
-        The number of keys.
-    """
-    begin, end = layout.dated_before(layout.unique_ends, now + 1)
-    rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
-    for row in rows:
-        name = layout.unpack_dated_key(layout.unique_ends, row.key)
-        # Unless another push has the key meanwhile.
-        tr.compare_and_clear(layout.unique_key(name), row.value)
-        tr.clear(row.key)
-    return len(rows)
 
 
 class Pusher:
@@ -181,7 +157,6 @@ class Pusher:
         A push that the queue has no room for has no keys. With `as_many_as_fit` it has the keys of
         the items that fit.
         """
-        # Start all reads before waiting for the first.
         begin, end = self.layout.waiters_and_options
         options = self._options
         n = sum(map(len, map(_items_of, requests)))
@@ -196,6 +171,8 @@ class Pusher:
             level = item.level
             if level.prefix not in tails:
                 tails[level.prefix] = Tail(snapshot, level)
+                if level.group is not None:
+                    self._items.groups.prefetch(tr, level)
         waiters = [*newest]
         has_options = waiters and waiters[0].key == self.layout.options
         stored = waiters.pop(0).value if has_options else None
@@ -215,10 +192,6 @@ class Pusher:
         replacing = [group for group, each in settings.items() if each.latest] if settings else []
         if replacing:
             self._full_groups.begin_replacing(tr, replacing)
-        for tail in tails.values():
-            if tail.level.group is not None:
-                has_items = tail.last() is not None
-                tail.needs_turn = self._items.groups.begin_push(tr, tail.level, has_items)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
@@ -278,9 +251,9 @@ class Pusher:
         """
         layout = self.layout
         names = [item.header.unique_key for item in push.items]
-        # Start all reads before waiting for the first.
-        reads = {name: tr[layout.unique_key(name)] for name in names if name is not None}
-        held = {name: self._holder(tr, now, name, read.value) for name, read in reads.items()}
+        given = [name for name in names if name is not None]
+        values = read_all(tr, map(layout.unique_key, given))
+        held = {name: self._holder(tr, now, name, each) for name, each in zip(given, values)}
         free = {name for name, holder in held.items() if holder is None}
         new: list[NewItem] = []
         for item, name in zip(push.items, names):
@@ -311,16 +284,14 @@ class Pusher:
         self, tr: Transaction, now: int, items: list[NewItem], keys: list[bytes]
     ) -> None:
         """Store the unique keys with a period of new items; delete some whose periods are over."""
-        layout = self.layout
-        has_period = False
+        unique_keys, has_period = self._items.unique_keys, False
         for (*_, header, _), key in zip(items, keys):
             if header.key is not None and header.key_ends is not None:
                 has_period = True
-                holder = encode_holder(layout.position(key), header.key_ends)
-                tr[layout.unique_key(header.key)] = holder
-                tr[layout.dated_key(layout.unique_ends, header.key_ends, header.key)] = holder
+                position = self.layout.position(key)
+                unique_keys.begin_period(tr, header.key, position, header.key_ends)
         if has_period:
-            drop_ended_periods(tr, layout, now, _MAX_DROPPED)
+            unique_keys.drop_ended_periods(tr, now)
 
     def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
         """Return the item that has a unique key of this value; `None` if the key is free."""
@@ -328,9 +299,7 @@ class Pusher:
             return None
         position, ends = decode_holder(value)
         if ends is not None and ends <= now:
-            # Both rows: the push may be refused.
-            tr.clear(self.layout.unique_key(name))
-            tr.clear(self.layout.dated_key(self.layout.unique_ends, ends, name))
+            self._items.unique_keys.end_period(tr, name, ends)
             return None
         found = self._find_at(tr, now, position)
         # The sweep of the item may have made it a dead letter, which has given up its key.

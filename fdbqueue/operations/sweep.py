@@ -8,15 +8,18 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from fdbqueue.layout.batches import End
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import NEVER, decode_metadata, header_of, with_header
-from fdbqueue.operations.batches import EXPIRED
-from fdbqueue.operations.items import Items, LocatedItem, stored_at
-from fdbqueue.operations.timers import VERSIONS, Fate, fate_of_delay
+from fdbqueue.layout.values import NEVER
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.parallel import stored_at
+from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
+from fdbqueue.operations.transitions import Change
 from fdbqueue.types import KeySelector, KeyValue, Transaction
 
 if TYPE_CHECKING:
-    from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.claims import ClaimedItems
     from fdbqueue.operations.schedules.schedules import Schedules
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
@@ -55,10 +58,10 @@ class Sweep:
     first.
     """
 
-    def __init__(self, items: Items, leases: Leases, schedules: Schedules) -> None:
+    def __init__(self, items: Items, claimed: ClaimedItems, schedules: Schedules) -> None:
         self._layout = items.layout
         self._items = items
-        self._leases = leases
+        self._claimed = claimed
         self._schedules = schedules
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
@@ -113,10 +116,9 @@ class Sweep:
         # A try of the transaction that fails after this has looked in vain; the next look helps.
         if abs(now - self._foreign_look) >= _FOREIGN_LOOK:
             self._foreign_look = now
-            wrote = self._leases.end_foreign(tr, now, limit=_FEW)
+            wrote = self._claimed.end_foreign(tr, now, limit=_FEW)
         # Read only what is due: a queue may have very many timers.
         due = self._layout.due_timers(version, now)
-        # Start all reads before waiting for the first.
         begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
         starts = due if begin is None else [(begin(first), end) for first, end in due]
         reads = [*starmap(begin_read, starts)]
@@ -140,7 +142,7 @@ class Sweep:
             if moves:
                 # Leases last: an item that returns has its unique key again unless another has it.
                 self._expire(tr, now, [], self._make_available(tr, now, dues))
-                self._expire(tr, now, [], self._leases.end_over(tr, now, leases))
+                self._expire(tr, now, [], self._claimed.end_over(tr, now, leases))
                 is_behind = self._schedules.tick_all(tr, now, dues)
                 self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
                 self._items.groups.settling.end_hold(tr, now, dues)
@@ -154,30 +156,29 @@ class Sweep:
 
         return finish
 
-    def find(self, tr: Transaction, now: int, reference: bytes) -> LocatedItem | None:
+    def find(self, tr: Transaction, now: int, reference: bytes) -> ItemRow | None:
         """Return the item with this reference; `None` if it ended.
 
-        If its lease or its delay is over, or if it has expired, sweep it alone first. So an
-        operation on a single item finds it in the state that views show.
+        If its lease or its delay is over, or if it has expired, sweep it alone first.
         """
         return self._swept(tr, now, lambda: self._items.find(tr, reference))
 
-    def find_at(self, tr: Transaction, now: int, position: bytes) -> LocatedItem | None:
+    def find_at(self, tr: Transaction, now: int, position: bytes) -> ItemRow | None:
         """Return the item at this position as `find` does."""
         return self._swept(tr, now, lambda: self._items.at(tr, position))
 
     def _swept(
-        self, tr: Transaction, now: int, find: Callable[[], LocatedItem | None]
-    ) -> LocatedItem | None:
+        self, tr: Transaction, now: int, find: Callable[[], ItemRow | None]
+    ) -> ItemRow | None:
         found = find()
-        timer = found and found.timer_over(tr, self._layout, now)
+        timer = found and timer_over(tr, self._layout, found, now)
         if found is None or timer is None:
             return found
         rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
         if found.state == "ready":
             self._expire(tr, now, rows)
         else:
-            move = self._leases.end_over if found.state == "claimed" else self._make_available
+            move = self._claimed.end_over if found.state == "claimed" else self._make_available
             self._expire(tr, now, [], move(tr, now, rows))
         return find()
 
@@ -186,36 +187,34 @@ class Sweep:
 
         Timers of schedules and groups may be among them, which have no item.
         """
-        layout = self._layout
+        layout, changes, expired = self._layout, list[Change](), list[bytes]()
         dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
         due_of = {position: due for due, position in dues}
         found = stored_at(tr, layout.delayed, due_of)
-        expired: list[bytes] = []
-        self._items.clear_timers(tr, timers)
+        clear_timers(tr, timers)
         for position, stored in found:
-            header, content = header_of(decode_metadata(stored)[1])
-            value = with_header(header._replace(since=due_of[position]), content)
-            self._items.insert(tr, now, layout.items + position, value)
-            self._items.end_delay(tr, now, position, header)
-            if fate_of_delay(header.expires, now) == Fate.LAPSED:
+            row = self._items.located("delayed", layout.items + position, stored)
+            header = row.item.header._replace(since=due_of[position])
+            ready = ItemRow("ready", row.item.with_header(header), row.attempts)
+            changes.append(Change("due", row, ready))
+            if has_expired(header.expires, now):
                 expired.append(position)
-        if found:
-            self._items.tally(tr, now, delayed=-len(found))
+        self._items.transitions.perform(tr, now, changes)
         return expired
 
     def _expire(
         self, tr: Transaction, now: int, timers: list[KeyValue], returned: Iterable[bytes] = ()
     ) -> None:
         """Delete the items of these timers, and items that became ready when they had expired."""
-        layout = self._layout
+        layout, changes = self._layout, list[Change]()
         positions = [layout.unpack_timer_key(layout.expiries, timer.key)[1] for timer in timers]
         positions += returned
         found = self._items.at_positions(tr, positions)
-        self._items.clear_timers(tr, timers)
+        clear_timers(tr, timers)
         for item in found:
-            self._items.take(tr, now, item, EXPIRED)
-        if found:
-            self._items.tally(tr, now, expired=len(found))
+            tr.add_read_conflict_key(item.key)
+            changes.append(Change("expired", ItemRow("ready", item, 0), None, End("expired")))
+        self._items.transitions.perform(tr, now, changes)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:
         """Return the seconds until a lease ends or an item is due; `math.inf` without either."""

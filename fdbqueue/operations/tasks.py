@@ -4,60 +4,43 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from fdbqueue.layout.items import Level, StoredItem
+from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.tasks import decode_header, rank_at
-from fdbqueue.layout.values import Header, decode_count
+from fdbqueue.layout.values import ZERO, Header, decode_count, encode_count
 from fdbqueue.operations.groups.agents import Agents
-from fdbqueue.operations.items import Items, LocatedItem, Taken
+from fdbqueue.operations.items import Items
 from fdbqueue.operations.payloads import read_payload
-from fdbqueue.operations.views.listing import Views
-from fdbqueue.operations.views.overdue import corrections
+from fdbqueue.operations.transitions import TAKEN, Change
 from fdbqueue.types import Options, ReadTransaction, Transaction
 
 
-class TaskIndex:
-    """Reads by agent of a task queue. Each method is part of a transaction."""
-
-    def __init__(self, items: TaskItems) -> None:
-        self._layout = items.layout
-        self._items = items
-
-    def is_of(self, index: bytes, name: str) -> Callable[[ReadTransaction, StoredItem], bool]:
-        """Return a function that tells whether a task belongs to this agent, or to this client."""
-        part = 1 if index == self._layout.agents else 2
-
-        def is_one(tr: ReadTransaction, item: StoredItem) -> bool:
-            return decode_header(read_payload(tr, self._layout, item.content))[part] == name
-
-        return is_one
-
-    def by_agent(self, tr: ReadTransaction, views: Views, now: int) -> dict[str, int]:
-        """Return the number of ready tasks of each agent that has any."""
-        layout = self._layout
-        rows = tr.get_range(*layout.range_of(layout.agent_counts))
-        counts = Counter[str | None]()
-        for row in rows:
-            agent = layout.unpack_entry_key(layout.agent_counts, row.key)
-            counts[agent] = decode_count(row.value)
-        counts.update(corrections(tr, self._items, views.overdue(tr, now), self._items.group_of))
-        found = {agent: n for agent, n in counts.items() if agent is not None and n > 0}
-        return {agent: found[agent] for agent in sorted(found)}
+def count_by_agent(tr: ReadTransaction, layout: Layout) -> dict[str, int]:
+    """Return the number of ready tasks of each agent that has any."""
+    rows = tr.get_range(*layout.range_of(layout.agent_counts))
+    counts = {
+        layout.unpack_entry_key(layout.agent_counts, row.key): decode_count(row.value)
+        for row in rows
+    }
+    return {agent: counts[agent] for agent in sorted(counts) if counts[agent] > 0}
 
 
 class TaskItems(Items):
-    """The items of a task queue, with indexes, and with counters by priority and agent."""
+    """The items of a task queue, with indexes, and with counters by priority and agent.
 
-    indexes_every_item = True
+    It maintains them (`transitions.Maintainer`).
+    """
+
     ids_are_positions = False
 
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
         super().__init__(layout, levels, options)
         self._agents = Agents(layout, self.groups, self.options)
+        self.transitions.always.append(self)
 
     def limits_of(
         self, reads: ReadTransaction, agents: Iterable[str]
@@ -73,13 +56,19 @@ class TaskItems(Items):
         self, tr: ReadTransaction, item: StoredItem
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return the entries by id, agent and client, and the counters of priority and agent."""
+        entries, counters = self._index_entries(tr, item)
+        timers, _ = super().index_entries(tr, item)
+        return entries | timers, counters
+
+    def _index_entries(
+        self, tr: ReadTransaction, item: StoredItem
+    ) -> tuple[dict[bytes, bytes], list[bytes]]:
         layout = self.layout
         position = layout.position(item.key)
         priority, agent, client = decode_header(read_payload(tr, layout, item.content))
-        entries, counters = super().index_entries(tr, item)
-        entries[layout.entry_key(layout.ids, layout.unpack_item_key(item.key)[-1])] = position
+        entries = {layout.entry_key(layout.ids, layout.unpack_item_key(item.key)[-1]): position}
         entries[layout.entry_key(layout.agents, agent) + position] = b""
-        counters.append(layout.counter_key(layout.level_prefix(priority)))
+        counters = [layout.counter_key(layout.level_prefix(priority))]
         if agent is not None:
             counters.append(layout.entry_key(layout.agent_counts, agent))
         if client is not None:
@@ -98,7 +87,6 @@ class TaskItems(Items):
         counted = reads.get_range(*layout.range_of(layout.agent_counts))
         names = [None, *(layout.unpack_entry_key(layout.agent_counts, row.key) for row in counted)]
         indexes = [layout.entry_key(layout.agents, name) for name in names if name not in agents]
-        # Start all reads before waiting for the first.
         ranges = [reads.get_range(*layout.range_of(index), limit=n) for index in indexes]
         positions = (
             [row.key[len(index) :] for row in rows] for index, rows in zip(indexes, ranges)
@@ -155,24 +143,62 @@ class TaskItems(Items):
                 break
         return allowed
 
-    def delete(
+    def pop(
         self,
         tr: Transaction,
         now: int,
-        items: list[StoredItem],
-        taken: Taken | None,
-        are_first: bool = False,
+        items: Sequence[StoredItem],
+        staged: Sequence[StoredItem] = (),
+        *,
+        are_first: bool = True,
     ) -> None:
-        """Delete ready tasks; count the starts of their agents.
+        """Pop ready tasks.
 
         Between the tasks that `first` has returned, there may be tasks of agents that are held.
         """
-        limited = self.options.limited_groups
-        super().delete(tr, now, items, taken, are_first and not limited)
-        if taken is not None and limited:
-            for agent, n in Counter(self.group_of(tr, item) for item in items).items():
+        are_first = are_first and not self.options.limited_groups
+        super().pop(tr, now, items, staged, are_first=are_first)
+
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
+        """Start the reads for the indexes of tasks, and for the starts of their agents."""
+        gone: dict[bytes, bytes] = {}
+        entries: dict[bytes, bytes] = {}
+        counters = Counter[bytes]()
+        started = Counter[str]()
+        for why, before, after, _ in changes:
+            if before is not None and not before.is_staged:
+                old, counts = self._indexed(tr, before)
+                gone |= old
+                counters.subtract(counts)
+            if after is not None and not after.is_staged:
+                new, counts = self._indexed(tr, after)
+                entries |= new
+                counters.update(counts)
+            if before is not None and why in TAKEN and self.options.limited_groups:
+                agent = self.group_of(tr, before.item)
                 if agent is not None:
-                    self._agents.note_started(tr, now, agent, n)
+                    started[agent] += 1
+
+        def finish() -> None:
+            for entry in gone:
+                if entry not in entries:
+                    tr.clear(entry)
+            for entry, value in entries.items():
+                tr[entry] = value
+            for counter, n in counters.items():
+                if n:
+                    tr.add(counter, encode_count(n))
+                    tr.compare_and_clear(counter, ZERO)
+            for agent, n in started.items():
+                self._agents.note_started(tr, now, agent, n)
+
+        return finish
+
+    def _indexed(self, tr: ReadTransaction, row: ItemRow) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """Return the index entries of a task in its state, without timers, and its counters."""
+        if row.state == "ready":
+            return self._index_entries(tr, row.item)
+        return self.parked_index_entries(self.layout.position(row.key)), []
 
     def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
         """Return the level of a task, whose deadline is a time after the tick that pushes it."""
@@ -180,7 +206,7 @@ class TaskItems(Items):
         ageing = None if options is None else options.ageing
         return self.levels.level(rank_at(priority, tick, ageing))
 
-    def find(self, tr: ReadTransaction, reference: bytes) -> LocatedItem | None:
+    def find(self, tr: ReadTransaction, reference: bytes) -> ItemRow | None:
         """Return the task with this id in any state; `None` if it ended."""
         ready, parked = self._begin_ids(tr, reference)
         position = ready.value if ready.present() else parked.value
@@ -203,18 +229,6 @@ class TaskItems(Items):
     def _begin_ids(self, tr: ReadTransaction, random: bytes) -> list[Any]:
         layout = self.layout
         return [tr[layout.entry_key(ids, random)] for ids in (layout.ids, layout.ids_parked)]
-
-    def park(self, tr: Transaction, prefix: bytes, position: bytes, stored: bytes) -> None:
-        """Store a task that is delayed, claimed, dead or done, and its index entry."""
-        super().park(tr, prefix, position, stored)
-        for entry, value in self.parked_index_entries(position).items():
-            tr[entry] = value
-
-    def unpark(self, tr: Transaction, prefix: bytes, position: bytes) -> None:
-        """Delete a task stored by `park`, and its index entry."""
-        super().unpark(tr, prefix, position)
-        for entry in self.parked_index_entries(position):
-            del tr[entry]
 
     def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
         """Return the index entry by id."""

@@ -1,6 +1,4 @@
-"""Timers, and the fate of an item whose timer is over.
-
-A sweep carries it out; a view shows it as done.
+"""Timers, and what a sweep does to an item whose timer is over.
 
 | Timer | Its item |
 | --- | --- |
@@ -12,22 +10,13 @@ A sweep carries it out; a view shows it as done.
 from __future__ import annotations
 
 import math
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from fdbqueue.layout.values import (
-    CANCELLED,
-    NOW,
-    ClaimedItem,
-    Header,
-    Lease,
-    decode_lease,
-    header_of,
-    lease_expiry,
-)
-from fdbqueue.types import Options, State, Transaction
+from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
+    from fdbqueue.layout.items import ItemRow
     from fdbqueue.layout.keys import Layout
 
 VERSIONS = 1_000_000
@@ -40,26 +29,6 @@ DIED_ALONE = "its worker died, or was stopped, while it ran alone in its process
 """The error of an attempt that ran alone in its process, and whose lease has ended."""
 
 
-class Fate(Enum):
-    """The change of an item whose timer is over.
-
-    Attributes:
-        before: The state that it had.
-        after: The state that it gets; `None` if it ends.
-    """
-
-    RETURNED = ("claimed", "ready")
-    DIED = ("claimed", "dead")
-    ENDED = ("claimed", None)
-    AVAILABLE = ("delayed", "ready")
-    LAPSED = ("delayed", None)
-    EXPIRED = ("ready", None)
-
-    def __init__(self, before: State, after: State | None) -> None:
-        self.before: State = before
-        self.after: State | None = after
-
-
 def due_after(now: int, delay: float | None) -> int | None:
     """Return the time after a delay in seconds, in milliseconds since 1970; `None` for at once."""
     return now + math.ceil(delay * 1000) if delay else None
@@ -70,27 +39,10 @@ def has_expired(expires: int | None, now: int) -> bool:
     return 0 < (expires or 0) <= now
 
 
-def fate_of_return(expires: int | None, now: int) -> Fate:
-    """Return the fate of a claimed item that does not die, or of one staged for a dead process."""
-    return Fate.ENDED if has_expired(expires, now) else Fate.RETURNED
-
-
-def fate_of_failure(attempts: int, expires: int | None, options: Options | None, now: int) -> Fate:
-    """Return the fate of a claimed item that failed this often and is not to be delayed."""
+def is_last(attempts: int, options: Options | None) -> bool:
+    """Return whether a claimed item that failed this often becomes a dead letter."""
     max_attempts = None if options is None else options.max_attempts
-    if max_attempts is not None and attempts >= max_attempts:
-        return Fate.DIED
-    return fate_of_return(expires, now)
-
-
-def fate_of_lease(lease: Lease, options: Options | None, now: int) -> Fate | None:
-    """Return the fate of an item whose lease is over by version; `None` if not by the clock.
-
-    An item that was cancelled stays claimed until a sweep ends it.
-    """
-    if lease.left(now) > 0 or lease.expires == CANCELLED:
-        return None
-    return fate_of_failure(lease.delivery_count, lease.expires, options, now)
+    return max_attempts is not None and attempts >= max_attempts
 
 
 def error_of_lease(header: Header) -> str:
@@ -98,21 +50,38 @@ def error_of_lease(header: Header) -> str:
     return DIED_ALONE if header.alone == NOW else LEASE_OVER
 
 
-def fate_of_delay(expires: int | None, now: int) -> Fate:
-    """Return the fate of an item whose delay is over."""
-    return Fate.LAPSED if has_expired(expires, now) else Fate.AVAILABLE
+def lease_of(timer: bytes) -> Lease:
+    """Return the lease in the value of a timer; an empty one if the timer has none."""
+    return decode_lease(timer) or Lease(0, 0)
 
 
-def lease_of(timer: bytes, claim: ClaimedItem | None = None) -> Lease:
-    """Return the lease in the value of a timer, with what only the claim is sure to know.
+def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:
+    """Clear timers that are next to each other.
 
-    The timer of a repair lacks the number of attempts and the expiry.
+    One range, because keys cleared one by one would slow down the next reader, which has to skip
+    each of them. A timer that another client adds between them conflicts.
     """
-    lease = decode_lease(timer) or Lease(0, 0)
-    if claim is None:
-        return lease
-    expires = lease_expiry(header_of(claim.value)[0])
-    return lease._replace(delivery_count=claim.delivery_count, expires=expires or 0)
+    if len(timers) == 1:
+        tr.clear(timers[0].key)
+    elif timers:
+        begin, end = timers[0].key, timers[-1].key + b"\x00"
+        tr.add_read_conflict_range(begin, end)
+        tr.clear_range(begin, end)
+
+
+def timer_over(tr: ReadTransaction, layout: Layout, row: ItemRow, now: int) -> bytes | None:
+    """Return the key of the timer of an item if that is over; `None` otherwise.
+
+    A lease that is over by its version may have to be renewed, because of the clock.
+    """
+    timer, expires = row.timer(layout), row.item.header.expires
+    if row.state == "claimed":
+        is_over = not row.is_staged and row.lease_end <= tr.get_read_version().wait()
+    elif row.state == "delayed":
+        is_over = row.due <= now
+    else:
+        is_over = row.state == "ready" and has_expired(expires, now)
+    return timer[0] if timer is not None and is_over else None
 
 
 def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> None:

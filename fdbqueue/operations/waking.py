@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fdbqueue.layout.keys import Layout
 from fdbqueue.types import Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.keys import Layout
 
 _TIME = 8  # the first bytes of a name, which order it by time
 _MAX_TIME = 256**_TIME - 1

@@ -816,9 +816,10 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def state(self, tr: ReadTransactor, item: _T | str) -> State | None:
         """Return the state of an item: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
 
-        Returns `None` if the item has left the queue. An item whose lease is over, or whose time
-        has come, is ready at once. Conflicts with everything that changes the item. Cost: one read
-        for a ready item, four to seven for another.
+        Returns `None` if the item has left the queue. Given a database, an item whose lease is
+        over, or whose time has come, is made ready first, and one that has expired is deleted. In a
+        transaction, the state is the stored one. Conflicts with everything that changes the item.
+        Cost: one read for a ready item, six or seven for another.
 
         Args:
             tr: A transaction or a database.
@@ -845,11 +846,13 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         and the end of the traceback.
 
         `held_by` says why a ready item is not handed out, and `ahead_in_group` says how many items
-        of its group are ahead of it.
+        of its group are ahead of it. In a transaction, an item may be delayed although `due_at` has
+        come, claimed although `lease_ends` is over, and ready after `expires_at`, until a client
+        sweeps.
 
         Conflicts with everything that changes the item. Cost: three reads for a ready item, six to
         nine for another; two more for a task. For a ready item two more if it has a group, and one
-        for each concurrency of the queue; up to six more if something holds it back.
+        for each concurrency of the queue; up to two more if something holds it back.
 
         Args:
             tr: A transaction or a database.
@@ -1080,9 +1083,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items, which is the sum of `counts`; see `stats` for others.
 
-        Cost: one read of counters that every operation changes. If items are delayed or claimed,
-        or will expire, up to six more for what is over or due. In a transaction that writes, use
-        `size(tr.snapshot)`, which does not conflict with them.
+        Given a database, sweeps first, as `stats` does. Cost: one read of counters that every
+        operation changes. In a transaction that writes, use `size(tr.snapshot)`, which does not
+        conflict with them.
 
         Args:
             tr: A transaction or a database.
@@ -1103,7 +1106,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         They are the `by_priority` of `stats`, without the reads of the other numbers. A FIFO queue
         has no priorities. In a transaction that writes, use `counts(tr.snapshot)`, as for `size`.
 
-        Cost: one range read of the counters, and those of `size` for what is over or due.
+        Given a database, sweeps first, as `stats` does. Cost: one range read of the counters.
 
         Args:
             tr: A transaction or a database.
@@ -1121,8 +1124,8 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready, by looking at the items themselves.
 
-        Conflicts with changes at the head of the queue. Cost: one read of one row, and of leases
-        and delays that are over.
+        Given a database, sweeps first, as `stats` does. Conflicts with changes at the head of the
+        queue. Cost: one read of one row.
 
         Args:
             tr: A transaction or a database.
@@ -1138,14 +1141,18 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return how many items are in each state, the totals, and the limits of the queue.
 
-        An item whose lease is over, or whose time has come, counts as ready at once, whether or not
-        a client is there to take it. Every operation changes the counters: in a transaction that
-        writes, use `stats(tr.snapshot)`, which does not conflict with them.
+        Given a database, sweeps first, whether or not a client is there to take items: up to 256
+        items whose leases are over, up to 256 whose time has come, and up to 256 that have expired,
+        unless this process has swept in the last 0.05 seconds. In a transaction, the numbers are
+        those that are stored, and a `next_due` in the past says that an item is due. Every
+        operation changes the counters: in a transaction that writes, use `stats(tr.snapshot)`,
+        which does not conflict with them.
 
         Cost: two reads, of the counters and of the options. If items are ready, one more, and one
         for each priority, to find the oldest one, for up to 100 priorities; if items have groups,
-        one more for each of up to 100 groups in a priority. If items are delayed or claimed, or
-        will expire, up to six more for what is over or due.
+        one more for each of up to 100 groups in a priority. If items are delayed, one more. A sweep
+        that finds nothing takes three reads; in a queue that never had claims, delays, times to
+        live or limits, it is one read a second.
 
         Args:
             tr: A transaction or a database.

@@ -22,9 +22,12 @@ from fdbqueue.layout.batches import BatchKind as BatchKind
 from fdbqueue.layout.errors import BatchClosed as BatchClosed
 from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
 from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
-from fdbqueue.operations.batches import (
+from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
+from fdbqueue.operations.limits.full_groups import REPLACED
+from fdbqueue.operations.maintainers.batches import (
     all_memberships,
     begin_closed,
     close,
@@ -32,12 +35,9 @@ from fdbqueue.operations.batches import (
     get_batch,
     get_counts,
     is_cancelled,
-    join,
     make_ready,
     put_batch,
 )
-from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, LocatedItem, NewItem
-from fdbqueue.operations.limits.full_groups import REPLACED
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import new_headers
 from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
@@ -378,7 +378,7 @@ def push_after(
     others = {id: queue for queue, id in after}
     references = {id: store_of(queue).codec.reference(id) for id, queue in others.items()}
 
-    def locate(tr: Transaction) -> tuple[dict[str, LocatedItem], bool]:
+    def locate(tr: Transaction) -> tuple[dict[str, ItemRow], bool]:
         """Return the unfinished ones of the others, and whether another one cancels the items."""
         known = {id: store_of(others[id]).items.find(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
@@ -411,13 +411,13 @@ def push_after(
             if bool(header.batch) + header.followers + len(ids) > MAX_FOLLOWING:
                 raise TooManyFollowing(other, MAX_FOLLOWING)
             batches = [membership_in(queue, owner, id) for id in ids]
-            join(tr, store_of(queue).layout, item, batches)
+            store_of(queue).changes.join(tr, now, item, batches)
         return pushed
 
     return store_of(new.queue).change(tr, body, lambda _: True)
 
 
-def _has_failed(found: LocatedItem) -> bool:
+def _has_failed(found: ItemRow) -> bool:
     is_cancelled = found.state == "done" and found.outcome == "cancelled"
     return found.state == "dead" or (is_cancelled and found.error != REPLACED)
 

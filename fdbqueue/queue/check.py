@@ -24,12 +24,9 @@ from fdbqueue.layout.values import (
     ZERO,
     decode_count,
     decode_holder,
-    decode_level,
     decode_metadata,
     decode_options,
     encode_count,
-    encode_expiry,
-    encode_level,
     encode_tallies,
     header_of,
 )
@@ -158,7 +155,6 @@ class _Check:
         self._reads = tr.snapshot
         self._items = store.items
         self._layout = store.layout
-        self._views = store.reads.views
         self._may_repair = repair
         self._began = began
         self._problems: list[str] = []
@@ -190,12 +186,8 @@ class _Check:
             # Two repairs would both add the difference: let the second one conflict.
             self._tr.add_read_conflict_key(self._layout.options)
             self._tr.add_write_conflict_key(self._layout.options)
-        # The numbers are those that views show.
-        overdue = self._views.overdue(self._reads, milliseconds())
-        shown = {
-            state: self._states[state] + overdue.change(state) for state in self._layout.prefix_of
-        }
-        return CheckReport(**shown, problems=tuple(self._problems), repaired=repaired)
+        found = {state: self._states[state] for state in self._layout.prefix_of}
+        return CheckReport(**found, problems=tuple(self._problems), repaired=repaired)
 
     def _compare_all(self) -> None:
         self._scan_items()
@@ -273,7 +265,7 @@ class _Check:
                 self._note_item(state, position, value, due)
                 if state == "delayed":
                     timer = layout.timer_key(layout.dues, metadata[0], position)
-                    self._indexed[timer] = encode_expiry(header_of(value)[0].expires)
+                    self._indexed[timer] = b""
                     level = self._items.levels.level_of(layout.items + position)
                     if level.group is not None:
                         self._counters[self._items.groups.delays(level)] += 1
@@ -364,12 +356,6 @@ class _Check:
         for counter in sorted(stored.keys() | self._counters.keys()):
             what, expected = f"the count of {self._name(counter)}", self._counters[counter]
             value = stored.get(counter)
-            if counter.startswith(layout.level_counts):
-                ready = 0 if value is None else decode_level(value)[0]
-                if ready != expected:
-                    missing = encode_level(expected - ready)
-                    self._note_difference(what, ready, expected, counter, missing)
-                continue
             count = decode_count(value)
             if count != expected or value == ZERO:
                 missing = encode_count(expected - count)
@@ -406,16 +392,14 @@ class _Check:
                 continue  # the next sweep deletes it, also if the rate of the queue was removed
             if expected is None:
                 self._note(f"an index leads to no item: {key!r}", self._tr.clear, key)
-            elif value is None or not (value == expected or self._may_differ(key, value)):
+            elif value is None or not (value == expected or self._may_differ(key)):
                 problem = f"an item is not found by its index: {key!r}"
                 self._note(problem, self._tr.set, key, expected)
 
-    def _may_differ(self, key: bytes, value: bytes) -> bool:
+    def _may_differ(self, key: bytes) -> bool:
         """Return whether an index may have this value, which does not follow from its item."""
-        if key.startswith(self._layout.leases):
-            return True  # the timer alone knows the end of a lease by the clock, unless repaired
-        # Layout 5 did not store when a delayed item expires.
-        return key.startswith(self._layout.dues) and value == b""
+        # The timer alone knows the end of a lease by the clock, unless it is repaired.
+        return key.startswith(self._layout.leases)
 
     def _compare_holds(self) -> None:
         """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""

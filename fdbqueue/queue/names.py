@@ -14,7 +14,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
-from fdbqueue.operations.batches import Left, leave_all, leave_batches
+from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
 from fdbqueue.queue.arguments import naming_database
 from fdbqueue.types import ReadTransaction, Transaction, Transactor

@@ -6,7 +6,6 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
@@ -14,8 +13,8 @@ from typing import Any, TypeVar, get_args
 
 from fdb.subspace_impl import Subspace
 
+from fdbqueue.coordination.sweeper import looks_write as looks_write
 from fdbqueue.database.binding import first_key
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
@@ -27,12 +26,7 @@ from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time
 from fdbqueue.layout.values import time_as_json as time_as_json
-from fdbqueue.operations.views.stats import (
-    begin_layout_check,
-    begin_size,
-    begin_stats,
-    unknown_stats,
-)
+from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
@@ -89,11 +83,11 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
 def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> dict[str, int]:
     """Return the number of ready items of each named queue, in order of the names, or of a page.
 
-    Given a database, queues are read in pages of 1,024, each in a transaction of its own. Cost: for
-    each page one range read of the names. Neighbouring queues that hold little share a read of
-    their counters, up to 50 of them; other queues have a read each. All are made at the same time.
-    A queue with delayed or claimed items, or with items that expire, takes up to six more. A queue
-    whose counters do not show the release that stored it takes another one, as in `overview`.
+    The numbers are those that are stored, as in `overview`. Given a database, queues are read in
+    pages of 1,024, each in a transaction of its own. Cost: for each page one range read of the
+    names. Neighbouring queues that hold little share a read of their counters, up to 50 of them;
+    other queues have a read each. All are made at the same time. A queue whose counters do not show
+    the release that stored it takes another one, as in `overview`.
 
     Args:
         tr: A transaction or a database.
@@ -112,7 +106,6 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
         >>> queues(db)
         {'mail': 2}
     """
-    now = milliseconds()
 
     def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
@@ -123,10 +116,7 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
         checks = [begin_layout_check(tr, subspace, counters) for _, subspace, counters in found]
         for check_layout in checks:
             check_layout()
-        begun = [
-            (name, begin_size(tr, subspace, counters, now)) for name, subspace, counters in found
-        ]
-        return [(name, finish()) for name, finish in begun]
+        return [(name, max(0, counters.ready)) for name, _, counters in found]
 
     return dict(_read_queues(tr, sizes, after, limit))
 
@@ -136,8 +126,9 @@ def overview(
 ) -> dict[str, QueueStats]:
     """Return the numbers of all named queues, in order of their names, or of a page of them.
 
-    Each value is what `stats` of the queue returns, without the options. Uses snapshot reads, which
-    conflict with nothing. Given a database, queues are read in pages of up to 1,024, each in a
+    Each value is what `stats` of the queue returns in a transaction, without the options: the
+    numbers that are stored, because this sweeps no queue. Uses snapshot reads, which conflict with
+    nothing. Given a database, queues are read in pages of up to 1,024, each in a
     transaction of its own. A page ends early with the queue that reaches 10,000 counters, so that a
     transaction ends within its five seconds. Items are not decoded. A queue that another release
     stored has an `error` instead of numbers.
@@ -145,9 +136,8 @@ def overview(
     Cost: for each page one range read of the names. Neighbouring queues that hold little share a
     read of their counters, up to 50 of them; other queues have a read each. A queue that is not
     empty takes another read, and one for each priority, for up to 100 priorities. A queue with
-    delayed or claimed items, or with items that expire, takes up to seven more. A queue from which
-    nothing has been taken takes another one, for its layout version, unless its priorities are
-    integers from -128 to 127.
+    delayed items takes one more. A queue from which nothing has been taken takes another one, for
+    its layout version, unless its priorities are integers from -128 to 127.
 
     Args:
         tr: A transaction or a database.
@@ -168,7 +158,7 @@ def overview(
         >>> [*overview(db, after="jobs")]
         ['mail']
     """
-    return dict(_read_queues(tr, partial(_stats, now=milliseconds()), after, limit, prefix))
+    return dict(_read_queues(tr, _stats, after, limit, prefix))
 
 
 def stats_as_json(stats: QueueStats) -> dict[str, Any]:
@@ -288,15 +278,13 @@ def _fields(
     return fields
 
 
-def _stats(
-    tr: ReadTransaction, page: dict[str, Subspace], now: int
-) -> list[tuple[str, QueueStats]]:
+def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, QueueStats]]:
     """Return the numbers of the first queues of a page: as many as a transaction ought to read."""
     found: list[tuple[str, Iterator[QueueStats | None]]] = []
     left = _MAX_COUNTERS
     ranges = read_ranges(tr, [counters_range(subspace) for subspace in page.values()])
     for (name, subspace), rows in zip(page.items(), ranges):
-        found.append((name, _stats_of(tr, subspace, rows, now)))
+        found.append((name, _stats_of(tr, subspace, rows)))
         next(found[-1][1])
         left -= len(rows)
         if left <= 0:
@@ -307,7 +295,7 @@ def _stats(
 
 
 def _stats_of(
-    tr: ReadTransaction, subspace: Subspace, rows: list[KeyValue], now: int
+    tr: ReadTransaction, subspace: Subspace, rows: list[KeyValue]
 ) -> Iterator[QueueStats | None]:
     """Yield `None` twice, each time after some reads have begun, and then the numbers of a queue.
 
@@ -318,7 +306,7 @@ def _stats_of(
         check_layout = begin_layout_check(tr, subspace, counters)
         yield None
         check_layout()
-        finish = begin_stats(tr, subspace, counters, now, first_key)
+        finish = begin_stats(tr, subspace, counters, first_key)
         yield None
         yield finish()
     except (LayoutVersionMismatch, UndecodableQueue, ForeignKey) as error:

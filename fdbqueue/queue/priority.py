@@ -529,7 +529,7 @@ class PriorityQueue(BaseQueue[Item[V]]):
         """Return the item that `pop_min` would take, without removing it.
 
         In a transaction that writes, it conflicts with pops; `peek_min(tr.snapshot)` does not.
-        Cost: one read of one row, and three to nine of what is over or due.
+        Given a database, sweeps first, as `stats` does. Cost: one read of one row.
 
         Args:
             tr: A transaction or a database.

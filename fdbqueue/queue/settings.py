@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
-from fdbqueue.database.binding import is_database
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import decode_group_settings
 from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
@@ -32,6 +31,9 @@ from fdbqueue.types import (
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
+
+_HOLDING = ("concurrency", "rate", "in_order")
+"""The default settings of groups that may hold one, or let it go on."""
 
 
 class Settings(TypedDict, total=False):
@@ -252,15 +254,12 @@ def change_group(
     options: dict[str, Any] = {}
     if has_agents and name is None and "concurrency" in changes:
         options["agent_concurrency"] = changes.pop("concurrency")
-    are_committed = is_database(tr)  # before groups are settled
     looked_for = {*changes} if has_agents else {"max_size", "latest"}
-
-    concerns_all = name is None and bool(changes)
 
     def body(tr: Transaction, now: int) -> bool:
         if changes:
             store.items.groups.set(tr, now, name, changes)
-        if concerns_all:
+        if name is None and not changes.keys().isdisjoint(_HOLDING):
             store.items.groups.settling.begin(tr, now)
         if any(changes.get(setting) for setting in looked_for):
             store.pusher.note_limited_groups(tr)
@@ -269,12 +268,5 @@ def change_group(
         store.options.note_limit(tr)
         return True
 
-    def settle(tr: Transaction, now: int) -> bool:
-        store.options.note_limit(tr)
-        return store.items.groups.settling.go_on(tr, now, are_committed)
-
     store.change(tr, body)
-    if has_agents:
-        store.sweeper.invalidate()  # pops of this client look at once
-    while concerns_all and store.change(tr, settle):
-        pass
+    store.sweeper.invalidate()  # pops of this client look at once

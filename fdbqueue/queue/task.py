@@ -6,23 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.database.clock import milliseconds, nanoseconds, uuids
-from fdbqueue.database.pages import read_pages
-from fdbqueue.database.retrying import read
+from fdbqueue.database.clock import nanoseconds, uuids
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Priorities
 from fdbqueue.layout.rows import TaskRowCodec
 from fdbqueue.layout.tasks import RANK, TaskCodec, task_id
 from fdbqueue.operations.items import Moved, NewItem
-from fdbqueue.operations.tasks import TaskIndex, TaskItems
+from fdbqueue.operations.tasks import TaskItems, count_by_agent
 from fdbqueue.queue.arguments import (
     due_time,
     kept_options,
@@ -150,7 +147,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             self.kind, "task", RANK, max_size, self._ageing, max_attempts, **kept_options(keep)
         )
         items = TaskItems(layout, levels, options)
-        self._items, self._index = items, TaskIndex(items)
+        self._items = items
         codec = TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, codec, options, items))
 
@@ -591,7 +588,7 @@ class TaskQueue(BaseQueue[Task[V]]):
     def counts(self, tr: ReadTransactor) -> dict[TaskPriority, int]:
         """Return the number of ready tasks of each priority that has any.
 
-        Cost: one read of at most five counters, and those of `size` for what is over or due.
+        Given a database, sweeps first, as `stats` does. Cost: one read of at most five counters.
 
         Args:
             tr: A transaction or a database.
@@ -624,11 +621,10 @@ class TaskQueue(BaseQueue[Task[V]]):
             >>> stats.total_pushed, stats.total_popped, stats.success_rate, stats.current_size
             (2, 1, 0.5, 1)
         """
-        now = milliseconds()
+        reads = self._store.reads
 
         def body(tr: ReadTransaction) -> TaskStats:
-            reads = self._store.reads
-            stats = reads.numbers.stats(tr, now, self._store.given_options)
+            stats = reads.numbers.stats(tr, self._store.given_options)
             return TaskStats(
                 total_pushed=stats.total_pushed,
                 total_popped=stats.total_completed,
@@ -639,10 +635,10 @@ class TaskQueue(BaseQueue[Task[V]]):
                 current_size=stats.ready,
                 oldest=stats.oldest,
                 by_priority={TaskPriority(level): n for level, n in stats.by_priority.items()},
-                by_agent=self._index.by_agent(tr, reads.views, now),
+                by_agent=count_by_agent(tr, self._store.layout),
             )
 
-        return read(tr, body)
+        return reads.look(tr, body)
 
     # Change
 
@@ -700,19 +696,8 @@ class TaskQueue(BaseQueue[Task[V]]):
         self, tr: ReadTransactor, index: bytes, name: str, limit: int = 0
     ) -> Iterator[Task[V]]:
         """Yield the first tasks of an agent or client, page by page."""
-        store, now = self._store, milliseconds()
-        prefix, is_one = store.layout.entry_key(index, name), self._index.is_of(index, name)
-
-        def rows(
-            tr: ReadTransaction, begin: bytes, end: bytes, n: int, _: bool
-        ) -> list[StoredItem]:
-            return store.reads.views.indexed(tr, prefix, is_one, begin, end, now, n)
-
-        def page(tr: ReadTransaction, items: list[StoredItem]) -> list[Task[V]]:
-            return [store.reads.decode(tr, item) for item in items]
-
-        pages = read_pages(tr, *store.layout.all_items, page, limit=limit, rows=rows)
-        return chain.from_iterable(pages)
+        store = self._store
+        return store.reads.indexed(tr, store.layout.entry_key(index, name), limit)
 
 
 @driven

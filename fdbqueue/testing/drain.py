@@ -21,12 +21,13 @@ from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job
+from fdbqueue.jobs.shares import QueueShare
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
 from fdbqueue.types import Database, Item, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Call, outcome_of
+from fdbqueue.worker.handler import Invocation, outcome_of
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.worker import Worker
 
@@ -193,7 +194,9 @@ class _Drain:
     def _work(self, queue: str) -> None:
         """Let a worker run what is due in a queue."""
         thread = _TestThread()
-        worker = worker_of(self.app, queue, partial(_Handler, self, queue, thread), concurrency=1)
+        worker = worker_of(
+            self.app, [QueueShare(queue)], partial(_Handler, self, queue, thread), concurrency=1
+        )
         self.stop = worker.stop
         began = len(self.drained)
         try:
@@ -251,7 +254,7 @@ class _Handler(JobHandler):
             self._drain.begin(Attempt(job.name, item.id, 0, "unknown"))
         return why
 
-    def call(self, context: Context) -> Call:
+    def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
         stored = stored_job(context.item.value)
         attempt = Attempt(stored.name if stored else "", context.item.id, context.attempt)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.database.binding import engine_of
 from fdbqueue.errors import FDBError
 from fdbqueue.types import Database, KeyLike, ValueLike
 
@@ -62,6 +63,8 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
         seed: int = 0,
     ) -> None:
         self.db = db
+        self.engine = engine_of(db)._replace(commits_are_certain=False)
+        """The properties of the wrapped database, except that commits may have unknown results."""
         self._random = random.Random(seed)
         self._shares = {"before": before, "after": after, "conflict": conflict, "too_old": too_old}
         for name, share in self._shares.items():
@@ -78,9 +81,6 @@ class FaultyDatabase(_Wrapper):  # type: ignore[misc]
     def create_transaction(self) -> FaultyTransaction:
         """Return a transaction of the wrapped database, with faults."""
         return FaultyTransaction(self, self.db.create_transaction())
-
-    commits_are_certain = False
-    """The result of a commit may be unknown, whatever the wrapped database says."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.db, name)

@@ -20,13 +20,13 @@ from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Claim, Duration, Progress, Transaction
 from fdbqueue.worker.steps.children import Child, ChildJob, first_error_or, gathered
 from fdbqueue.worker.steps.errors import ChildFailed
-from fdbqueue.worker.steps.steps import (
+from fdbqueue.worker.steps.plans import (
     AioSteps,
     JsonResults,
-    Options,
     Plans,
     Policy,
     Results,
+    StepOptions,
     Stepper,
     drive,
     options_of,
@@ -190,7 +190,7 @@ class Context:
     @cached_property
     def aio(self) -> AioSteps:
         """The steps of a coroutine."""
-        return AioSteps(self._plans, Options())
+        return AioSteps(self._plans, StepOptions())
 
     def limit_attempts(self, attempts: int | None) -> None:
         """Lower the number of attempts to that of the job's own policy."""
@@ -327,7 +327,7 @@ class Context:
             TooManySteps: The job has 10,000 steps.
             LeaseLost: Another worker may have the job.
         """
-        return Stepper(self._plans, Options()).step(name, function, *args, **kwargs)
+        return Stepper(self._plans, StepOptions()).step(name, function, *args, **kwargs)
 
     def commit(
         self,
@@ -349,7 +349,7 @@ class Context:
             args: Its arguments after the transaction.
             kwargs: Its keyword arguments.
         """
-        return Stepper(self._plans, Options()).commit(name, function, *args, **kwargs)
+        return Stepper(self._plans, StepOptions()).commit(name, function, *args, **kwargs)
 
     def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_text
-from fdbqueue.queue.base import BaseQueue, change_once, end_cancelled, store_of
+from fdbqueue.queue.base import change_once, end_cancelled
 from fdbqueue.types import Claim, Database, Transaction
-from fdbqueue.worker.held import HeldJob
+from fdbqueue.worker.handler import Handler, in_this_process, outcome_of
+from fdbqueue.worker.held import Held, HeldJob, by_source
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -22,7 +24,16 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.telemetry import Log, Telemetry
+from fdbqueue.worker.pool import Background
+from fdbqueue.worker.steps.errors import HandlerExited
+from fdbqueue.worker.telemetry import Log
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.shutdown import Shutdown
+    from fdbqueue.worker.turns import Source
+
+Release: TypeAlias = "Callable[[Source, Transaction, Claim], object]"
+"""Gives back the items of a claim in a transaction."""
 
 _log = Log("fdbqueue.worker")
 
@@ -66,38 +77,157 @@ def no_progress(report: WorkerReport) -> None:
     """Do nothing after a job."""
 
 
-class Ends:
-    """The ends of the jobs of one worker.
+@dataclass(eq=False)
+class Endings:
+    """Ends the jobs of a worker, in the database, in its report and in the log.
 
     Args:
-        queue: The name of the queue.
+        db: The database.
+        handler: The handler.
+        held: The jobs that the worker holds.
+        shutdown: The shutdown of the worker.
         lease: The length of a lease in seconds.
-        telemetry: Counts the ends, too.
 
     Attributes:
-        report: Their numbers.
+        report: The numbers of jobs that have ended.
         progress: Called with the report after each job.
     """
 
-    def __init__(self, queue: str, lease: float, telemetry: Telemetry) -> None:
-        self._queue = queue
-        self._lease = lease
-        self._telemetry = telemetry
-        self.report = WorkerReport()
-        self.progress: Callable[[WorkerReport], object] = no_progress
+    db: Database
+    handler: Handler
+    held: Held
+    shutdown: Shutdown
+    lease: float
+    report: WorkerReport = field(default_factory=WorkerReport)
+    progress: Callable[[WorkerReport], object] = no_progress
 
-    def count(self, job: HeldJob, outcome: str) -> tuple[str, float]:
-        """Count an attempt that has ended, and return its outcome and its duration in seconds."""
+    def __post_init__(self) -> None:
+        self.background = Background(self.shutdown.fail)
+        """The thread that acknowledges jobs together."""
+
+    def acknowledge(self, job: HeldJob, returned: bytes | None) -> None:
+        """Acknowledge a job in one transaction with others, without waiting for it."""
+        store = job.source.store
+        request = store.ack_request(job.claim, returned, log=job.report.log)
+        store.acks.submit(self.db, request, self.background.call, partial(self._acknowledged, job))
+
+    def _acknowledged(self, job: HeldJob, outcome: Callable[[], LeaseLost | None]) -> None:
+        try:
+            end = partial(self.done if outcome() is None else self.lost, job)
+        except Exception as error:  # of the database: another worker may repeat the job
+            end = partial(self._end, job, "failed", "failed", error)
+        try:
+            end()
+        except BaseException as failure:  # others share the acknowledgement
+            self.shutdown.fail(failure)
+
+    def done(self, job: HeldJob, text: str = "done") -> None:
+        """Note that a job is done; `text` says how."""
+        self._end(job, "done", text)
+
+    def lost(self, job: HeldJob) -> None:
+        """Note that the lease of a job ran out, or was taken away."""
+        self._end(job, "lost", "lost")
+        advice = _LOST.format(lease=self.lease)
+        _log.warning("%s %s: %s", job.source.name, job.name, advice)
+
+    def suspended(self, job: HeldJob, why: BaseException, text: str = "suspended") -> None:
+        """Log a job that goes on later, and whose attempt does not count."""
+        fields = self._fields(job, *self._count(job, text))
+        _log.info("%s %s: %s", job.source.name, job.name, why, extra=fields)
+        self.held.let_go(job)
+
+    def failed(self, job: HeldJob, failure: BaseException) -> None:
+        """End an attempt whose handler has raised an error or an outcome."""
+        if self.handler.is_orphan:  # which another thread may notice only later
+            self.shutdown.begin()
+        is_late = job.late is not None
+        if self.shutdown.has_begun and not is_late and not isinstance(failure, Outcome):
+            self.interrupted([job], error_text(failure))
+            return
+        outcome, kept = _decided(job, failure)
+        try:
+            _give_back(self.db, job, outcome, kept)
+        except Exception as error:
+            # The lease will expire, so the job is retried anyway.
+            _log.error("%s %s: cannot be returned: %s", job.source.name, job.name, error)
+        if isinstance(outcome, Snooze):
+            self.suspended(job, outcome, "snoozed")
+        elif isinstance(outcome, Discard):
+            self.done(job, "cancelled" if isinstance(outcome, BatchCancelled) else "discarded")
+        else:
+            most = job.source.store.options.max_attempts
+            is_dead = isinstance(outcome, Dead) or (most is not None and job.claim.attempt >= most)
+            self._end(job, "failed", "dead" if is_dead else "failed", kept)
+            if is_dead and not job.was_cancelled:
+                _log.warning("%s %s: %s", job.source.name, job.name, _LAST)
+
+    def interrupted(self, jobs: list[HeldJob], why: str | None = "") -> None:
+        """Give back jobs that have begun, because of a shutdown."""
+        for job in jobs if why else ():
+            _log.warning("%s %s goes back: %s", job.source.name, job.name, why)
+        self.release(jobs, lambda source, tr, claim: source.queue.release(tr, claim))
+
+    def release(self, jobs: list[HeldJob], release: Release | None = None) -> None:
+        """Give back jobs whose attempt does not count; by default jobs that have not begun."""
+        if not jobs:
+            return
+        now = milliseconds()
+        release = release or (lambda source, tr, claim: source.unclaim(tr, claim, now=now))
+        for source, some in by_source(jobs).items():
+            claims = [job.claim for job in some]
+            errors = _release_all(source, self.db, claims, partial(release, source))
+            for job, error in zip(some, errors):
+                self.held.let_go(job)
+                if error is not None:
+                    _log.error("%s %s: cannot be returned: %s", source.name, job.name, error)
+
+    def _end(
+        self, job: HeldJob, outcome: str, text: str, error: BaseException | None = None
+    ) -> None:
+        """Count and log a job that has ended, and tell the caller of `run`.
+
+        Args:
+            job: The job.
+            outcome: `"done"`, `"failed"` or `"lost"`.
+            text: The outcome in the log and the metrics.
+            error: Why it failed, if it did.
+        """
+        with self.held.changed:
+            setattr(self.report, outcome, getattr(self.report, outcome) + 1)
+        self.held.let_go(job)
+        text, seconds = self._count(job, text)
+        level = logging.INFO if text == "cancelled" else _LEVELS.get(outcome, logging.INFO)
+        if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
+            _log.log(
+                level,
+                "%s %s %s, attempt %d, %.1f ms%s",
+                job.source.name,
+                job.name,
+                text,
+                job.claim.attempt,
+                1000 * seconds,
+                "" if error is None else f": {error_text(error)}",
+                exc_info=error is not None and (type(error), error, error.__traceback__),
+                extra=self._fields(job, text, seconds),
+            )
+        try:
+            self.progress(self.report)
+        except BaseException:
+            _log.exception("%s: the progress callback failed", job.source.name)
+
+    def _count(self, job: HeldJob, outcome: str) -> tuple[str, float]:
+        """Count an attempt that has ended; return its outcome and its duration in seconds."""
         seconds = time.perf_counter() - job.began
         if job.was_cancelled and outcome != "lost":
             outcome = "cancelled"
-        self._telemetry.count(job.call.name if job.call else "", outcome, seconds)
+        job.source.telemetry.count(job.job_name, outcome, seconds)
         return outcome, seconds
 
-    def fields(self, job: HeldJob, outcome: str, seconds: float) -> dict[str, Any]:
+    def _fields(self, job: HeldJob, outcome: str, seconds: float) -> dict[str, Any]:
         """Return the fields of the log record of an attempt that has ended."""
         return {
-            "queue": self._queue,
+            "queue": job.source.name,
             "job": job.call and job.call.name,
             "id": job.item.id,
             "attempt": job.claim.attempt,
@@ -105,91 +235,25 @@ class Ends:
             "seconds": seconds,
         }
 
-    def note(
-        self,
-        job: HeldJob,
-        outcome: str,
-        error: BaseException | None,
-        text: str,
-    ) -> None:
-        """Log a job that ended, and tell the caller of `run`.
 
-        Args:
-            job: The job.
-            outcome: `"done"`, `"failed"` or `"lost"`.
-            error: Why it failed, if it did.
-            text: The outcome in the log and the metrics; `"dead"` for a failure that is the last.
-        """
-        text, seconds = self.count(job, text)
-        level = logging.INFO if text == "cancelled" else _LEVELS.get(outcome, logging.INFO)
-        if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
-            _log.log(
-                level,
-                "%s %s %s, attempt %d, %.1f ms%s",
-                self._queue,
-                job.name,
-                text,
-                job.claim.attempt,
-                1000 * seconds,
-                "" if error is None else f": {error_text(error)}",
-                exc_info=error is not None and (type(error), error, error.__traceback__),
-                extra=self.fields(job, text, seconds),
-            )
-        is_last = text == "dead"
-        if is_last or outcome == "lost":
-            advice = _LAST if is_last else _LOST.format(lease=self._lease)
-            _log.warning("%s %s: %s", self._queue, job.name, advice)
-        try:
-            self.progress(self.report)
-        except BaseException:
-            _log.exception("%s: the progress callback failed", self._queue)
-
-    def warn_about_results(self) -> None:
-        """Log that the queue keeps no results of the jobs that end."""
-        _log.warning(
-            "%s keeps no done items, so the results of jobs cannot be stored; use "
-            "configure(db, keep=...), or `fdbq limit --keep-last`, and start the worker again",
-            self._queue,
-        )
+def _decided(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:
+    """Return what follows a failure, and the error that the attempt keeps."""
+    decide: Callable[[Any], Outcome | None] = outcome_of if job.call is None else job.call.outcome
+    outcome = None
+    try:
+        run: Any = partial(job.variables.copy().run, decide, failure)
+        outcome = in_this_process(job.job_name, run)
+    except BaseException as error:  # raised by a class of outcomes
+        failure = error
+    for each in (outcome, failure):
+        if isinstance(each, (Outcome, HandlerExited)) and each.__cause__ is not None:
+            return outcome, each.__cause__
+    return outcome, failure
 
 
-def end_together(
-    queue: BaseQueue[Any],
-    db: Database,
-    job: HeldJob,
-    returned: bytes | None,
-    run: Callable[[Callable[[], None]], None],
-) -> None:
-    """Acknowledge a job in one transaction with what its handler gave to `at_end`.
-
-    Args:
-        queue: The queue.
-        db: The database.
-        job: The job.
-        returned: The stored form of what the handler has returned.
-        run: Calls a function as part of one try of the transaction.
-    """
-    store = store_of(queue)
-    endings = () if job.context is None else tuple(job.context.endings)
-
-    def body(tr: Transaction) -> None:
-        end_with = store.begin_ack(tr, job.claim, job.report.log)()
-
-        def end() -> None:
-            for ending in endings:
-                ending(tr)
-
-        run(end)
-        end_with(returned)
-
-    change_once(queue, db, body)
-
-
-def give_back(
-    queue: BaseQueue[Any], db: Database, job: HeldJob, outcome: Outcome | None, error: BaseException
-) -> None:
+def _give_back(db: Database, job: HeldJob, outcome: Outcome | None, error: BaseException) -> None:
     """Give back a job whose attempt failed, in the way that its outcome says."""
-    claim, log = job.claim, job.report.log
+    queue, store, claim, log = job.source.queue, job.source.store, job.claim, job.report.log
     reason = "" if outcome is None or outcome is error else outcome.reason
     if isinstance(outcome, Snooze):
         queue.release(db, claim, delay=outcome.after)
@@ -199,21 +263,20 @@ def give_back(
         text = str(outcome) if outcome is error else error_text(error, str(outcome))
         queue.ack(db, claim, discarded=text, log=log)
     elif isinstance(outcome, Spent):
-        store = store_of(queue)
-        store.change(db, partial(store.leases.bury, claim=claim))
+        store.change(db, partial(store.claimed.bury, claim=claim))
     else:
         delay = outcome.after if isinstance(outcome, RetryIn) else None
         is_dead = isinstance(outcome, Dead)
-        store_of(queue).nack(db, claim, delay, error, is_dead, log, reason)
+        store.nack(db, claim, delay, error, is_dead, log, reason)
 
 
-def release_all(
-    queue: BaseQueue[Any],
+def _release_all(
+    source: Source,
     db: Database,
     claims: Sequence[Claim],
     release: Callable[[Transaction, Claim], object],
 ) -> list[Exception | None]:
-    """Release claims with `release`: in one transaction, or one by one if a lease is over.
+    """Release claims in one transaction, or one by one if a lease is over.
 
     Returns:
         For each claim `None`, or the error with which it could not be released.
@@ -224,11 +287,11 @@ def release_all(
             release(tr, claim)
 
     try:
-        change_once(queue, db, body)
+        change_once(source.queue, db, body)
     except LeaseLost as error:
         if len(claims) == 1:
             return [error]
-        return [release_all(queue, db, [claim], release)[0] for claim in claims]
+        return [_release_all(source, db, [claim], release)[0] for claim in claims]
     except Exception as error:
         return [error] * len(claims)
     return [None] * len(claims)

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from fdbqueue.types import Claim, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Outcome, validate_outcome
-from fdbqueue.worker.steps.steps import JsonResults, Results
+from fdbqueue.worker.steps.plans import JsonResults, Results
 from fdbqueue.worker.telemetry import Log
 
 _OURS = ("fdb", "fdbqueue")
@@ -70,7 +70,7 @@ def _as_it_is(returned: Any) -> Any:
     return returned
 
 
-class Call(NamedTuple):
+class Invocation(NamedTuple):
     """The call of a handler for one job.
 
     Attributes:
@@ -171,11 +171,6 @@ class Handler(ABC):
         """The event loop of the program that awaits the worker, if one does."""
 
     @property
-    @abstractmethod
-    def can_overlap(self) -> bool:
-        """True if one thread may run several jobs, each while others wait for the database."""
-
-    @property
     def may_be_last(self) -> bool:
         """True if a job may have a single attempt, whatever its queue allows."""
         return False
@@ -189,12 +184,12 @@ class Handler(ABC):
         return None
 
     @abstractmethod
-    def call(self, context: Context) -> Call:
+    def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
 
     def run(
         self,
-        call: Call,
+        call: Invocation,
         *arguments: Any,
         observer: Observer = _UNOBSERVED,
     ) -> Any:
@@ -212,7 +207,7 @@ class Handler(ABC):
             raise TypeError("a handler that takes a transaction must be a plain function")
         return self._awaited(call, result, observer)
 
-    def _awaited(self, call: Call, awaitable: Awaitable[Any], observer: Observer) -> Any:
+    def _awaited(self, call: Invocation, awaitable: Awaitable[Any], observer: Observer) -> Any:
         is_claimed = threading.Lock()  # by the loop in which it begins
 
         async def settled() -> tuple[Any, BaseException | None]:
@@ -301,17 +296,12 @@ class FunctionHandler(Handler):
                 f"a handler is called as {called}, which {function!r} does not accept: {error}"
             ) from error
 
-    @property
-    def can_overlap(self) -> bool:
-        """True for the body of a transaction."""
-        return self._in_transaction
-
-    def call(self, context: Context) -> Call:
+    def call(self, context: Context) -> Invocation:
         """Return the call for a job."""
         if self._in_transaction:
-            return Call("", partial(_with_transaction, self._function, context.item), True)
+            return Invocation("", partial(_with_transaction, self._function, context.item), True)
         argument = context if self._takes_context else context.item
-        return Call("", partial(self._function, argument), False)
+        return Invocation("", partial(self._function, argument), False)
 
 
 def _with_transaction(function: Callable[..., Any], item: object, tr: Transaction) -> Any:

@@ -1,4 +1,4 @@
-"""The outcomes that a handler chooses by raising them, and the errors that end an attempt."""
+"""The outcomes that a handler chooses by raising them, and the tries of a transaction."""
 
 from __future__ import annotations
 
@@ -174,6 +174,11 @@ class Tries:
     seconds = 0.0
     _forks_before = 0
     _n_forking = 0
+
+    @property
+    def is_retry(self) -> bool:
+        """True once a try has ended."""
+        return self.seconds > 0
 
     def begin_try(self) -> None:
         """Note that a try begins.

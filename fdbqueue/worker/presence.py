@@ -1,20 +1,31 @@
-"""The list of running workers. Each worker renews its row along with the leases of its jobs."""
+"""How others see a worker: in the list of running workers, and by health checks."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
+from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import worker_key, workers_range
 from fdbqueue.layout.records import decode_worker
 from fdbqueue.layout.values import StoredWorker, encode_worker, time_as_json, utc_time
+from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
+from fdbqueue.worker.telemetry import Log
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+_log = Log("fdbqueue.worker")
 
 LOOK = 1.0
 """Seconds after which a worker looks, at the latest, whether to renew its row."""
@@ -23,21 +34,21 @@ _CHANGED = 20.0  # seconds after which a worker whose number of jobs has changed
 _IDLE = 60.0  # seconds after which a worker without jobs does so in any case
 _MAX_ROWS = 10_000  # of workers, among which the start of another one looks for dead ones
 _IDLE_LIFE = 150.0  # seconds for which that row counts
+_DATABASE = 2_000  # milliseconds in which the database has to answer
+_REQUEST = 5.0  # seconds in which a client has to send its request
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """A worker that runs, or was killed a moment ago.
 
-    A worker of several queues has one of these for each of them.
-
     Attributes:
         name: Its name, which is also the `ItemInfo.claimed_by` of the items that it has claimed.
         host: The name of its host.
         pid: The id of its process on that host.
-        queue: The name of its queue, or the key of the queue's subspace as text.
-        concurrency: The number of jobs that it runs at a time, of all its queues.
-        at_most: The number of jobs of this queue that it runs at a time: `concurrency` or less.
+        queues: Its queues: for the name of each, or the key of its subspace as text, the number of
+            jobs of the queue that it runs at a time, `concurrency` or less.
+        concurrency: The number of jobs that it runs at a time.
         jobs: The number of jobs that it held when it was last seen. It may be 20 seconds old, but a
             worker that gets its first jobs says so after a second.
         since: When it started, by its clock.
@@ -47,9 +58,8 @@ class WorkerInfo:
     name: str
     host: str
     pid: int
-    queue: str
+    queues: dict[str, int]
     concurrency: int
-    at_most: int
     jobs: int
     since: datetime
     seen: datetime = field(compare=False)
@@ -76,9 +86,9 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         >>> def look(item):
         ...     while not (found := workers(db)):
         ...         pass  # a worker is listed a moment after its start
-        ...     print(found[0].queue, found[0].concurrency)
+        ...     print(found[0].queues, found[0].concurrency)
         >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
-        jobs 2
+        {'jobs': 2} 2
         >>> workers(db)
         []
     """
@@ -87,9 +97,13 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     def body(tr: ReadTransaction) -> list[WorkerInfo]:
         rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
         return [
-            WorkerInfo(name, host, pid, queue, n, most, jobs, utc_time(since), utc_time(seen))
-            for name, host, pid, queue, n, jobs, since, seen, end, most in filter(None, rows)
-            if end > now
+            WorkerInfo(
+                *(row.name, row.host, row.pid, dict(row.queues), row.concurrency, row.jobs),
+                since=utc_time(row.since),
+                seen=utc_time(row.seen),
+            )
+            for row in filter(None, rows)
+            if row.end > now
         ]
 
     return read(tr, body)
@@ -106,19 +120,22 @@ class Presence:
 
     Args:
         name: The name of the worker; `None` for that of its client.
-        queue: The name of its queue.
-        at_most: The number of jobs of this queue that it runs at a time.
+        queues: The number of jobs of each queue that it runs at a time, by the queue's name.
+        concurrency: The number of jobs that it runs at a time.
         lease: The lease of its jobs in seconds.
 
     Attributes:
-        concurrency: The number of jobs that it runs at a time, of all its queues.
+        shown: The names of its queues, for the log.
     """
 
-    def __init__(self, name: str | None, queue: str, at_most: int, lease: float) -> None:
-        self.name = name
+    def __init__(
+        self, name: str | None, queues: Mapping[str, int], concurrency: int, lease: float
+    ) -> None:
+        self.shown = ", ".join(queues)
+        self._name = name
+        self._queues = queues
+        self._concurrency = concurrency
         self._lease = lease
-        self.queue = queue
-        self.concurrency = self._at_most = at_most
         self._since = milliseconds()
         self._key = worker_key(*uuids(1))
         self._jobs: int | None = None
@@ -137,16 +154,15 @@ class Presence:
         now = milliseconds()
         life = self._lease if jobs else _IDLE_LIFE
         row = StoredWorker(
-            self.name or client_name(),
+            self._name or client_name(),
             socket.gethostname(),
             os.getpid(),
-            self.queue,
-            self.concurrency,
+            (*self._queues.items(),),
+            self._concurrency,
             jobs,
             self._since,
             now,
             now + int(1000 * life),
-            self._at_most,
         )
         value = encode_worker(row)
 
@@ -171,3 +187,107 @@ class Presence:
     def end(self, db: Database) -> None:
         """Delete the row."""
         run(db, lambda tr: tr.clear(self._key))
+
+
+@contextmanager
+def serving_health(address: int | str | None, trouble: Callable[[], str | None]) -> Generator[int]:
+    """Answer health checks in a thread; yield the port.
+
+    `/live` answers 200 while the process runs. `/ready` answers 200 if nothing is wrong, and else
+    503 with the reason.
+
+    Args:
+        address: A port of the loopback interface, or a text `"HOST:PORT"`; port 0 for any free one.
+            `None` to answer none.
+        trouble: Returns what is wrong; `None` if nothing is.
+
+    Raises:
+        OSError: The process cannot listen on the address.
+        ValueError: It is not an address.
+
+    Example:
+        >>> import urllib.request
+        >>> with serving_health(0, lambda: None) as port:
+        ...     print(urllib.request.urlopen(f"http://127.0.0.1:{port}/ready").read().decode())
+        {"status": "ok"}
+    """
+    if address is None:
+        yield 0
+        return
+    host, server = _listening_on(address, trouble)
+    thread = threading.Thread(target=server.serve_forever, name="fdbqueue-health", daemon=True)
+    thread.start()
+    shown = f"[{host}]" if ":" in host else host
+    _log.info("answering /live and /ready on http://%s:%d", shown, server.server_port)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def check_address(address: int | str | None) -> None:
+    """Raise the errors of `serving_health` if this process cannot listen on the address now."""
+    if address is not None:
+        _listening_on(address, lambda: None)[1].server_close()
+
+
+def _listening_on(
+    address: int | str, trouble: Callable[[], str | None]
+) -> tuple[str, ThreadingHTTPServer]:
+    host, port = validate_address(address)
+    try:
+        return host, _listening(host, port, trouble)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+
+
+def trouble_of_database(db: Database) -> str | None:
+    """Return why the database does not answer; `None` if it does."""
+
+    def body(tr: Transaction) -> None:
+        tr.options.set_timeout(_DATABASE)
+        list(tr.get_range(*workers_range(), limit=1))
+
+    errors: tuple[type[Exception], ...] = (FdbqueueError, *error_classes())
+    try:
+        run(db, body)
+    except errors as error:
+        return f"the database does not answer: {error}"
+    return None
+
+
+def _listening(host: str, port: int, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:
+    """Return a server that listens."""
+    # Imported late: a program that only pushes jobs needs no server.
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        block_on_close = False  # a client that sends nothing does not hold up the end
+
+    class Request(BaseHTTPRequestHandler):
+        timeout = _REQUEST
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/live":
+                self._answer(200, "ok")
+            elif path == "/ready":
+                found = trouble()
+                self._answer(503 if found else 200, found or "ok")
+            else:
+                self._answer(404, "the paths are /live and /ready")
+
+        def _answer(self, code: int, status: str) -> None:
+            body = json.dumps({"status": status}).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing: checks come every few seconds."""
+
+    return Server((host, port), Request)

@@ -400,12 +400,11 @@ def test_a_worker_is_listed_while_it_runs(fdbq: Shell, name: str) -> None:
         "--drain"
     )
     listed = map(json.loads, (fdbq.path / "json").read_text().splitlines())
-    (worker,) = [each for each in listed if each["queue"] == name]
-    assert (worker["name"], worker["concurrency"]) == ("mailer", 1)
+    (worker,) = [each for each in listed if name in each["queues"]]
+    facts = "name", "queues", "concurrency"
+    assert [worker[each] for each in facts] == ["mailer", {name: 1}, 1]
     lines = (fdbq.path / "table").read_text().splitlines()
-    assert lines[0].split() == [
-        *("queue", "jobs", "at", "most", "concurrency", "runs", "for", "name")
-    ]
+    assert lines[0].split() == ["queues", "jobs", "concurrency", "runs", "for", "name"]
     (line,) = [line for line in lines if line.startswith(name)]
     assert line.endswith("  mailer")
     assert name not in fdbq.output("workers")
@@ -1051,7 +1050,7 @@ def test_show_leaves_out_the_frames_of_the_library(fdbq: Shell, name: str, db: A
     assert before.endswith("  Traceback (most recent call last):\n    ...\n  ")
     assert "\n    ...\n" in after
     assert "fdbqueue/" not in after
-    assert "worker/worker.py" in fdbq.output("show", name, item.id, "--json")
+    assert "worker/running.py" in fdbq.output("show", name, item.id, "--json")
 
 
 def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
@@ -1440,5 +1439,5 @@ def test_a_queue_whose_options_cannot_be_read_is_dropped(fdbq: Shell, db: Any, n
         queue.push(db, 1, delay=600)
         db[layout_of(queue).options] = options
         assert "the queue" in error_of(fdbq("stats", name))
-        assert fdbq.output("drop", name, "--yes") == f"dropped {name}\n"
+        assert fdbq.output("drop", name, "--yes") == f"dropped {name}: 1 delayed\n"
         assert name not in fdbqueue.admin.queue_names(db)

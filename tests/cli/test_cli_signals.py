@@ -331,7 +331,7 @@ class Interrupts:
 
     @staticmethod
     def _outcome(code: int, errors: str, is_handled: bool) -> str | None:
-        notices = ("serving on", "stopping after", "waiting until there is one")
+        notices = ("serving on", "stopping;", "waiting until there is one")
         lines = [
             line
             for line in errors.splitlines(True)

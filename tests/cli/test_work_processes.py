@@ -163,7 +163,7 @@ def test_a_second_signal_kills_all_processes(db: Any, name: str, workers: Worker
     parent = workers.start(name, "shop:handler", "--processes", "2", "--grace", "1h")
     wait_until(lambda: len(workers.notes) == 1 and len(workers.pids) == 2)
     parent.send_signal(signal.SIGINT)
-    wait_until(lambda: "stopping after the running jobs; processes: 2" in workers.log)
+    wait_until(lambda: "stopping; waiting for 2 processes" in workers.log)
     assert all(is_alive(pid) for pid in workers.pids)
     parent.send_signal(signal.SIGINT)
     assert parent.wait(MAX_WAIT) in (-signal.SIGINT, 128 + signal.SIGINT)
@@ -190,7 +190,7 @@ def test_a_second_signal_kills_commands(
     command = fdbq.path / "command"
     wait_until(command.exists)
     parent.send_signal(signal.SIGTERM)
-    wait_until(lambda: "stopping after the running jobs" in workers.log)
+    wait_until(lambda: "stopping; waiting for" in workers.log)
     assert is_alive(int(command.read_text()))
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(MAX_WAIT) in (-signal.SIGTERM, 128 + signal.SIGTERM)

@@ -8,21 +8,16 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Queue
-from fdbqueue.coordination.contention import sharing, staged_pops
-from fdbqueue.embedded import Database
+from fdbqueue.coordination import staged_pops
+from fdbqueue.database.binding import engine_of
 from tests.coordination.line import Line, Sleeps, disable_timeouts
 
 
 @pytest.fixture
-def staging_on_every_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def staging_on_every_engine(monkeypatch: pytest.MonkeyPatch, db: Any) -> None:
     """Let pops be staged on the embedded engine, too, which has no need of it."""
-    monkeypatch.setattr(Database, "conflicts_are_cheap", False)
-
-
-@pytest.fixture(autouse=True)
-def on_different_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what counts as several processes in a test be on different hosts."""
-    monkeypatch.setattr(sharing, "IS_AVAILABLE", False)
+    engine = engine_of(db)._replace(is_remote=True)
+    monkeypatch.setattr(db, "engine", engine, raising=False)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.coordination.contention import staged_pops
+from fdbqueue.coordination import pop_requests as staged
+from fdbqueue.coordination import staged_pops, sweeper
 from fdbqueue.coordination.sans_io import sleep_on
-from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase, FaultyTransaction
 from tests.support.keys import layout_of
@@ -153,10 +153,10 @@ class Call(threading.Thread, Generic[_T]):
 
 def disable_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request, leadership or contention time out, however slow the machine is."""
-    for module in (staged, staged_pops):
+    for module in (staged, sweeper):
         monkeypatch.setattr(module, "REQUEST_TIMEOUT", 1e6)
     monkeypatch.setattr(staged_pops, "_MAX_LEADERSHIP", TIMEOUT)
-    monkeypatch.setattr(staged_pops, "CONTENDED", TIMEOUT)
+    monkeypatch.setattr(staged_pops, "_CONTENDED", TIMEOUT)
 
 
 class Sleeps:

@@ -247,15 +247,15 @@ def call_beside_a_commit(held: HeldDatabase, combiner: Any, call: Callable[[int]
 
 def test_threads_share_commits(db: Any, queue: PriorityQueue) -> None:
     """Threads that call while another one commits take part in the next commit, all together."""
-    contention = store_of(queue).contention
+    store = store_of(queue)
     held = HeldDatabase(db)
-    call_beside_a_commit(held, contention.pushes, lambda n: queue.push(held, n))
+    call_beside_a_commit(held, store.pushes, lambda n: queue.push(held, n))
     assert (queue.size(db), held.commits) == (8, 2)
     popped: list[Any] = []
     held = HeldDatabase(db)
     popped.append(queue.pop(held))  # the first pop on a database also sweeps
     held.clear()
-    call_beside_a_commit(held, contention.pops, lambda _: popped.append(queue.pop(held)))
+    call_beside_a_commit(held, store.pops, lambda _: popped.append(queue.pop(held)))
     assert sorted(item.value for item in filter(None, popped)) == [*range(8)]
     assert held.commits == 2
 

@@ -8,7 +8,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import Item, PriorityQueue
-from fdbqueue.coordination.contention import staged_pops
+from fdbqueue.coordination import staged_pops
 from tests.coordination.line import (
     CONFLICT,
     DEAD,

@@ -9,15 +9,15 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.database.clock import uuids
-from fdbqueue.operations.leases import ClaimRequest
+from fdbqueue.operations.claims import ClaimRequest
 from fdbqueue.queue.base import store_of
 
 
 def claim_together(db: Any, jobs: Any, sizes: list[int]) -> list[list[Any]]:
     """Claim for several threads in one transaction; return the values of each."""
     requests = [ClaimRequest(n, n, 30.0, token, "") for n, token in zip(sizes, uuids(len(sizes)))]
-    taken = store_of(jobs)._claims.perform(db, Batch(requests))
-    return [[item.value for item in each.claim.items] if each.claim else [] for each in taken]
+    claims = store_of(jobs)._claims.perform(db, Batch(requests))
+    return [[item.value for item in claim.items] if claim else [] for claim in claims]
 
 
 def test_the_claims_of_a_batch_take_turns_as_one_claim_does(db: Any, name: str) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.contention import staged_pops
+from fdbqueue.coordination import staged_pops
 from tests.coordination.line import (
     CONFLICT,
     DIES_WAITING,

@@ -7,8 +7,8 @@ from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.coordination import pop_requests as staged
 from fdbqueue.errors import UndecodableItem
-from fdbqueue.operations.views import staged
 from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")

@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
 from fdbqueue.embedded import Database
 from fdbqueue.layout.values import ONE, encode_count
-from fdbqueue.operations import batches
+from fdbqueue.operations.maintainers import batches
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
 from tests.support.counting import CountingDatabase
@@ -210,7 +210,7 @@ def test_a_pop_that_is_never_staged_reads_the_newest_version(
     """A version that another client's commit has made too old would cost a second attempt."""
     if not isinstance(db, Database):
         pytest.skip("on a cluster, pops are staged")
-    monkeypatch.setattr(Database, "conflicts_are_cheap", True)
+    monkeypatch.setattr(db, "engine", db.engine._replace(is_remote=False))
     counting = CountingDatabase(db)
     assert queue.pop(counting) is None  # the first pop also sweeps
     counting.clear()

@@ -17,11 +17,10 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import sans_io
-from fdbqueue.coordination.contention.requests import Requests
+from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.embedded.transaction.futures import Future
 from fdbqueue.errors import FDBError
-from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from recipes.priority_queue import PriorityQueue as Recipe
@@ -136,7 +135,7 @@ def test_a_pop_looks_often_while_a_dead_process_may_hold_items(
 ) -> None:
     layout = layout_of(queue)
     tr = db.create_transaction()
-    Requests(layout, store_of(queue).items).write(tr, b"dead", [(1, False)])
+    PopRequests(layout, store_of(queue).items).write(tr, b"dead", [(1, False)])
     tr.commit().wait()
     sleeps: list[float] = []
 

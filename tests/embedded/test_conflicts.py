@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import threading
 from collections.abc import Callable
 from itertools import islice
@@ -327,7 +328,7 @@ def test_a_transaction_that_waits_for_the_lock_notices_a_conflict(
             commit = threading.Thread(target=lambda: outcome.append(conflicting.commit()))
             outcome: list[Any] = []
             commit.start()
-            wait_until(lambda: db.lock_waits > 1)
+            wait_until(lambda: db.storage.lock._waits_since < math.inf)
         commit.join()
         with fdb_error(1020):
             outcome[0].wait()

@@ -32,6 +32,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import QueueFull
 from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
@@ -241,7 +242,8 @@ class Tenants:
     def _wait_for(self, n: int) -> None:
         """Wait until at most `n` jobs of a queue are unfinished; kill and stop processes."""
         while True:
-            stats = [queue.stats(self._db) for queue in self._queues]
+            # In a transaction: a look at the database would sweep, which is not in the log.
+            stats = [run(self._db, queue.stats) for queue in self._queues]
             left = [each.unfinished for each in stats]
             ended = sum(each.total_pushed for each in stats) - sum(left)
             if (left, ended) != self._seen:

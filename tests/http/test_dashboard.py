@@ -22,6 +22,7 @@ from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import Context, Dead, Handle
 from fdbqueue.types import Progress
+from fdbqueue.worker.turns import Source, Turns
 from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.keys import push_to_layout
 from tests.support.many_queues import make_queues
@@ -623,10 +624,10 @@ def test_a_traceback_begins_with_the_function_of_the_user(
     with serve() as (_, client):
         page.goto(address(client, name, "items", info.id))
         traceback = page.get_by_role("region", name="Traceback of attempt 2")
-        expect(traceback.get_by_text("worker/worker.py").first).to_be_hidden()
+        expect(traceback.get_by_text("worker/running.py").first).to_be_hidden()
         expect(traceback.get_by_text(f'File "{__file__}"')).to_be_visible()
         traceback.get_by_text(re.compile(r"^\d+ frames of fdbqueue$")).click()
-        expect(traceback.get_by_text("worker/worker.py").first).to_be_visible()
+        expect(traceback.get_by_text("worker/running.py").first).to_be_visible()
 
 
 def test_items_of_a_priority_are_removed_and_claimed_ones_released(
@@ -1255,11 +1256,10 @@ def test_a_process_with_several_queues_is_one_worker(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(3)]
-    workers = [Worker(db, queue, str, name=f"{name}mailer") for queue in queues]
-    threads = [threading.Thread(target=worker.run) for worker in workers]
+    worker = Worker(db, Turns([*map(Source, queues)]), str, name=f"{name}mailer")
+    thread = threading.Thread(target=worker.run)
     with serve() as (_, client):
-        for thread in threads:
-            thread.start()
+        thread.start()
         try:
             page.goto(address(client).removesuffix("/") + "/workers")
             card = page.get_by_role("region", name=f"Worker {name}mailer")
@@ -1269,9 +1269,8 @@ def test_a_process_with_several_queues_is_one_worker(
             if str(db).startswith("<fdbqueue.embedded"):  # a cluster may have other workers
                 expect(page.get_by_text("1 worker on 3 queues, 0 busy.")).to_be_visible()
         finally:
-            for worker, thread in zip(workers, threads):
-                worker.stop()
-                thread.join()
+            worker.stop()
+            thread.join()
 
 
 def test_without_workers_the_page_says_how_to_start_one(

@@ -9,7 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import fdbqueue
+from fdbqueue import PriorityQueue
 from fdbqueue.http import Limits, Tokens, create_app
+from tests.support.leases import come_due
 
 OPEN = ("/health", "/ready")
 
@@ -58,6 +60,49 @@ def test_a_full_token_allows_writes_and_a_read_only_token_allows_reads(
         assert answer.status_code == 403
         assert "only reads" in answer.json()["detail"]
     assert client.get("/queues", headers=bearer("full")).json()["queues"]
+
+
+LOOKS = [
+    *("", "/stats", "/history", "/jobs", "/scale", "/groups", "/schedules", "/workers"),
+    *("/items?state=delayed", "/count?state=dead", "/items/ITEM", "/items/ITEM/position"),
+    *("/items/ITEM/steps", "/items/ITEM/batches"),
+]
+"""The requests that only look at a queue, by what follows its name."""
+
+LOOKS_OF_N_QUEUE = [f"/queue/NAME/{look}" for look in ("peek", "counts", "stats", "items")]
+
+
+@pytest.mark.parametrize("path", [*(f"/v1/queues/NAME{path}" for path in LOOKS), *LOOKS_OF_N_QUEUE])
+def test_a_request_with_a_read_only_token_writes_nothing(
+    made: Any, db: Any, name: str, path: str
+) -> None:
+    """It shows what is stored; one with another token sweeps first."""
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "job", delay=600)
+    queue.push(db, "another")
+    come_due(db, queue)
+    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+    path = path.replace("NAME", name).replace("ITEM", item.id)
+    assert client.get(path, headers=bearer("read")).status_code == 200
+    assert queue.stats(db.create_transaction()).delayed == 1
+    client.get(f"/v1/queues/{name}/stats", headers=bearer("full"))
+    assert queue.stats(db.create_transaction()).delayed == 0
+
+
+def test_an_item_that_is_due_needs_a_worker_although_nobody_made_it_ready(
+    made: Any, db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job", delay=600)
+    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+
+    def backlog(token: str) -> int:
+        load = client.get(f"/v1/queues/{name}/scale", headers=bearer(token)).json()
+        return int(load["backlog"])
+
+    assert backlog("read") == 0
+    come_due(db, queue)
+    assert [backlog(token) for token in ("read", "full", "read")] == [1, 1, 1]
 
 
 def test_a_cross_site_request_changes_nothing(made: Any, db: Any, name: str) -> None:

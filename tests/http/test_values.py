@@ -165,9 +165,9 @@ def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
     client: TestClient, db: Any, name: str
 ) -> None:
     broken = PriorityQueue.named(db, f"{name}broken")
-    broken.push(db, 1, delay=600)
+    broken.push(db, 1)
     PriorityQueue.named(db, f"{name}sound").push(db, 1)
-    db[layout_of(broken).options] = b"\xff"
+    db[layout_of(broken).counts + b"\xff"] = b"\x01"
     for path in ("/queues", "/v1/queues"):
         rows = client.get(path, params={"after": f"{name}!", "limit": 2}).json()["queues"]
         assert "bytes that cannot be read" in rows[0]["error"]
@@ -184,7 +184,7 @@ def test_rows_that_no_worker_has_written_do_not_hide_the_workers(
     keys = [worker_key(bytes([number])) for number in range(len(junk))]
     for key, value in zip(keys, junk):
         db[key] = value
-    presence = Presence("ada", name, 1, 60.0)
+    presence = Presence("ada", {name: 1}, 1, 60.0)
     try:
         assert client.get("/v1/workers").status_code == 200
         presence.write(db, 0)

@@ -414,7 +414,7 @@ def test_a_client_that_waits_for_a_rate_goes_on_once_an_unknown_job_is_left(
         waiting = pool.submit(queue.claim, db, wait=600)
         with pytest.raises(FutureTimeout):
             waiting.result(0.5)
-        leave = store_of(queue).leases.leave
+        leave = store_of(queue).claimed.leave
         now, why = milliseconds(), "unknown"
         run(db, lambda tr: leave(tr, now, claim, why, None, None, random.uniform))
         found = waiting.result(60)

@@ -76,10 +76,10 @@ def test_golden_bytes_of_a_priority_queue(db: Any, space: Subspace, fixed_random
         b"\x14\x13\xfe\x14" + PACKED_RANDOM: b'"\xc3\xa9"',
         b"\x14\x15\x05\x14" + PACKED_RANDOM: b'{"a":1}',
         b"\x14\x15\x05\x15\x01" + PACKED_RANDOM: b"null",
-        b"\x15\x02\x14": b"\x03" + bytes(7),
-        b"\x15\x02\x15\x09\x13\xfe": b"\x01" + bytes(23),
-        b"\x15\x02\x15\x09\x15\x05": b"\x02" + bytes(23),
-        b"\x15\x05\x02layout\x00": b"\x15\x07\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
+        b"\x15\x01\x13\xfe": b"\x01" + bytes(7),
+        b"\x15\x01\x15\x05": b"\x02" + bytes(7),
+        b"\x15\x02\x15\x0b": b"\x03" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x08\x02priority\x00\x02json\x00\x02int\x00" + NO_OTHERS,
     }
 
 
@@ -104,8 +104,8 @@ def test_golden_bytes_of_a_tuple_priority_and_of_a_fifo_queue(
     Queue(fifo, codec="bytes").enqueue(db, b"payload")
     assert rows(db, fifo) == {
         b"\x14\x14" + PACKED_RANDOM: b"payload",
-        b"\x15\x02\x14": b"\x01" + bytes(7),
-        b"\x15\x05\x02layout\x00": b"\x15\x07\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
+        b"\x15\x02\x15\x0b": b"\x01" + bytes(7),
+        b"\x15\x05\x02layout\x00": b"\x15\x08\x02fifo\x00\x02bytes\x00\x00" + NO_OTHERS,
     }
 
 
@@ -428,9 +428,9 @@ def test_golden_bytes_of_the_key_spaces() -> None:
     layout = Layout(Subspace(("any",)))
     before = len(Subspace(("any",)).key())
     expected = {
-        "total_in": "1502 14",
+        "total_in": "1502 150b",
         "total_rejected": "1502 1504",
-        "tallies": "1502 1508",
+        "tallies": "1502 150a",
         "options": "1505 026c61796f757400",
         "idempotency_keys": "150b",
         "idempotency_hours": "150c",
@@ -473,7 +473,7 @@ def test_another_layout_version_is_rejected(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
     db[layout_of(queue).options] = b"\x15\x63"
-    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 7"):
+    with pytest.raises(LayoutVersionMismatch, match="this release uses layout 8"):
         PriorityQueue.named(db, name)
 
 

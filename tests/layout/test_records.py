@@ -31,7 +31,7 @@ RECORDS: list[Any] = [
     ClaimedItem(b"token", 300, 1, (b"slot",), b"value"),
     Dead(2, 1000, "busy"),
     Done(1000, 1, "discarded", None, 900, "host:7", "log"),
-    Lease(1000, 5000, 1, 7000, "host:7", Report(0.5, "half", 1000, "log")),
+    Lease(1000, 5000, "host:7", Report(0.5, "half", 1000, "log")),
     StoredAttempt(1000, "host:7", "busy", "Traceback", 900, "log", 8, "ada"),
     StoredBatch("cancel", "closing", True, "run", b"job", ((b"q", b"job"),), (b"q",)),
     BatchCounts(4, 1, 2, 1),
@@ -40,7 +40,7 @@ RECORDS: list[Any] = [
     StoredStep("wait", "waiting", 1, 2, 3, 4, "key", "busy", b"null", 5),
     StoredSignal(1, 2, b"{}"),
     GroupSettings(2.5, 3, True, (4, 1000), False, 5, True),
-    StoredWorker("a", "b", 1, "c", 20, 3, 4, 5, 6, 2),
+    StoredWorker("a", "b", 1, (("c", 2), ("d", 20)), 20, 3, 4, 5, 6),
 ]
 
 

@@ -17,7 +17,7 @@ from fdbqueue.layout.batches import decode_batch
 from fdbqueue.layout.errors import BatchClosed, BatchNotFound
 from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import ONE, decode_count
-from fdbqueue.operations import batches as operations
+from fdbqueue.operations.maintainers import batches as operations
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.batches import Batches, BatchProgress, Members
 from fdbqueue.testing import Clock, FaultyDatabase

@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import App, PriorityQueue
 from fdbqueue.jobs import Context, Discard
 from fdbqueue.layout.batches import End
-from fdbqueue.operations import batches
+from fdbqueue.operations.maintainers import batches
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import Transaction
 from tests.support.leases import come_due, expire, lapse

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.coordination import sweeper
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.leases import come_due, lapse
@@ -108,7 +109,10 @@ def test_a_lease_that_is_over_holds_nothing_back(db: Any, jobs: Any, limit: str)
     jobs.claim(db)
     assert held_by(db, jobs, second) == f"{limit}_concurrency"
     lapse(db, jobs)
-    assert jobs.state(db, first) == "ready"  # although no client has noticed yet
+    tr = db.create_transaction()
+    assert jobs.get(tr, first).state == "claimed"  # as it is stored: nobody has swept yet
+    assert jobs.get(tr, second).held_by == f"{limit}_concurrency"
+    assert jobs.state(db, first) == "ready"
     assert held_by(db, jobs, first) is None
     assert held_by(db, jobs, second) is None
     assert jobs.claim(db).item == first
@@ -160,11 +164,15 @@ def test_a_look_conflicts_with_no_claim_of_another_item(db: Any, jobs: Any) -> N
     assert held_by(db, jobs, second) == "group_concurrency"
 
 
-def test_an_item_without_a_group_costs_no_read_more(db: Any, name: str) -> None:
+def test_an_item_without_a_group_costs_no_read_more(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
     counted = CountingDatabase(db)
     jobs = PriorityQueue.named(counted, f"{name}jobs")
     plain, grouped = jobs.push(db, 1), jobs.push(db, 2, group="ada")
     costs: list[int] = []
+    jobs.size(db)  # and finds that the queue has no timers
     for item in (plain, grouped):
         counted.clear()
         jobs.get(counted, item)

@@ -144,7 +144,7 @@ def claims_of_all(db: Any, queue: Any, n: int) -> list[Any]:
     """Claim `n` items, as many as possible at a time."""
     claims: list[Any] = []
     while (left := n - sum(map(len, claims))) > 0:
-        claims.append(queue.claim(db, n=left, lease=5))
+        claims.append(queue.claim(db, n=left, lease=60))
     return claims
 
 
@@ -156,13 +156,13 @@ def test_hundreds_of_large_items_move_together(
     """They are due at once, are claimed at once, and their leases end at once."""
     queue = kind.named(db, name)
     ids = [push(db, queue, f"{number}" + "x" * size) for number in range(300)]
-    claim = queue.claim(db, n=300, lease=5)
+    claim = queue.claim(db, n=300, lease=60)
     assert len(claim) == 300
     queue.release(db, claim, delay=1)
     clock.advance(2)
     for claim in claims_of_all(db, queue, 300):
-        queue.extend(db, claim, 5, log="\0" * MAX_LOG)
-    clock.advance(6)
+        queue.extend(db, claim, 60, log="\0" * MAX_LOG)
+    clock.advance(61)
     for claim in claims_of_all(db, queue, 300):
         queue.nack(db, claim, delay=0, error=ValueError("no"), log="\0" * MAX_LOG)
     assert sorted(item.id for item in queue.pop_many(db, 300)) == sorted(ids)

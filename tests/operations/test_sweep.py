@@ -1,4 +1,4 @@
-"""A sweep does to each item what the views have shown, and nothing else."""
+"""A sweep does to each item what its timer says, and nothing else; a scan says the same."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from fdbqueue import Queue, TaskQueue
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost
-from fdbqueue.operations.timers import VERSIONS, Fate
+from fdbqueue.operations.timers import VERSIONS
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
-from fdbqueue.types import Options
-from tests.support.keys import layout_of
 from tests.support.kinds import KINDS
 from tests.support.leases import come_due, expire, lapse, shift_leases
-
-NO_OPTIONS = Options("", "", None, None)  # a queue that was pushed to has its own
-STATES = ("ready", "delayed", "claimed", "dead", "done")
+from tests.support.scan import STATES, scan
 
 
 class Program:
@@ -80,86 +76,65 @@ class Program:
             case 2:
                 lapse(db, queue, self._rng.choice([10, 1000]))
             case 3:
-                # As a recovery. Views do not show what the sweep does to leases of another
+                # As a recovery. The scan does not know what the sweep does to leases of another
                 # cluster, whose versions are higher: it looks for them every ten seconds only.
                 shift_leases(db, queue, -100 * VERSIONS)
             case _:
                 self._clock.advance(self._rng.choice([6, 20, 70]))
 
 
-def stored(tr: Any, queue: Any) -> dict[bytes, str]:
-    """Return the state in which each item is stored, by position, without the views."""
-    layout = layout_of(queue)
-    found: dict[bytes, str] = {}
-    for state, prefix in layout.prefix_of.items():
-        for row in tr[slice(*layout.range_of(prefix))]:
-            found[row.key[len(prefix) :]] = state
-    return found
+def ids_in(tr: Any, queue: Any) -> dict[str, set[str]]:
+    """Return the ids of the items that the views list in each state."""
+    return {state: {info.id for info in queue.items(tr, state=state)} for state in STATES}
 
 
-def shown(tr: Any, queue: Any, now: int) -> dict[str, set[tuple[bytes, int, str | None]]]:
-    """Return what views list in each state: keys, numbers of attempts and errors."""
-    views, layout = store_of(queue).reads.views, layout_of(queue)
-    return {
-        state: {
-            (item.key, item.attempts, item.error)
-            for item in views.listed(tr, state, *layout.all_items, now)
-        }
-        for state in STATES
-    }
+def sweep_and_compare(db: Any, queue: Any) -> Counter[tuple[str, str | None]]:
+    """Sweep until nothing is due, and compare it with a scan before.
 
-
-def sweep_and_compare(db: Any, queue: Any) -> Counter[Fate]:
-    """Sweep until nothing is due, and compare it with the views before; return what was due."""
-    store = store_of(queue)
-    views, numbers, sweep = store.reads.views, store.reads.numbers, store._sweep
+    Return how many items went from each state to which, `None` for the end.
+    """
+    sweep = store_of(queue)._sweep
 
     @fdbqueue.transactional
-    def body(tr: Any) -> Counter[Fate]:
+    def body(tr: Any) -> Counter[tuple[str, str | None]]:
         now = milliseconds()
-        overdue = views.overdue(tr.snapshot, now)
-        expected = stored(tr, queue)
-        for position, fate in overdue.fates.items():
-            assert expected.pop(position) == fate.before
-            if fate.after is not None:
-                expected[position] = fate.after
-        # Not `queue.stats`, which looks at the clock: an item may be due by then.
-        lists = shown(tr.snapshot, queue, now)
-        before = numbers.stats(tr.snapshot, now, NO_OPTIONS)
+        before, stats = scan(tr, queue), queue.stats(tr.snapshot)
+        expected = scan(tr, queue, swept_at=now)
+        assert ids_in(tr.snapshot, queue) == before.ids
         while not sweep.sweep(tr, now).all:
             pass
-        assert stored(tr, queue) == expected
-        assert not views.overdue(tr.snapshot, now).fates
-        assert shown(tr.snapshot, queue, now) == lists
-        after = numbers.stats(tr.snapshot, now, NO_OPTIONS)
-        for name in (*STATES, "by_priority", "total_pushed", "total_completed", "total_expired"):
-            assert getattr(after, name) == getattr(before, name), name
-        return Counter(overdue.fates.values())
+        after = queue.stats(tr.snapshot)
+        assert ids_in(tr.snapshot, queue) == scan(tr, queue).ids == expected.ids
+        for state, ids in expected.ids.items():
+            assert getattr(after, state) == len(ids), state
+        if after.options.kind == "priority":
+            assert after.by_priority == expected.priorities
+        for total in ("total_pushed", "total_completed"):
+            assert getattr(after, total) == getattr(stats, total), total
+        assert after.total_expired == stats.total_expired + expected.expired
+        state_of = {id: state for state, ids in expected.ids.items() for id in ids}
+        moves = ((state, state_of.get(id)) for state, ids in before.ids.items() for id in ids)
+        return Counter(move for move in moves if move[0] != move[1])
 
-    fates: Counter[Fate] = body(db)
-    return fates
+    moves: Counter[tuple[str, str | None]] = body(db)
+    return moves
 
 
 def compare_single_items(db: Any, queue: Any, rng: random.Random) -> None:
-    """Compare what views show of some overdue items with what an operation on each finds."""
-    store, layout = store_of(queue), layout_of(queue)
-    views, sweep = store.reads.views, store._sweep
+    """Compare what an operation on each of some items finds with a scan."""
+    store = store_of(queue)
     tr = db.create_transaction()  # never committed
     now = milliseconds()
-    overdue = sorted(views.overdue(tr.snapshot, now).fates)
-    for position in rng.sample(overdue, min(5, len(overdue))):
-        reference = position
-        if isinstance(queue, TaskQueue):
-            reference = layout.unpack_item_key(layout.items + position)[-1]
-        seen = views.locate(tr, reference, now)
-        found = sweep.find(tr, now, reference)
-        assert (seen is None) == (found is None)
-        if seen is not None and found is not None:
-            assert (seen.state, seen.key, seen.attempts) == (found.state, found.key, found.attempts)
+    before, expected = scan(tr, queue).ids, scan(tr, queue, swept_at=now).ids
+    moved = sorted(id for state, ids in before.items() for id in ids - expected[state])
+    for id in rng.sample(moved, min(5, len(moved))):
+        found = store._sweep.find(tr, now, store.codec.reference(id))
+        state = next((state for state, ids in expected.items() if id in ids), None)
+        assert (found and found.state) == state
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_does_what_the_views_have_shown(
+def test_a_sweep_does_what_a_scan_has_found(
     db: Any, name: str, kind: Any, clock: Clock, rng: random.Random
 ) -> None:
     queue = kind.named(db, name, max_attempts=2, keep=rng.choice([None, 1000]))
@@ -174,7 +149,7 @@ def test_a_sweep_does_what_the_views_have_shown(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_carries_out_every_fate(db: Any, name: str, kind: Any, clock: Clock) -> None:
+def test_a_sweep_does_all_that_timers_say(db: Any, name: str, kind: Any, clock: Clock) -> None:
     queue = kind.named(db, name, max_attempts=2)
 
     def push(**options: Any) -> None:
@@ -195,7 +170,9 @@ def test_a_sweep_carries_out_every_fate(db: Any, name: str, kind: Any, clock: Cl
     lapse(db, queue)
     clock.advance(100)
     compare_single_items(db, queue, random.Random(1))
-    assert sweep_and_compare(db, queue) == Counter(dict.fromkeys(Fate, 1))
+    moves = [("claimed", to) for to in ("dead", "ready", None)]
+    moves += [("delayed", to) for to in ("ready", None)]
+    assert sweep_and_compare(db, queue) == Counter([*moves, ("ready", None)])
     assert fdbqueue.admin.check(db, queue).ok
 
 
@@ -209,7 +186,7 @@ def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clo
         for ttl in (6, 500):
             queue.push_many(db, range(300), delay=5, ttl=ttl)
     clock.advance(60)
-    expected = {Fate.LAPSED: 300, Fate.AVAILABLE: 300}
+    expected = {("delayed", None): 300, ("delayed", "ready"): 300}
     assert sweep_and_compare(db, queue) == Counter(expected)
     assert queue.stats(db).total_expired == 300
 

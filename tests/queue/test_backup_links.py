@@ -19,7 +19,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.admin import QueueDiffers, backup, check, copy, drop, queue_names, restore
 from fdbqueue.errors import LeaseLost, QueueTooLargeToCheck
 from fdbqueue.jobs import App, Context
-from fdbqueue.operations import batches as ends
+from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue.batches import Batches, Members, push_after
 from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase

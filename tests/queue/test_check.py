@@ -10,11 +10,11 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskPriority, TaskQueue
-from fdbqueue.coordination.contention.requests import Requests
+from fdbqueue.coordination.pop_requests import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.layout.values import encode_count, encode_level, encode_tallies
+from fdbqueue.layout.values import encode_count, encode_tallies
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.check import _Check
 from fdbqueue.testing import Clock, FaultyDatabase
@@ -42,14 +42,14 @@ def test_check_reports_no_problems_of_a_sound_queue_and_changes_nothing(
 
 def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) -> None:
     kept = store_of(filled).items
-    requests = Requests(layout_of(filled), kept)
+    requests = PopRequests(layout_of(filled), kept)
 
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
         request = requests.write(tr, b"name", [(1, False), (1, False), (2, False)])
         requests.stage(tr, milliseconds(), request, [taken[:1], [], taken[1:]])
-        kept.delete(tr, milliseconds(), taken, "popped", are_first=True)
+        kept.pop(tr, milliseconds(), [], taken)
 
     stage(db)
     before = rows(db, filled)
@@ -65,15 +65,11 @@ def counter(queue: PriorityQueue, priority: int) -> bytes:
 
 
 def break_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 1)] = encode_level(7)
+    db[counter(queue, 1)] = encode_count(7)
 
 
 def drop_count(db: Any, queue: PriorityQueue) -> None:
     del db[counter(queue, 2)]
-
-
-def invent_small_count(db: Any, queue: PriorityQueue) -> None:
-    db[counter(queue, 77)] = encode_level(1)
 
 
 def invent_count(db: Any, queue: PriorityQueue) -> None:
@@ -115,7 +111,6 @@ def orphan_pieces(db: Any, queue: PriorityQueue) -> None:
     [
         (break_count, "the count of priority 1 is 7 and there are 1 items"),
         (drop_count, "the count of priority 2 is 0 and there are 2 items"),
-        (invent_small_count, "the count of priority 77 is 1 and there are 0 items"),
         (invent_count, "the count of priority 777 is 1 and there are 0 items"),
         (zero_count, "the count of priority 777 is 0 and there are 0 items"),
         (break_slots, "the count of claims is 1 and there are 0 items"),

@@ -19,7 +19,7 @@ from fdbqueue.layout.batches import (
     encode_membership,
 )
 from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
-from fdbqueue.operations import batches as ends
+from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
 

@@ -7,7 +7,6 @@ import random
 from itertools import chain, islice
 from typing import Any
 
-import fdb
 import pytest
 
 import fdbqueue
@@ -16,7 +15,7 @@ from fdbqueue.errors import InvalidQueueName, LayoutVersionMismatch
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue import overview
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of, push_to_layout
+from tests.support.keys import give_layout, push_to_layout
 from tests.support.many_queues import copy_queue, make_queues, pages_of
 
 NUMBER = 2_500
@@ -190,7 +189,10 @@ def test_a_queue_of_another_layout_has_an_error_instead_of_numbers(db: Any, name
     assert (old.ready, old.total_pushed, young.ready, young.error) == (0, 0, 1, None)
 
 
-def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: str) -> None:
+@pytest.mark.parametrize("version", [5, LAYOUT_VERSION + 1])
+def test_the_counters_of_each_kind_of_queue_show_its_layout(
+    db: Any, name: str, version: int
+) -> None:
     fifo, tasks = Queue.named(db, f"{name}fifo"), TaskQueue.named(db, f"{name}tasks")
     urgent = PriorityQueue.named(db, f"{name}urgent")
     fifo.enqueue(db, "x")
@@ -198,15 +200,12 @@ def test_a_queue_from_which_nothing_was_taken_is_of_any_layout(db: Any, name: st
     urgent.push(db, "x", 1000)
     found = fdbqueue.admin.overview(db, after=behind(name), limit=3)
     assert [(stats.ready, stats.error) for stats in found.values()] == [(1, None)] * 3
-    for version in (5, LAYOUT_VERSION + 1):
-        queues: list[Any] = [fifo, tasks, urgent]
-        for queue in queues:
-            options = layout_of(queue).options
-            fields = fdb.tuple.unpack(db[options])
-            db[options] = fdb.tuple.pack((version, *fields[1:]))
-        found = fdbqueue.admin.overview(db, after=behind(name), limit=3)
-        errors = [stats.error or "" for stats in found.values()]
-        assert [f"has layout {version} and" in error for error in errors] == [True] * 3
+    queues: list[Any] = [fifo, tasks, urgent]
+    for queue in queues:
+        give_layout(db, queue, version)
+    found = fdbqueue.admin.overview(db, after=behind(name), limit=3)
+    errors = [stats.error or "" for stats in found.values()]
+    assert [f"has layout {version} and" in error for error in errors] == [True] * 3
 
 
 def test_the_sizes_of_queues_of_another_layout_are_an_error(db: Any, name: str) -> None:

@@ -1,4 +1,7 @@
-"""All views of a queue agree with a scan of its rows, whatever is over or due, at any moment."""
+"""All views of a queue agree with a scan of its rows at any moment.
+
+A look at a database sweeps first; a look in a transaction shows what is stored.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue.coordination import sweeper
 from fdbqueue.errors import InvalidItemId, LeaseLost, QueueFull, WrongState
 from fdbqueue.testing import Clock
+from tests.support.counting import CountingDatabase
 from tests.support.kinds import KINDS, push
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
@@ -53,26 +59,107 @@ def test_an_item_is_in_one_state_after_each_transition(db: Any, name: str, kind:
     assert (stats.total_died, stats.total_expired, stats.total_removed) == (2, 0, 0)
 
 
-def test_views_of_a_read_only_transaction_show_what_is_over_and_due(db: Any, name: str) -> None:
-    """No consumer is alive, and nothing is written."""
+def left_alone(db: Any, name: str) -> PriorityQueue:
+    """Return a queue with a lease that is over and an item that is due; no consumer is alive."""
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, ["second", "third"], 2)
     queue.claim(db, n=1)
     queue.push(db, "first", 1, delay=600)
     lapse(db, queue)
     come_due(db, queue)
-    tr = db.create_transaction()
-    before = tr.get_read_version().wait()
-    reads = tr.snapshot
-    assert [item.value for item in queue.items(reads)] == ["first", "second", "third"]
-    assert [item.value for item in queue.peek_many(reads, 2)] == ["first", "second"]
-    assert [item.value for item in queue.peek_many(reads, 2, max=True)] == ["second", "third"]
-    assert [item.value for item in queue.items(reads, reverse=True, limit=2)] == ["third", "second"]
-    assert (queue.size(reads), queue.counts(reads)) == (3, {1: 1, 2: 2})
+    return queue
+
+
+def test_views_of_a_database_show_what_is_over_and_due(db: Any, name: str) -> None:
+    """No consumer is alive."""
+    queue = left_alone(db, name)
+    assert [item.value for item in queue.items(db)] == ["first", "second", "third"]
+    assert [item.value for item in queue.peek_many(db, 2)] == ["first", "second"]
+    assert [item.value for item in queue.peek_many(db, 2, max=True)] == ["second", "third"]
+    assert [item.value for item in queue.items(db, reverse=True, limit=2)] == ["third", "second"]
+    assert (queue.size(db), queue.counts(db)) == (3, {1: 1, 2: 2})
     assert fdbqueue.admin.queues(db)[name] == fdbqueue.admin.overview(db)[name].ready == 3
+
+
+LOOKS: dict[str, Callable[[Any, PriorityQueue], object]] = {
+    "peek": lambda db, queue: queue.peek(db),
+    "size": lambda db, queue: queue.size(db),
+    "is_empty": lambda db, queue: queue.is_empty(db),
+    "counts": lambda db, queue: queue.counts(db),
+    "stats": lambda db, queue: queue.stats(db),
+    "items": lambda db, queue: [*queue.items(db)],
+    "items in a state": lambda db, queue: [*queue.items(db, state="dead")],
+    "search": lambda db, queue: queue.search(db, state="dead"),
+    "count": lambda db, queue: queue.count(db, state="dead"),
+    "an item": lambda db, queue: queue.get(db, queue.peek(db.create_transaction())),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_each_look_at_a_database_sweeps(db: Any, name: str, look: str) -> None:
+    queue = left_alone(db, name)
+    LOOKS[look](db, queue)
+    stats = queue.stats(db.create_transaction())
+    assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (3, 0, 0, 1)
+
+
+def test_views_of_a_transaction_show_what_is_stored_and_write_nothing(db: Any, name: str) -> None:
+    """They say when something is due."""
+    queue = left_alone(db, name)
+    tr = db.create_transaction()
+    reads = tr.snapshot
+    assert [item.value for item in queue.items(reads)] == ["third"]
+    assert [item.value for item in queue.peek_many(reads, 2)] == ["third"]
+    assert (queue.size(reads), queue.counts(reads)) == (1, {2: 1})
+    stats: Any = queue.stats(reads)
+    now = datetime.now(timezone.utc)
+    assert (stats.ready, stats.delayed, stats.claimed, stats.total_failed) == (1, 1, 1, 0)
+    assert stats.next_due < now
+    shown: list[Any] = [*queue.items(reads, state="delayed"), *queue.items(reads, state="claimed")]
+    delayed, claimed = shown
+    assert delayed.due_at < now
+    assert claimed.lease_ends < now
+    assert queue.state(reads, delayed.item) == "delayed"
+    assert queue.get(reads, claimed.item).state == "claimed"
+    assert queue.position(reads, delayed.item) is None
     tr.commit().wait()
     assert tr.get_committed_version() == -1
-    assert db.create_transaction().get_read_version().wait() >= before
+    overview = fdbqueue.admin.overview(db)[name]  # of many queues, likewise
+    assert fdbqueue.admin.queues(db)[name] == overview.ready == 1
+    assert (overview.delayed, overview.claimed) == (1, 1)
+
+
+def test_a_look_at_one_item_sweeps_it_although_the_last_sweep_was_just_now(
+    db: Any, name: str
+) -> None:
+    queue = PriorityQueue.named(db, name)
+    item = queue.push(db, "job", ttl=0.001)
+    while queue.state(db, item):
+        pass
+    assert queue.size(db.create_transaction()) == 0
+
+
+def test_a_look_sweeps_in_one_transaction_at_most(db: Any, name: str) -> None:
+    queue = PriorityQueue.named(db, name)
+    queue.push_many(db, range(700), delay=600)
+    come_due(db, queue)
+    sizes = [queue.size(db) for _ in range(4)]  # a look that leaves some lets the next one go on
+    assert sizes == [256, 512, 700, 700]
+
+
+def test_looks_at_a_queue_without_timers_cost_one_more_read_from_time_to_time(
+    db: Any, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "_LOOK", 600.0)
+    queue = PriorityQueue.named(db, name)
+    queue.push(db, "job")
+    reads = []
+    for seconds in (0, 0, 0, 601, 0):
+        clock.advance(seconds)
+        counted = CountingDatabase(db)
+        queue.size(counted)
+        reads.append(counted.reads)
+    assert reads == [2, 1, 1, 2, 1]
 
 
 def test_items_that_have_expired_are_not_shown(db: Any, name: str, clock: Clock) -> None:
@@ -228,16 +315,18 @@ def test_an_expired_item_cannot_be_changed(db: Any, name: str) -> None:
     assert (stats.is_empty, stats.total_expired, stats.total_removed) == (True, 2, 0)
 
 
-def test_totals_never_fall_when_a_late_worker_ends_its_job_after_all(db: Any, name: str) -> None:
+def test_a_late_worker_can_end_its_job_until_a_look_at_the_database(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=1)
-    queue.push(db, "job")
-    claim = queue.claim(db)
+    queue.push_many(db, ["job", "another"])
+    claim, other = queue.claim(db), queue.claim(db)
     lapse(db, queue)
-    before = queue.stats(db)
-    assert (before.dead, before.total_failed, before.total_died) == (1, 0, 0)
+    before = queue.stats(db.create_transaction())
+    assert (before.claimed, before.dead, before.total_failed) == (2, 0, 0)
     queue.ack(db, claim)
     after = assert_views_agree(db, queue)
-    assert (after.dead, after.total_completed, after.total_failed) == (0, 1, 0)
+    assert (after.dead, after.total_completed, after.total_failed) == (1, 1, 1)
+    with pytest.raises(LeaseLost):
+        queue.ack(db, other)
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue])
@@ -336,6 +425,8 @@ def test_items_in_a_state_are_read_by_pages(db: Any, name: str) -> None:
     assert page == ids[10:13]
     assert len([*queue.items(db, state="delayed", priority=2)]) == 700
     come_due(db, queue)
+    while queue.stats(db).delayed:  # each look makes some available
+        pass
     assert [item.id for item in queue.items(db)] == ids
     assert list(queue.items(db, state="delayed")) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +11,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import claims, store, sweeper, waiting
-from fdbqueue.coordination.contention import staged_pops
+from fdbqueue.coordination import claims, staged_pops, store, sweeper, waiting
+from fdbqueue.coordination import pop_requests as staged
 from fdbqueue.database import clock, exactly_once
 from fdbqueue.layout.keys import Layout
-from fdbqueue.operations.views import staged
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
@@ -59,10 +57,9 @@ class Simulated:
             patch.setattr(Layout, "unpack_start_version", lambda _, key: versions[started(key)])
             for module in (claims, staged_pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
-            # An act is one transaction here, so a slow call does not renew its lease.
-            patch.setattr(claims, "_SPENT", math.inf)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)
-            patch.setattr(staged, "REQUEST_TIMEOUT", 10**9)
+            for module in (staged, sweeper):
+                patch.setattr(module, "REQUEST_TIMEOUT", 10**9)
             patch.setattr(staged_pops.StagedPops, "_resign_when_idle", lambda *_: None)
             yield
 
@@ -75,8 +72,7 @@ class Simulated:
         self.db.faults = self.db.read_faults = 0.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(staged, "REQUEST_TIMEOUT", -(10**9))
-            behind = store_of(queue)
-            staged_pops.StagedPops(behind.layout, behind.items, behind.codec).sweep(self._raw)
+            store_of(PriorityQueue(queue.subspace)).sweeper.trim(self._raw)  # that of a new client
 
     def _sleep_on(self, watches: list[Any], seconds: float) -> Any:
         """Sleep while other clients run, sometimes too long or not long enough."""

@@ -31,6 +31,13 @@ def lose(db: Any, name: str) -> None:
 def push_to_layout(db: Any, name: str, version: int) -> None:
     """Push an item to a new queue, and let it be of another layout."""
     queue = PriorityQueue.named(db, name)
-    queue.push(db, 1, 1000)  # no counter shows the layout
-    options = layout_of(queue).options
-    db[options] = fdb.tuple.pack((version, *fdb.tuple.unpack(db[options])[1:]))
+    queue.push(db, 1)
+    give_layout(db, queue, version)
+
+
+def give_layout(db: Any, queue: Any, version: int) -> None:
+    """Let a queue be of another layout, which has another number for its total."""
+    layout = layout_of(queue)
+    db[layout.options] = fdb.tuple.pack((version, *fdb.tuple.unpack(db[layout.options])[1:]))
+    db[layout.totals + fdb.tuple.pack((0,))] = bytes(db[layout.total_in])
+    del db[layout.total_in]

@@ -15,7 +15,6 @@ from fdbqueue.layout.values import (
     encode_lease,
     encode_metadata,
     header_of,
-    lease_expiry,
     with_header,
 )
 from fdbqueue.operations.timers import VERSIONS
@@ -41,13 +40,13 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
                 item = decode_claim(tr[layout.claims + place].value)
                 del tr[row.key]
                 tr[layout.claims + place] = encode_claim(item._replace(lease_end=1))
-                expires = lease_expiry(header_of(item.value)[0])
                 lease = decode_lease(row.value) or Lease(0, 0)
                 client, report = lease.client, lease.report
-                timer = encode_lease(0, 0, item.delivery_count, expires, client, report)
+                timer = encode_lease(0, 0, client, report)
                 tr[layout.timer_key(layout.leases, 1, place)] = timer
 
     body(db)
+    look_again(queue)
 
 
 def come_due(db: Any, queue: Any) -> None:

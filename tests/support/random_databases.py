@@ -150,7 +150,7 @@ class RandomDatabase:
         push_once(db, once, "key", [1, 2], [0, 0])
         self._fill_jobs()
         # A worker that was killed.
-        Presence("dead", self.jobs, 2, lease=30).write(db, chance.randrange(3))
+        Presence("dead", {self.jobs: 2}, 2, lease=30).write(db, chance.randrange(3))
         # Timers that are over belong to a database as much as others.
         self._pass_time()
 

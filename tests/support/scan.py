@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections import Counter
-from itertools import chain
 from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.layout.values import (
     decode_claim,
     decode_lease,
@@ -21,23 +20,27 @@ from fdbqueue.layout.values import (
 from fdbqueue.queue.base import store_of
 from fdbqueue.types import QueueStats
 from tests.support.keys import layout_of
+from tests.support.leases import look_again
 
 STATES = ("ready", "delayed", "claimed", "dead", "done")
 
 
 @dataclasses.dataclass
 class Scan:
-    """The ids of the items in each state, and the number of expired items that no sweep deleted."""
+    """The ids of the items in each state, and the number of expired items that are left out."""
 
     ids: dict[str, set[str]]
     priorities: Counter[Any]
     expired: int
 
 
-def scan(tr: Any, queue: Any, now: int) -> Scan:
-    """Read all rows of a queue, and decide for each item which state it is in at a time."""
+def scan(tr: Any, queue: Any, swept_at: int | None = None) -> Scan:
+    """Read all rows of a queue, and return which state each item is in.
+
+    With `swept_at`, it is the state in which a sweep at this time leaves it.
+    """
     layout, codec = layout_of(queue), store_of(queue).codec
-    version = tr.get_read_version().wait()
+    version, now = tr.get_read_version().wait(), swept_at or -math.inf
     options = decode_options(tr[layout.options].value)
     found = Scan({state: set() for state in STATES}, Counter(), 0)
 
@@ -64,7 +67,7 @@ def scan(tr: Any, queue: Any, now: int) -> Scan:
         timer = tr[layout.timer_key(layout.leases, item.lease_end, position)].value
         lease = decode_lease(timer or b"")
         is_over = item.lease_end <= version and (lease is None or lease.clock_end <= now)
-        is_over &= header_of(item.value)[0].cancelled is None
+        is_over &= header_of(item.value)[0].cancelled is None and swept_at is not None
         is_last = options.max_attempts is not None and item.delivery_count >= options.max_attempts
         add(("dead" if is_last else "ready") if is_over else "claimed", position, item.value)
     for position, stored in rows(layout.dead):
@@ -85,43 +88,34 @@ def assert_adds_up(stats: QueueStats) -> None:
 
 
 def assert_views_agree(db: Any, queue: Any, rng: random.Random | None = None) -> QueueStats:
-    """Compare all views of a queue with a scan, at one read version; return its statistics.
+    """Sweep, and compare all views of a queue with a scan; return its statistics.
 
     Single items are looked up, too: all of them, or 20 of each state that `rng` chooses.
     """
+    look_again(queue)
+    queue.is_empty(db)  # which sweeps
 
     @fdbqueue.transactional
     def body(tr: Any) -> QueueStats:
         reads = tr.snapshot
-        # A timer may be over between two looks at the clock: look again if one was.
-        while True:
-            before = scan(reads, queue, milliseconds())
-            stats: QueueStats = queue.stats(reads)
-            items = {state: [*queue.items(reads, state=state)] for state in STATES}
-            numbers = queue.size(reads), queue.is_empty(reads)
-            report = fdbqueue.admin.check(tr, queue)
-            shown = None
-            if isinstance(queue, PriorityQueue):
-                shown = [item.id for item in queue.items(reads)], queue.counts(reads)
-            first = queue.peek(reads)
-            single = [*chain.from_iterable(before.ids.values())]
-            if rng is not None:
-                single = [*chain.from_iterable(sample(rng, ids) for ids in before.ids.values())]
-            states = {each: queue.state(reads, each) for each in single}
-            after = scan(reads, queue, milliseconds())
-            if before == after:
-                break
+        found = scan(reads, queue)
+        stats: QueueStats = queue.stats(reads)
+        report = fdbqueue.admin.check(tr, queue)
         assert report.ok, report.problems
-        for state, ids in before.ids.items():
-            assert {info.id for info in items[state]} == ids, state
+        for state, ids in found.ids.items():
+            assert {info.id for info in queue.items(reads, state=state)} == ids, state
             assert getattr(stats, state) == len(ids) == getattr(report, state), (state, stats)
-            assert {states[each] for each in ids & states.keys()} <= {state}
-        assert numbers == (len(before.ids["ready"]), not before.ids["ready"])
-        assert (first is None) == (not before.ids["ready"])
-        if shown is not None:
-            listed, counts = shown
-            assert set(listed) == before.ids["ready"]
-            assert counts == stats.by_priority == dict(sorted(before.priorities.items()))
+            some = sorted(ids) if rng is None else sample(rng, ids)
+            assert {queue.state(reads, each) for each in some} <= {state}
+        ready = found.ids["ready"]
+        assert (queue.size(reads), queue.is_empty(reads)) == (len(ready), not ready)
+        first = queue.peek(reads)
+        assert (first is None) == (not ready)
+        if isinstance(queue, PriorityQueue):
+            listed = [item.id for item in queue.items(reads)]
+            assert set(listed) == ready
+            counts = queue.counts(reads)
+            assert counts == stats.by_priority == dict(sorted(found.priorities.items()))
             assert first is None or first.id == listed[0]
         assert_adds_up(stats)
         return stats

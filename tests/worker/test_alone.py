@@ -22,8 +22,8 @@ from fdbqueue.layout.values import runs_alone
 from fdbqueue.operations.timers import LEASE_OVER
 from fdbqueue.queue.base import store_of
 from fdbqueue.worker import claiming
-from fdbqueue.worker.claiming import process
-from fdbqueue.worker.processes.group import run_together
+from fdbqueue.worker.held import process
+from fdbqueue.worker.turns import Source, Turns
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -284,18 +284,16 @@ def test_a_drain_ends_with_it(
     assert check(db, queue).ok
 
 
-@pytest.mark.parametrize("shares_slots", [True, False])
-def test_the_workers_of_other_queues_wait_too(
-    db: Any, name: str, program: Program, shares_slots: bool
+@pytest.mark.parametrize("is_one_worker", [True, False])
+def test_other_queues_of_the_process_wait_too(
+    db: Any, name: str, program: Program, is_one_worker: bool
 ) -> None:
-    """Whether they share slots, or the program has started them in threads of its own."""
     queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
     lone(db, queues[0], "lone")
-    both = [new_worker(db, queue, program) for queue in queues]
-    runs: list[Any] = [worker.run for worker in both]
-    if shares_slots:
-        runs = [partial(run_together, both, concurrency=4)]
-    with running(*runs, workers=both, program=program):
+    sources = [Source(queue) for queue in queues]
+    whose: list[Any] = [Turns(sources)] if is_one_worker else queues
+    workers = [new_worker(db, each, program) for each in whose]
+    with running(*[worker.run for worker in workers], workers=workers, program=program):
         program.wait_for("lone")
         queues[0].push(db, "a")
         queues[1].push(db, "b")

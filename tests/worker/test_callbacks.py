@@ -13,6 +13,8 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.errors import LeaseLost
+from fdbqueue.queue.base import store_of
+from tests.support.workers import make_quick
 
 JOBS = 8
 
@@ -140,7 +142,7 @@ def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(
     monkeypatch.setattr(PriorityQueue, "release", release_all_but_one)
     worker = Worker(db, queue, succeed, concurrency=2, lease=600)
     # As if jobs were quick: the first claim is of many.
-    worker._seconds, worker._n_timed = 1e-6, JOBS
+    make_quick(worker, JOBS, 1e-6)
     with logging_that_raises(logging.ERROR):
         assert run(worker) is None
     # The one that could not be returned stays claimed until its lease ends.
@@ -159,7 +161,7 @@ def test_leases_that_can_neither_be_extended_nor_logged_stop_no_worker(
         raise fdbqueue.FDBError(1031)
 
     worker = Worker(db, queue, lambda _: tried.wait(60), lease=0.3)
-    monkeypatch.setattr(worker._store, "extend_each", raise_timeout)
+    monkeypatch.setattr(store_of(queue), "extend_each", raise_timeout)
     with logging_that_raises(logging.ERROR):
         assert run(worker) is None
     assert worker.report.done + worker.report.lost == 1

@@ -23,7 +23,7 @@ def test_a_worker_claims_nothing_while_the_disk_is_broken(
     monkeypatch: pytest.MonkeyPatch,
     in_transaction: bool,
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.worker._PAUSE", 0.01)
+    monkeypatch.setattr("fdbqueue.worker.claiming._PAUSE", 0.01)
     with fdbqueue.open(tmp_path / "db") as db, caplog.at_level(logging.ERROR, "fdbqueue"):
         jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=2)
         jobs.push_many(db, range(JOBS))

@@ -15,8 +15,8 @@ import pytest
 from fdbqueue import FDBError, PriorityQueue, Worker
 from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.jobs import App
-from fdbqueue.worker.health import serving_health
-from fdbqueue.worker.processes.group import run_together
+from fdbqueue.worker.presence import serving_health
+from fdbqueue.worker.turns import Source, Turns
 from tests.support.waiting import MAX_WAIT, wait_until
 
 
@@ -84,11 +84,11 @@ def test_a_worker_is_ready_until_it_stops(
         httpx.get(base)
 
 
-def test_several_workers_are_ready_if_each_of_them_is(
+def test_a_worker_is_ready_if_it_can_claim_from_each_of_its_queues(
     db: Any, name: str, address: Callable[[], str], start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
-    workers = [Worker(db, each, print) for each in queues]
+    worker = Worker(db, Turns([*map(Source, queues)]), print, concurrency=2)
     is_broken = True
     claim: Any = sans_io_of(PriorityQueue.claim)
 
@@ -99,14 +99,13 @@ def test_several_workers_are_ready_if_each_of_them_is(
 
     fail.operation = fail
     monkeypatch.setattr(PriorityQueue, "claim", fail)
-    start(run_together, workers, concurrency=2, health="127.0.0.1:0")
+    start(worker.run, health="127.0.0.1:0")
     base = address()
     trouble = f"the worker cannot claim jobs from {name}1, or does not yet"
     wait_until(lambda: status_of(base, "/ready") == (503, trouble))
     is_broken = False
     wait_until(lambda: is_ready(base))
-    for worker in workers:
-        worker.stop()
+    worker.stop()
 
 
 def test_a_worker_is_not_ready_while_its_database_does_not_answer(

@@ -16,9 +16,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
-from fdbqueue.worker import claiming
+from fdbqueue.worker import turns
+from fdbqueue.worker.endings import Endings
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import make_quick
 
 JOBS = """
 import os, time
@@ -88,7 +90,7 @@ def working(
     """Run a worker, by default as if it had run quick jobs for a while."""
     worker = handler.worker = Worker(db, queue, handler, **options)
     if is_quick:
-        worker._seconds, worker._n_timed = 1e-4, 1000
+        make_quick(worker)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -126,7 +128,7 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
     with working(db, queue, handler, is_quick=False) as worker:
         queue.push_many(db, range(300))
         wait_until(lambda: worker.report.done == 300)
-        assert worker._n_timed == 300
+        assert worker._claiming.pace.n_timed == 300
         queue.push_many(db, ["long", *range(50)])
         wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
         handler.go.set()
@@ -146,15 +148,15 @@ def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: Priori
 def test_jobs_that_are_about_to_begin_do_not_go_back(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "_STUCK", math.inf)  # as if a job had just ended, at any time
+    monkeypatch.setattr(turns, "_STUCK", math.inf)  # as if a job had just ended, at any time
     released: list[Any] = []
-    release = Worker._release
+    release = Endings.release
 
-    def noted(worker: Worker, jobs: Any, *options: Any) -> None:
+    def noted(endings: Endings, jobs: Any, *options: Any) -> None:
         released.extend(jobs)
-        release(worker, jobs, *options)
+        release(endings, jobs, *options)
 
-    monkeypatch.setattr(Worker, "_release", noted)
+    monkeypatch.setattr(Endings, "release", noted)
     queue.push_many(db, ["long", *range(20)])
     handler = Long()
     with working(db, queue, handler):
@@ -167,7 +169,7 @@ def test_jobs_that_are_about_to_begin_do_not_go_back(
 def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, concurrency: int
 ) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
+    monkeypatch.setattr(turns, "_AHEAD", 1e-9)  # seconds, which every job takes
     assert most_held(db, queue, concurrency=concurrency) <= concurrency
 
 

@@ -27,7 +27,7 @@ TIMEOUT = 60.0
 
 def mine(db: Any, name: str) -> list[fdbqueue.admin.WorkerInfo]:
     """Return the workers of a queue: a cluster has those of other tests as well."""
-    return [worker for worker in workers(db) if worker.queue == name]
+    return [worker for worker in workers(db) if name in worker.queues]
 
 
 def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
@@ -47,7 +47,7 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
     wait_until(lambda: [each.jobs for each in mine(db, name)] == [2])
     (found,) = mine(db, name)
     assert (found.name, found.host, found.pid) == ("mailer-1", socket.gethostname(), os.getpid())
-    assert (found.queue, found.concurrency) == (name, 2)
+    assert (found.queues, found.concurrency) == ({name: 2}, 2)
     assert found.since <= found.seen
     claimed = [info.claimed_by for info in queue.items(db, state="claimed")]
     assert claimed == ["mailer-1"] * 2

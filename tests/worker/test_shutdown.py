@@ -12,8 +12,9 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.worker import claiming
+from fdbqueue.worker import turns
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import make_quick
 
 GRACE = 0.2
 
@@ -79,7 +80,7 @@ def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effec
 def test_jobs_that_have_not_begun_go_back_at_once(
     db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", MAX_WAIT)
+    monkeypatch.setattr(turns, "_AHEAD", MAX_WAIT)
     begun: list[Any] = []
 
     def handler(item: Any) -> None:
@@ -89,7 +90,7 @@ def test_jobs_that_have_not_begun_go_back_at_once(
     queue.push_many(db, range(20))
     worker = Worker(db, queue, handler, concurrency=2, grace=MAX_WAIT)
     # As if jobs were quick, so that many are claimed ahead.
-    worker._seconds, worker._n_timed = 1e-6, 20
+    make_quick(worker, 20, 1e-6)
     joined = start(worker)
     wait_until(lambda: queue.stats(db).claimed == 20 and len(begun) == 2)
     worker.stop()

@@ -30,11 +30,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
 from fdbqueue.admin import check
+from fdbqueue.coordination import store
 from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
-from fdbqueue.operations import failures
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import claiming, threads
+from fdbqueue.worker import pool, turns
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
@@ -42,6 +42,7 @@ from tests.support.separate import separate_processes
 from tests.support.shell import Shell, error_of, has_handlers
 from tests.support.spans import span_exporter
 from tests.support.waiting import MAX_WAIT, wait_until
+from tests.support.workers import make_quick
 
 JOBS = int(os.environ.get("FDBQ_WORKER_JOBS", "1000"))
 """The number of jobs in the test that kills workers; run 20,000 by hand."""
@@ -247,7 +248,7 @@ def test_jobs_are_reported_to_prometheus_and_opentelemetry(
 def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
     db: Any, name: str, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_QUICK", 1e6)
+    monkeypatch.setattr(pool, "_QUICK", 1e6)
     queue = PriorityQueue.named(db, name)
     ids = {item.id for item in queue.push_many(db, range(30))}
 
@@ -268,7 +269,7 @@ def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
 def test_undecodable_items_do_not_block_the_other_items(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "_FIRST_DELAY", 600.0)  # seconds, which no drain takes
+    monkeypatch.setattr(store, "retry_delay", lambda _: 600.0)  # seconds, which no drain takes
     queue = PriorityQueue(space["queue"], max_attempts=2)
     items = queue.push_many(db, range(6))
     for item in items[:3]:
@@ -293,7 +294,7 @@ def test_undecodable_items_do_not_block_the_other_items(
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claiming, "_AHEAD", 1000.0)
+    monkeypatch.setattr(turns, "_AHEAD", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 
@@ -305,11 +306,11 @@ def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
             other = PriorityQueue(queue.subspace)
             claim = other.claim(db, n=2)
             other.ack(db, claim)
-            for job in worker._held:
+            for job in worker._held.all():
                 job.lease.seconds = 0.0
 
     worker = Worker(db, queue, handler, concurrency=1)
-    worker._seconds, worker._n_timed = 1e-4, 1  # as if jobs were quick
+    make_quick(worker, 1)
     assert worker.run(drain=True) == WorkerReport(lost=2)
     assert seen == ["first"]
 

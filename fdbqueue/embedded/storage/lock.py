@@ -53,8 +53,6 @@ class WritersLock:
         self._path = path
         self._file: io.FileIO | None = open_file(path)
         self._waits_since = math.inf  # by `time.monotonic()`
-        self.waits = 0
-        """How often a section has waited."""
 
     def run(
         self,
@@ -88,7 +86,6 @@ class WritersLock:
             if deadline is not None and now >= deadline:
                 raise LockTimeout(str(self._path), *self._holder())
             before_wait()
-            self.waits += 1
             if deadline is None:
                 self._waits_since = now
                 try:

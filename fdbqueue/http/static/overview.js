@@ -130,7 +130,9 @@ export function overviewPage() {
     }),
     poll(async () => {
       const counts = new Map();
-      for (const worker of (await get("workers")).workers) counts.set(worker.queue, (counts.get(worker.queue) ?? 0) + 1);
+      for (const { queues } of (await get("workers")).workers) {
+        for (const queue of Object.keys(queues)) counts.set(queue, (counts.get(queue) ?? 0) + 1);
+      }
       workers = counts;
       if (isLoaded) show();
     }, { interval: 5000 }),

@@ -17,13 +17,12 @@ export function workersPage() {
   let shown = "";
 
   async function load() {
-    const [{ workers: rows }, first] = await Promise.all([get("workers"), get("queues", { limit: 1000 })]);
-    const workers = withQueues(rows);
-    const names = new Set(rows.map((row) => row.queue));
+    const [{ workers }, first] = await Promise.all([get("workers"), get("queues", { limit: 1000 })]);
+    const names = new Set(workers.flatMap(({ queues }) => Object.keys(queues)));
     const known = first.queues.filter((queue) => queue.claimed > 0).map((queue) => queue.name);
     const chosen = known.slice(0, MAX_QUEUES);
     const held = (await Promise.all(chosen.map((name) => heldItems(name)))).flat();
-    const text = JSON.stringify([workers.map(({ seen, ...rest }) => rest), held]);
+    const text = JSON.stringify([workers.map(({ seen, jobs, ...rest }) => rest), held]);
     for (const worker of workers) content.querySelectorAll("[data-seen]").forEach((node) => {
       if (node.dataset.seen === worker.name) node.firstElementChild.dateTime = worker.seen;
     });
@@ -42,18 +41,7 @@ export function workersPage() {
   };
 }
 
-/** Merge the rows of each worker: it has one for each of its queues. */
-function withQueues(rows) {
-  const workers = new Map();
-  for (const { queue, at_most, jobs, ...worker } of rows) {
-    const key = [worker.host, worker.pid, worker.name].join();
-    if (!workers.has(key)) workers.set(key, { ...worker, queues: [] });
-    workers.get(key).queues.push({ queue, at_most });
-  }
-  return [...workers.values()];
-}
-
-const holds = (worker, item) => worker.name === item.claimed_by && worker.queues.some(({ queue }) => queue === item.queue);
+const holds = (worker, item) => worker.name === item.claimed_by && Object.hasOwn(worker.queues, item.queue);
 
 async function heldItems(queue) {
   const { items } = await get(`${queuePath(queue)}/items`, { state: "claimed", limit: MAX_ITEMS });
@@ -82,14 +70,14 @@ function workerCard(worker, items, refresh) {
   return h("section.card.worker", { "aria-label": `Worker ${worker.name}` },
     h("div.worker-head", {}, h("h2", {}, worker.name), badge(items.length ? "busy" : "idle", items.length ? "busy" : "idle")),
     h("dl.facts", {},
-      worker.queues.map(({ queue, at_most }) => fact("Queue", [queueLink(queue),
+      Object.entries(worker.queues).map(([queue, at_most]) => fact("Queue", [queueLink(queue),
         at_most < worker.concurrency && `, at most ${number(at_most)} at a time`].filter(Boolean))),
       fact("Holds", plural(items.length, "item")),
       fact("Concurrency", number(worker.concurrency)),
       fact("Host", `${worker.host}, process ${worker.pid}`),
       fact("Started", ago(worker.since)),
       h("div", {}, h("dt", {}, "Last seen"), h("dd", { data: { seen: worker.name } }, ago(worker.seen)))),
-    items.length > 0 && holding(items, worker.queues.length > 1, refresh));
+    items.length > 0 && holding(items, Object.keys(worker.queues).length > 1, refresh));
 }
 
 const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));

@@ -437,7 +437,7 @@ class Numbers(Cleared):
     unknown_jobs: int = Field(description="Ready and delayed jobs that a worker did not know.")
     by_priority: dict[str, int] = Field(description="The ready items of each priority.")
     oldest: str | None = Field(description="ISO 8601: when the oldest ready item was pushed.")
-    next_due: str | None = Field(description="ISO 8601: when the next delayed item is ready.")
+    next_due: str | None = Field(description="ISO 8601: when the next delayed item is due.")
     paused: bool
     total_pushed: int
     total_completed: int
@@ -490,7 +490,7 @@ class Scale(BaseModel):
     ready: int
     delayed: int
     claimed: int
-    backlog: int = Field(description="Ready and claimed items: the jobs that need a worker now.")
+    backlog: int = Field(description="Ready and claimed items; one more if a delayed one is due.")
     oldest_age: float = Field(description="Seconds since the oldest ready item was pushed; or 0.")
     paused: bool
 

@@ -15,7 +15,7 @@ from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import links, next_page
-from fdbqueue.http.security import authorize, grant_of
+from fdbqueue.http.security import Grant, authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import bodies
 from fdbqueue.http.v1.links import of_queue
@@ -38,7 +38,7 @@ from fdbqueue.queue.overview import (
     stats_as_json,
 )
 from fdbqueue.types import Options, Transaction
-from fdbqueue.worker.presence import worker_as_json
+from fdbqueue.worker.presence import WorkerInfo, worker_as_json
 
 router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
 
@@ -279,15 +279,17 @@ async def scale(served: ServedQueues, name: ReadOf) -> Response:
     """
     handle = await served.queue(name)
     numbers = await handle.stats(served.db)
-    age = 0.0
+    age, now = 0.0, datetime.now(timezone.utc)
     if numbers.oldest is not None:
-        age = max(0.0, (datetime.now(timezone.utc) - numbers.oldest).total_seconds())
+        age = max(0.0, (now - numbers.oldest).total_seconds())
+    # If the token allows only reads, no look makes a due item ready: that takes a worker.
+    is_due = numbers.next_due is not None and numbers.next_due <= now
     return json_response(
         {
             "ready": numbers.ready,
             "delayed": numbers.delayed,
             "claimed": numbers.claimed,
-            "backlog": numbers.ready + numbers.claimed,
+            "backlog": numbers.ready + numbers.claimed + is_due,
             "oldest_age": round(age, 3),
             "paused": numbers.paused,
         }
@@ -302,17 +304,27 @@ async def workers(request: Request, served: ServedQueues) -> Response:
     """Return the running workers of all queues, in the order in which they started."""
     grant = grant_of(request)
     found = await aio.workers(served.db)
-    shown = [each for each in found if grant is None or grant.includes(each.queue)]
-    return json_response({"workers": [*map(worker_as_json, shown)]})
+    if grant is not None:
+        found = [*filter(None, (_granted(each, grant) for each in found))]
+    return json_response({"workers": [*map(worker_as_json, found)]})
 
 
 @router.get("/queues/{name}/workers", response_model=bodies.WorkerList)
-async def workers_of_queue(served: ServedQueues, name: ReadOf) -> Response:
+async def workers_of_queue(request: Request, served: ServedQueues, name: ReadOf) -> Response:
     """Return the running workers of a queue."""
     await served.queue(name)  # raises if there is none
     found = await aio.workers(served.db)
-    shown = [each for each in found if each.queue == name]
-    return json_response({"workers": [*map(worker_as_json, shown)]})
+    grant = grant_of(request)
+    shown = [
+        each if grant is None else _granted(each, grant) for each in found if name in each.queues
+    ]
+    return json_response({"workers": [*map(worker_as_json, filter(None, shown))]})
+
+
+def _granted(worker: WorkerInfo, grant: Grant) -> WorkerInfo | None:
+    """Return a worker with the queues that a token includes; `None` if it has no such queue."""
+    queues = {name: most for name, most in worker.queues.items() if grant.includes(name)}
+    return dataclasses.replace(worker, queues=queues) if queues else None
 
 
 # Tokens

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from typing import Any, cast
 
 from fdbqueue.layout.items import (
     GroupSettings,
+    ItemRow,
     Level,
     StoredItem,
     decode_group_settings,
@@ -34,7 +35,9 @@ from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.groups.turns import NO_SETTINGS, Taking, Turn, read_rooms
 from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
+from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
 
@@ -65,6 +68,8 @@ class Groups:
 
     A push to a group that has ready items reads one key, which only the first and the last of them
     change. So it conflicts with a push of the first one and with a pop or claim of the last one.
+
+    The class maintains all of this (`transitions.Maintainer`).
     """
 
     def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
@@ -141,7 +146,6 @@ class Groups:
         taken = Counter(item.level.group for item in before)
         stale: list[Turn] = []
         limit, reads = n + skipped, _snapshot(tr)
-        # Start all reads before waiting for the first.
         read = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
         defaults = self._begin_defaults(reads)
         turns = self._turn_of_others(tr, level, rest)
@@ -209,6 +213,56 @@ class Groups:
             else:
                 heappop(heap)
         return found
+
+    # Transitions
+
+    def begin(
+        self, tr: Transaction, now: int, changes: Sequence[Change]
+    ) -> Callable[[], None] | None:
+        """Start the reads for transitions of items of groups; see `transitions.Maintainer`.
+
+        An item that becomes ready conflicts with whatever changes that its group has ready items.
+        """
+        taken = [
+            change.before.item
+            for change in changes
+            if change.before is not None and change.before.state == "ready"
+        ]
+        stored = Counter(
+            change.after.item.level
+            for change in changes
+            if change.after is not None
+            and change.after.state == "ready"
+            and change.after.item.level.group is not None
+        )
+        are_claimed = changes[0].why == "claimed"
+        taking = self.begin_taking(tr, taken, are_claimed)
+        members = {level: self.prefetch(tr, level) for level in stored}
+
+        def finish() -> None:
+            if taking is not None:
+                self.note_gone(tr, now, taken, taking, are_claimed)
+            for level, n in stored.items():
+                self._note_stored(tr, level, n, not members[level].present())
+            for why, before, after, _ in changes:
+                self._note_delay(tr, now, why, before, after)
+
+        return finish
+
+    def prefetch(self, tr: Transaction, level: Level) -> Value:
+        """Start to read whether a group has ready items; the client caches what was read."""
+        return tr[self._layout.group_members + level.packed_group + level.rest]
+
+    def _note_delay(
+        self, tr: Transaction, now: int, why: Why, before: ItemRow | None, after: ItemRow | None
+    ) -> None:
+        """Count a delayed item of a group; hold a sequence until its failed item is available."""
+        if after is not None and after.state == "delayed" and after.item.level.group is not None:
+            tr.add(self.delays(after.item.level), ONE)
+        if before is not None and before.state == "delayed" and before.item.level.group is not None:
+            self._note_available(tr, now, before.item)
+        if why == "failed" and after is not None and after.state == "delayed":
+            self._note_failed(tr, now, after)
 
     # Taking
 
@@ -366,7 +420,6 @@ class Groups:
         So they begin again for those that have taken most as well.
         """
         turns = self._layout.range_of(self._layout.turns + rest)
-        # Start all reads before waiting for the first.
         rows, others = (
             tr.snapshot.get_range(*turns, limit=1),
             tr.snapshot[self._pass_key(None, rest)],
@@ -376,38 +429,14 @@ class Groups:
 
     # Returning
 
-    def begin_push(self, tr: Transaction, level: Level, has_items: bool) -> bool:
-        """Conflict with whatever changes that a group has ready items; return whether it has none.
-
-        Call it before any write: the engine compares a read conflict with the writes before it.
-
-        Args:
-            tr: A transaction.
-            level: The level of the items.
-            has_items: Whether the transaction is known to see any.
-        """
-        member = self._layout.group_members + level.packed_group + level.rest
-        if has_items:
-            tr.add_read_conflict_key(member)
-            return False
-        return not tr[member].present()
-
-    def note_stored(
-        self, tr: Transaction, level: Level, n: int, needs_turn: bool | None = None
-    ) -> None:
-        """Count items that were stored in a level; give its group a turn if it has none.
-
-        `needs_turn` says whether it has none, if `begin_push` has found out.
-        """
+    def _note_stored(self, tr: Transaction, level: Level, n: int, needs_turn: bool) -> None:
+        """Count items that were stored in a level; give its group a turn if it has none."""
         layout, group, rest = self._layout, level.group or "", level.rest
         tr.add(layout.group_counts + level.packed_group, encode_count(n))
-        if needs_turn is None:
-            needs_turn = not self._is_member(tr, group, rest)
         if not needs_turn:
             return
         tr[layout.group_members + level.packed_group + rest] = b""
         key = self._pass_key(group, rest)
-        # Start all reads before waiting for the first.
         stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
         held, own = tr[self._held(group)], tr[self._settings_key(group)]
         before = decode_count(stored.value)
@@ -431,16 +460,16 @@ class Groups:
             self.settle(tr, now, group)
         return was_held and not tr[self._held(group)].present()
 
-    def note_failed(self, tr: Transaction, now: int, position: bytes) -> None:
+    def _note_failed(self, tr: Transaction, now: int, failed: ItemRow) -> None:
         """Hold a sequence until its failed item, which was just delayed, is available again.
 
         If it waits for another one already, it waits for the one that is due last.
         """
-        group = self._group_at(position)
+        group = failed.item.level.group
         if group is not None and next(iter(self.settings(tr.snapshot, [group]))).is_sequence:
             awaited = tr[self._awaited(group)].value
-            if awaited is None or self._due(tr, awaited) <= self._due(tr, position):
-                tr[self._awaited(group)] = position
+            if awaited is None or self._due(tr, awaited) <= failed.due:
+                tr[self._awaited(group)] = self._layout.position(failed.key)
             self.settle(tr, now, group)
 
     def _due(self, tr: Transaction, position: bytes) -> int:
@@ -448,25 +477,15 @@ class Groups:
         stored = tr[self._layout.delayed + position].value
         return 0 if stored is None else int(decode_metadata(stored)[0][0])
 
-    def note_delayed(self, tr: Transaction, position: bytes) -> None:
-        """Count a delayed item of a group."""
-        level = self._levels.level_of(self._layout.items + position)
-        if level.group is not None:
-            tr.add(self.delays(level), ONE)
-
-    def note_available(self, tr: Transaction, now: int, position: bytes) -> None:
+    def _note_available(self, tr: Transaction, now: int, item: StoredItem) -> None:
         """Count a delayed item of a group no more; a sequence that was held until then goes on.
 
         The item may have been removed, so this wakes a client that waits.
         """
-        layout = self._layout
-        level = self._levels.level_of(layout.items + position)
-        group = level.group
-        if group is None:
-            return
+        layout, level, group = self._layout, item.level, item.level.group or ""
         tr.add(self.delays(level), MINUS_ONE)
         tr.compare_and_clear(self.delays(level), ZERO)
-        if tr[self._awaited(group)].value == position:
+        if tr[self._awaited(group)].value == layout.position(item.key):
             tr.clear(self._awaited(group))
             self.settle(tr, now, group)
             tr.add(layout.wake_counter, ONE)
@@ -618,11 +637,9 @@ class Groups:
 
     def settings(self, reads: ReadTransaction, groups: list[str]) -> Iterable[GroupSettings]:
         """Return the settings that hold for some groups."""
-        # Start all reads before waiting for the first.
-        of_all = reads[self._settings_key(None)]
-        own = [reads[self._settings_key(group)] for group in groups]
-        default = decode_group_settings(of_all.value)
-        return (decode_group_settings(read.value).over(default) for read in own)
+        of_all, *own = read_all(reads, map(self._settings_key, [None, *groups]))
+        default = decode_group_settings(of_all)
+        return (decode_group_settings(value).over(default) for value in own)
 
     def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
         """Change the settings of a group, or with `None` those of all that have no own ones."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import cast
 
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_claim, decode_count
+from fdbqueue.layout.values import decode_count
 from fdbqueue.operations.groups.listing import HeldBy, held_by, read_settings
 from fdbqueue.operations.groups.queue_rate import QueueRate
-from fdbqueue.types import ItemHeldBy, Options, ReadTransaction, State, Task
-
-Leaving: TypeAlias = Callable[[ReadTransaction, int], Callable[[State], set[bytes]]]
+from fdbqueue.types import ItemHeldBy, Options, ReadTransaction, Task
 
 MAX_AHEAD = 100
 """How many items of its group that are ahead of an item are counted."""
@@ -22,18 +20,11 @@ class Holds:
     """The limits of a queue, as one item meets them. Each method is part of a transaction.
 
     The reads are snapshot reads: claims of other items change the counters all the time.
-
-    Args:
-        layout: The layout of the queue.
-        rate: The rate of the queue.
-        leaving: Returns, for a transaction and a time, a function that returns the positions of the
-            items that the next sweep takes out of a state.
     """
 
-    def __init__(self, layout: Layout, rate: QueueRate, leaving: Leaving) -> None:
+    def __init__(self, layout: Layout, rate: QueueRate) -> None:
         self._layout = layout
         self._rate = rate
-        self._leaving = leaving
 
     def begin(self, tr: ReadTransaction, item: StoredItem) -> Callable[..., ItemHeldBy | None]:
         """Start to read what holds the group of a ready item back.
@@ -53,71 +44,47 @@ class Holds:
                 return "queue_paused"
             agent = shown.agent_name if isinstance(shown, Task) else None
             limit = None if options is None else options.concurrency
-            if limit is not None and self._is_full(reads, layout.slot_of(None), limit, now):
+            if limit is not None and self._is_full(reads, layout.slot_of(None), limit):
                 return "queue_concurrency"
             if options is not None and options.rate is not None:
                 version = reads.get_read_version().wait()
                 if self._rate.is_over(tr, now, options, version):
                     return "queue_rate"
             if agent is not None and options is not None:
-                reason = self._agent_held_by(reads, agent, options, now)
+                reason = self._agent_held_by(reads, agent, options)
             elif group is not None and held is not None and held.value is not None:
-                reason = self._group_held_by(reads, group, held.value, now)
+                reason = self._group_held_by(reads, group, held.value)
             else:
                 return None
             return None if reason is None else cast(ItemHeldBy, f"group_{reason}")
 
         return finish
 
-    def _agent_held_by(
-        self, reads: ReadTransaction, agent: str, options: Options, now: int
-    ) -> HeldBy | None:
+    def _agent_held_by(self, reads: ReadTransaction, agent: str, options: Options) -> HeldBy | None:
         """Return what holds the tasks of an agent back."""
         layout, limit = self._layout, options.agent_concurrency
         if options.limited_groups:
             due = reads[layout.group_key(layout.held_groups, agent)].value
-            if due is not None and (reason := self._group_held_by(reads, agent, due, now)):
-                return reason
+            if due is not None:
+                return self._group_held_by(reads, agent, due)
             own = read_settings(reads, layout, agent).concurrency
             limit = limit if own is None else own
-        if limit is not None and self._is_full(reads, layout.slot_of(agent), limit, now):
+        if limit is not None and self._is_full(reads, layout.slot_of(agent), limit):
             return "concurrency"
         return None
 
-    def _group_held_by(
-        self, reads: ReadTransaction, group: str, due: bytes, now: int
-    ) -> HeldBy | None:
-        """Return what holds a held group back; `None` if the next sweep lets it go on."""
-        layout, slot = self._layout, self._layout.slot_of_group(group)
-        settings, running = read_settings(reads, layout, group), reads[layout.slots + slot]
-        reason, is_over = held_by(settings, decode_count(running.value), due), False
-        if reason == "concurrency":
-            freed = self._freed(reads, slot, now)
-            left = decode_count(running.value) - freed
-            is_over = freed > 0 and (settings.concurrency is None or left < settings.concurrency)
-        elif reason == "rate":
-            is_over = decode_count(due) <= now
-        elif reason == "retry":
-            awaited = reads[layout.group_key(layout.awaited_retries, group)].value
-            is_over = awaited in self._leaving(reads, now)("delayed")
-        return None if is_over else reason
-
-    def _is_full(self, reads: ReadTransaction, slot: bytes, limit: int, now: int) -> bool:
-        """Return whether no slot is free, nor one that the next sweep frees."""
-        taken = decode_count(reads[self._layout.slots + slot].value)
-        return taken >= limit and taken - self._freed(reads, slot, now) >= limit
-
-    def _freed(self, reads: ReadTransaction, slot: bytes, now: int) -> int:
-        """Return how many claims that hold a slot are over, as the next sweep finds."""
+    def _group_held_by(self, reads: ReadTransaction, group: str, due: bytes) -> HeldBy:
+        """Return what holds a held group back."""
         layout = self._layout
-        counter = layout.slot_counter(slot)
-        # Start all reads before waiting for the first.
-        claims = [reads[layout.claims + place] for place in self._leaving(reads, now)("claimed")]
-        return sum(
-            counter in map(layout.slot_counter, decode_claim(claim.value).slots)
-            for claim in claims
-            if claim.value is not None
-        )
+        settings = read_settings(reads, layout, group)
+        return held_by(settings, self._running(reads, layout.slot_of_group(group)), due)
+
+    def _is_full(self, reads: ReadTransaction, slot: bytes, limit: int) -> bool:
+        """Return whether no slot is free."""
+        return self._running(reads, slot) >= limit
+
+    def _running(self, reads: ReadTransaction, slot: bytes) -> int:
+        return decode_count(reads[self._layout.slots + slot].value)
 
 
 def begin_ahead(tr: ReadTransaction, item: StoredItem) -> Callable[[], int | None]:

@@ -99,7 +99,6 @@ def list_groups(
     if options is not None:
         counters = layout.agent_counts, layout.agent_slots
     spaces = *counters, layout.group_settings
-    # Start all reads before waiting for the first.
     begun = [
         tr.get_range(
             space + b"\x02" if after is None else layout.group_key(space, after) + b"\x00",
@@ -193,7 +192,6 @@ def _others(
 ) -> list[GroupInfo]:
     """Return the items without a group as a group, if there are any or they have a weight."""
     reads: ReadTransaction = getattr(tr, "snapshot", tr)  # of counters that all items change
-    # Start all reads before waiting for the first.
     counters = begin_counters(reads)
     begun = [
         reads.get_range(space + b"\x02", space + b"\x03", limit=_MAX_COUNTED + 1)

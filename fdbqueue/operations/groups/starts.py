@@ -144,7 +144,6 @@ class Starts:
         self, reads: ReadTransaction, now: int, group: str | None, period: int, version: int
     ) -> _Old:
         """Find the starts of a group that are too old to count, some at a time."""
-        # Start all reads before waiting for the first.
         read = partial(reads.get_range, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
         parts = [(begin, read(begin, end)) for begin, end in self._parts(group, version)]
         old = _Old([], 0, now + period)

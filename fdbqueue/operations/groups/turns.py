@@ -14,6 +14,7 @@ from fdbqueue.layout.items import (
 )
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import decode_count
+from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Value
 
 NO_SETTINGS = encode_group_settings(GroupSettings())
@@ -109,11 +110,9 @@ def read_rooms(
     default = decode_group_settings(stored.get(layout.group_key(layout.group_settings, None)))
     of_others = stored.get(layout.group_key(layout.group_settings, ""), b"")
     earlier = [turn for turn in turns if not turn.own and turn.level.group]
-    # Start all reads before waiting for the first.
-    unknown = [reads[key(layout.group_settings, turn)] for turn in earlier]
-    for turn, read in zip(earlier, unknown):
-        turn.own = read.value or NO_SETTINGS
-    # Start all reads before waiting for the first.
+    unknown = read_all(reads, [key(layout.group_settings, turn) for turn in earlier])
+    for turn, value in zip(earlier, unknown):
+        turn.own = value or NO_SETTINGS
     limits: list[tuple[Turn, Value | None, Value | None]] = []
     for turn in turns:
         own = turn.own if turn.level.group else of_others

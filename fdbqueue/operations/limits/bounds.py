@@ -107,7 +107,7 @@ class Bound:
 
         The reads are snapshot reads, which see the transaction's own writes.
 
-        Cost: the counters, at most 260 small rows.
+        Cost: the counters, a few small rows.
 
         Returns:
             A function that waits for the reads and returns the count.
@@ -121,7 +121,4 @@ class Bound:
 
     def rely_on_full(self, tr: Transaction) -> None:
         """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        layout = self._layout
-        for key in (layout.tallies, layout.level_counts):
-            tr.add_read_conflict_key(key)
-        tr.add_read_conflict_range(*layout.range_of(layout.level_counts))
+        tr.add_read_conflict_key(self._layout.tallies)

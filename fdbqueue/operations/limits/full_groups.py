@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.errors import QueueFull
-from fdbqueue.layout.items import GroupSettings, decode_group_settings
+from fdbqueue.layout.items import GroupSettings, ItemRow, decode_group_settings
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.types import ReadTransaction, State, Transaction
 
 if TYPE_CHECKING:
-    from fdbqueue.operations.items import Items, LocatedItem, NewItem
+    from fdbqueue.operations.items import Items, NewItem
 
 _MAX_REPLACED = 100  # items that one push cancels
 
@@ -26,7 +26,7 @@ class Room(NamedTuple):
     bound: int
 
 
-Cancel: TypeAlias = "Callable[[Transaction, int, LocatedItem, str], bool]"
+Cancel: TypeAlias = "Callable[[Transaction, int, ItemRow, str], bool]"
 """A function of a transaction, the time, an item, and why it ends: `Changes.cancel`."""
 
 REPLACED = "a newer item of its group has replaced it"
@@ -73,7 +73,6 @@ class FullGroups:
         self, tr: ReadTransaction, groups: Iterable[str]
     ) -> Callable[[], dict[str, GroupSettings]]:
         key, space = self._layout.group_key, self._layout.group_settings
-        # Start all reads before waiting for the first.
         for_all = tr[key(space, None)]
         own = {group: tr[key(space, group)] for group in groups}
 
@@ -88,7 +87,6 @@ class FullGroups:
 
     def rooms(self, tr: Transaction, settings: dict[str, GroupSettings]) -> dict[str, Room]:
         """Return how many items the groups that have a bound have, and may have."""
-        # Start all reads before waiting for the first.
         pending = {
             group: (self._begin_count(tr.snapshot, group), each.max_size)
             for group, each in settings.items()

@@ -12,6 +12,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.limits.bounds import Places
 from fdbqueue.operations.options import limits_agents
+from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import Options, ReadTransaction, Transaction, Value
 
@@ -232,8 +233,21 @@ class Slots:
             tr.add_read_conflict_key(self._layout.slots + limit.slot)
         return limit
 
-    def begin_free(self, tr: Transaction, slots: Sequence[bytes]) -> list[Freed]:
-        """Start to read whether slots belong to groups that are held; call it before any write."""
+    def begin(
+        self, tr: Transaction, now: int, changes: Sequence[Change]
+    ) -> Callable[[], None] | None:
+        """Start the reads for the slots that items free; see `transitions.Maintainer`."""
+        slots: list[bytes] = []
+        for _, before, after, _ in changes:
+            if before is not None and (after is None or after.state != "claimed"):
+                slots += before.slots
+        if not slots:
+            return None
+        freed = self._begin_free(tr, slots)
+        return lambda: self._free(tr, now, freed)
+
+    def _begin_free(self, tr: Transaction, slots: Sequence[bytes]) -> list[Freed]:
+        """Start to read whether slots belong to groups that are held."""
         numbers = Counter(slots)
         groups = map(self._layout.group_of_slot, numbers)
         return [
@@ -241,7 +255,7 @@ class Slots:
             for (slot, n), group in zip(numbers.items(), groups)
         ]
 
-    def free(self, tr: Transaction, now: int, slots: Sequence[Freed]) -> None:
+    def _free(self, tr: Transaction, now: int, slots: Sequence[Freed]) -> None:
         """Free slots, and wake the clients that wait for a free slot."""
         n_usable = 0
         for slot, n, group, held in slots:
@@ -253,7 +267,3 @@ class Slots:
         if n_usable:
             tr.add(self._layout.wake_counter, ONE)
             self._waiting.wake(tr, n_usable)
-
-    def free_now(self, tr: Transaction, now: int, slots: Sequence[bytes]) -> None:
-        """Free slots in a transaction that has written already."""
-        self.free(tr, now, self.begin_free(tr, slots))

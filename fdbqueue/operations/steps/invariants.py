@@ -19,7 +19,7 @@ from fdbqueue.layout.batches import (
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import decode_step
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
-from fdbqueue.operations.batches import (
+from fdbqueue.operations.maintainers.batches import (
     clear_batch,
     end_batch,
     end_lost,

@@ -12,7 +12,7 @@ from functools import partial
 
 from fdbqueue.layout.batches import StoredBatch
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.steps import (
     NamedStep,
@@ -24,11 +24,12 @@ from fdbqueue.layout.steps import (
     encode_step,
     is_over,
 )
-from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, ClaimedItem, header_of, with_header
-from fdbqueue.operations.batches import begin_closed
+from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, Header
 from fdbqueue.operations.changes import Changes
-from fdbqueue.operations.items import Items, LocatedItem
-from fdbqueue.operations.leases import Extension, Leases
+from fdbqueue.operations.claims import ClaimedItems, Extension
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.maintainers.batches import begin_closed
+from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import Claim, ReadTransaction, Transaction
 
 MAX_STEPS = 10_000
@@ -43,10 +44,10 @@ _MAX_DROPPED = 10  # signals that have ended, which a new one deletes
 class DurableSteps:
     """The steps of the jobs of one queue, and its signals. Each method is part of a transaction."""
 
-    def __init__(self, items: Items, leases: Leases, changes: Changes) -> None:
+    def __init__(self, items: Items, claimed: ClaimedItems, changes: Changes) -> None:
         self._layout = items.layout
         self._items = items
-        self._leases = leases
+        self._claimed = claimed
         self._changes = changes
 
     # Read
@@ -70,8 +71,8 @@ class DurableSteps:
         Raises:
             LeaseLost: The claim is over.
         """
-        position, item = self._leases.claimed(tr, claim)
-        return self._get(tr, position, name), header_of(item.value)[0].steps
+        row = self._claimed.claimed(tr, claim)
+        return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
 
     def store(
         self,
@@ -83,9 +84,9 @@ class DurableSteps:
         lease: float,
     ) -> None:
         """Store steps of a claimed job, and renew its lease."""
-        added = self._put(tr, *self._leases.claimed(tr, extension[0]), steps)
+        added = self._put(tr, self._claimed.claimed(tr, extension[0]), steps)
         change = partial(_with_steps, added=added)
-        self._leases.extend(tr, now, extension, lease=lease, change=change)
+        self._claimed.extend(tr, now, extension, lease=lease, change=change)
 
     def suspend(
         self,
@@ -102,16 +103,13 @@ class DurableSteps:
         A job that was cancelled ends instead. `name` is that of the step in which it is suspended,
         and `wait` the signal that it waits for.
         """
-        position, item = self._leases.claimed(tr, claim)
-        change, header = _unchanged, header_of(item.value)[0]
-        if header.cancelled is None:
-            added = self._put(tr, position, item, steps)
-            change = partial(_suspended, added=added, name=name, wait=wait)
-            if header.waits:  # a wait that has ended, or that is none of this version of the job
-                tr.clear(self._layout.signal_waits + header.waits)
-            if wait:
+        row, added = self._claimed.claimed(tr, claim), 0
+        if row.item.header.cancelled is None:
+            added = self._put(tr, row, steps)
+            if wait:  # the same signal again, if it was not sent
                 tr[self._layout.signal_waits + wait] = b""
-        self._leases.release(tr, now, claim, NEVER if due is None else due, change)
+        change = partial(_suspended, added=added, name=name, wait=wait)
+        self._claimed.release(tr, now, claim, NEVER if due is None else due, change)
 
     def wait(
         self,
@@ -138,12 +136,12 @@ class DurableSteps:
         """
         layout, claim = self._layout, extension[0]
         *others, (name, begun) = steps
-        position, item = self._leases.claimed(tr, claim)
+        row = self._claimed.claimed(tr, claim)
+        header, position = row.item.header, layout.position(row.key)
         known = self._get(tr, position, name)
         if known is not None and known.state != "waiting":
             return known
         waiting = known or begun
-        header = header_of(item.value)[0]
         wait = layout.signal_wait(signal, waiting.key, name, header.origin or position)
         stored = tr[layout.signal_key(signal, waiting.key)].value
         sent = None if stored is None else decode_signal(stored)
@@ -189,16 +187,17 @@ class DurableSteps:
             The steps, if all of the jobs have ended, or if a step does something else; `None` if
             this job is suspended.
         """
-        position, item = self._leases.claimed(tr, claim)
-        reads = [tr[self._layout.step_key(position, name)] for name in names]
-        known = [None if each.value is None else decode_step(each.value) for each in reads]
+        row = self._claimed.claimed(tr, claim)
+        position = self._layout.position(row.key)
+        rows = read_all(tr, [self._layout.step_key(position, name) for name in names])
+        known = [None if value is None else decode_step(value) for value in rows]
         stored = [step for step in known if step is not None]
         ended = [step for step in stored if step.state != "waiting"]
         if len(ended) == len(names) or any(step.kind != "run" for step in stored):
             return stored
         missing = [number for number, step in enumerate(known) if step is None]
         if missing:
-            first = header_of(item.value)[0].origin or position
+            first = row.item.header.origin or position
             definition = StoredBatch("continue", kind="run", job=first)
             begin_closed(tr, self._layout, batch, definition, len(missing))
             for number, (queue, id) in zip(missing, push(missing)):
@@ -207,16 +206,12 @@ class DurableSteps:
         self.suspend(tr, now, claim, steps, names[0], None)
         return None
 
-    def _put(
-        self, tr: Transaction, position: bytes, item: ClaimedItem, steps: list[NamedStep]
-    ) -> int:
+    def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
         """Store steps of a claimed job; return how many of them are new."""
+        position = self._layout.position(row.key)
         keys = [self._layout.step_key(position, step.name) for step in steps]
-        # Start all reads before waiting for the first.
-        reads = [tr[key] for key in keys]
-        before = n = header_of(item.value)[0].steps
-        for key, read, step in zip(keys, reads, steps):
-            known = read.value
+        before = n = row.item.header.steps
+        for key, known, step in zip(keys, read_all(tr, keys), steps):
             number = n if known is None else decode_step(known).number
             tr[key] = encode_step(step.stored._replace(number=number))
             n += known is None
@@ -281,8 +276,8 @@ class DurableSteps:
     # Retry
 
     def without(
-        self, tr: ReadTransaction, dead: LocatedItem, name: str
-    ) -> tuple[LocatedItem, list[bytes]] | None:
+        self, tr: ReadTransaction, dead: ItemRow, name: str
+    ) -> tuple[ItemRow, list[bytes]] | None:
         """Return a dead letter without a step and all that were stored later, to retry it.
 
         Returns:
@@ -295,31 +290,23 @@ class DurableSteps:
             return None
         forgotten = names[names.index(name) :]
         keys = [layout.step_key(position, each) for each in forgotten]
-        item = dead.item
-        header = item.header._replace(steps=item.header.steps - len(forgotten))
+        header = dead.item.header
+        header = header._replace(steps=header.steps - len(forgotten))
         if header.waits and layout.unpack_signal_wait(header.waits)[0] in forgotten:
             keys.append(layout.signal_waits + header.waits)
             header = header._replace(waits=b"")
-        value = with_header(header, item.content)
-        return dead._replace(item=StoredItem(item.key, value, item.level)), keys
+        return dead.with_header(header), keys
 
 
-def _unchanged(value: bytes) -> bytes:
-    return value
+def _with_steps(header: Header, added: int) -> Header:
+    """Return the header of an item that has so many steps more."""
+    return header._replace(steps=header.steps + added)
 
 
-def _with_steps(value: bytes, added: int) -> bytes:
-    """Return the value of an item that has so many steps more."""
-    header, content = header_of(value)
-    return with_header(header._replace(steps=header.steps + added), content)
-
-
-def _suspended(value: bytes, added: int, name: str, wait: bytes) -> bytes:
-    """Return the value of an item whose job is suspended, with so many steps more.
+def _suspended(header: Header, added: int, name: str, wait: bytes) -> Header:
+    """Return the header of an item whose job is suspended, with so many steps more.
 
     A client has claimed it before it expired, so it does not expire meanwhile.
     """
-    header, content = header_of(value)
     steps = header.steps + added
-    header = header._replace(steps=steps, waits=wait, expires=None, step=name)
-    return with_header(header, content)
+    return header._replace(steps=steps, waits=wait, expires=None, step=name)

@@ -26,7 +26,7 @@ from fdbqueue.layout.names import (
     restored_subspace,
     unfinished_key,
 )
-from fdbqueue.operations.batches import MAX_ENDED, end_lost
+from fdbqueue.operations.maintainers.batches import MAX_ENDED, end_lost
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
 from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.types import Database, KeyValue, State, Transaction

@@ -1,1 +1,1 @@
-"""The processes that workers run in: several workers in one, several processes on a host."""
+"""The processes that workers run in: one worker in each, several processes on a host."""

@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from fdbqueue.worker.endings import WorkerReport, sum_of
-from fdbqueue.worker.health import check_address
-from fdbqueue.worker.signals import stopping_on_signals
+from fdbqueue.worker.presence import check_address
+from fdbqueue.worker.shutdown import stopping_on_signals
 from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")
@@ -95,7 +95,7 @@ class _Slot:
 
 
 class Supervisor:
-    """Processes that run the same command, whose workers end by `run_together`.
+    """Processes that run the same command, each with one worker.
 
     Args:
         command: The command, whose process is `supervised`.

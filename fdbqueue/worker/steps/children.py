@@ -17,7 +17,7 @@ _R_co = TypeVar("_R_co", covariant=True)
 _MAX_GATHERED = 1_000
 
 
-class Members(Protocol):
+class ChildItem(Protocol):
     """An item to push for a step of a job."""
 
     @property
@@ -43,7 +43,7 @@ class Child(Protocol[_R_co]):
     """A job with its arguments; `Job.bind` returns one."""
 
     @property
-    def members(self) -> Members:
+    def members(self) -> ChildItem:
         """The item to push."""
         ...
 
@@ -79,7 +79,7 @@ def first_error_or(results: list[Any]) -> list[Any]:
     return results
 
 
-class Pushes:
+class ChildPushes:
     """The pushes of the jobs of some steps, as one batch.
 
     Args:
@@ -95,7 +95,7 @@ class Pushes:
         self._children = children
 
     @cached_property
-    def _members(self) -> list[Members]:  # only the first run of the job pushes
+    def _members(self) -> list[ChildItem]:  # only the first run of the job pushes
         return [child.members for child in self._children.values()]
 
     @cached_property

@@ -250,6 +250,13 @@ class Model:
         ready = {state for state in swept if state.kind == "ready"}
         return (swept - ready).union(*(_either(_GONE, state, may, must) for state in ready))
 
+    def _shown(self, entry: Entry, item: Item) -> set[State]:
+        """Return the possible states of an item for a look in a transaction.
+
+        The look sweeps nothing, but another client may have swept what is over.
+        """
+        return item.states | self._swept(entry, item, takes=False)
+
     def _swept_state(self, entry: Entry, state: State) -> set[State]:
         if state.kind == "delayed":
             ready = State("ready", state.attempts)
@@ -354,8 +361,9 @@ class Model:
 
     def _peek(self, entry: Entry) -> None:
         items = self._items
-        self._items = {value: replace(item) for value, item in items.items()}
-        self._sweep(entry)
+        self._items = {
+            value: replace(item, states=self._shown(entry, item)) for value, item in items.items()
+        }
         self._check_first(entry, entry.facts["value"])
         self._items = items  # it has swept nothing
 
@@ -581,7 +589,7 @@ class Model:
             self._end(item)
 
     def _audit(self, entry: Entry) -> None:
-        """Compare all items, as views show them, and the counters of one read version."""
+        """Compare all items, as they are stored, and the counters of one read version."""
         listed: dict[str, list[str]] = entry.facts["values"]
         counts: dict[str, int] = entry.facts["counts"]
         for kind, values in listed.items():
@@ -597,9 +605,9 @@ class Model:
             self._problem(entry, f"{value} is {kinds[value]}, and should be gone")
         for item in self._items.values():
             kind = kinds.get(item.value, "gone")
-            swept = self._swept(entry, item, takes=False)
-            if all(state.kind != kind for state in swept):
-                self._problem(entry, f"{item.value} is {kind}, and should be {_texts(swept)}")
+            states = self._shown(entry, item)
+            if all(state.kind != kind for state in states):
+                self._problem(entry, f"{item.value} is {kind}, and should be {_texts(states)}")
 
 
 def _either(after: State, before: State, may: bool, must: bool) -> set[State]:

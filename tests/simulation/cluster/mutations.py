@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,12 +108,12 @@ def _pop_by_snapshot() -> None:
 @_found_by("queues", "was claimed for attempt")
 def _claim_by_snapshot() -> None:
     """Two clients claim the same item."""
-    from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.claims import ClaimedItems
 
-    def begin_take(begin_take: Callable[..., None]) -> Callable[..., None]:
-        return lambda self, tr, *rest: begin_take(self, _Snapshot(tr), *rest)
+    def take(take: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, tr, *rest: take(self, _Snapshot(tr), *rest)
 
-    _change(Leases, "begin_take", begin_take)
+    _change(ClaimedItems, "take", take)
 
 
 @_found_by("databases", "is before the items of")
@@ -172,19 +171,18 @@ def _unwoken() -> None:
 @_found_by("queues", "was held, but it is", "was lost, but it is")
 def _ack_without_token() -> None:
     """A client ends a claim that another one has made since."""
-    from fdbqueue.layout.values import decode_claim
-    from fdbqueue.operations import leases
+    from fdbqueue.operations.claims import ClaimedItems, LeaseLost
 
     def claimed(_: object) -> Callable[..., Any]:
         def without_token(self: Any, claim: Any, reads: Any) -> Any:
-            stored = [(position, read.value) for position, read in reads]
+            stored = [(key, read.value) for key, read in reads]
             if any(value is None for _, value in stored):
-                raise leases.LeaseLost(claim.items[0].id)
-            return [(position, decode_claim(value)) for position, value in stored]
+                raise LeaseLost(claim.items[0].id)
+            return [self._items.located("claimed", key, value) for key, value in stored]
 
         return without_token
 
-    _change(leases.Leases, "_claimed", claimed)
+    _change(ClaimedItems, "_claimed", claimed)
 
 
 @_found_by("queues", "but it is claimed")
@@ -198,7 +196,7 @@ def _lease_by_version() -> None:
 @_found_by("queues", "but it is claimed", " is before ")
 def _extension_in_vain() -> None:
     """An extended lease ends when it would have ended without the extension."""
-    from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.claims import ClaimedItems
 
     def extend(extend: Callable[..., None]) -> Callable[..., None]:
         def check_only(
@@ -209,7 +207,7 @@ def _extension_in_vain() -> None:
 
         return check_only
 
-    _change(Leases, "extend", extend)
+    _change(ClaimedItems, "extend", extend)
 
 
 @_found_by("queues", "was claimed for attempt", "and should be")
@@ -217,17 +215,19 @@ def _uncounted_attempt() -> None:
     """An attempt that failed does not count."""
     from fdbqueue.operations.failures import Failures
 
-    def return_failed(return_failed: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
-        def without_count(self: Any, tr: Any, now: int, failed: Any, *args: Any) -> list[bytes]:
+    def fail(fail: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
+        def without_count(
+            self: Any, tr: Any, now: int, failed: Any, *args: Any, **options: Any
+        ) -> list[bytes]:
             uncounted = [
-                each._replace(item=each.item._replace(delivery_count=each.item.delivery_count - 1))
+                each._replace(row=each.row._replace(attempts=each.row.attempts - 1))
                 for each in failed
             ]
-            return return_failed(self, tr, now, uncounted, *args)
+            return fail(self, tr, now, uncounted, *args, **options)
 
         return without_count
 
-    _change(Failures, "return_failed", return_failed)
+    _change(Failures, "fail", fail)
 
 
 # Timers
@@ -236,14 +236,14 @@ def _uncounted_attempt() -> None:
 @_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.admin.check")
 def _sweep_without_conflict() -> None:
     """Two clients end the same lease, or the same delay."""
-    from fdbqueue.operations.leases import Leases
+    from fdbqueue.operations.claims import ClaimedItems
     from fdbqueue.operations.sweep import Sweep
 
     def by_snapshot(sweep: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         return lambda self, tr, *args: sweep(self, _Snapshot(tr), *args)
 
     _change(Sweep, "_make_available", by_snapshot)
-    _change(Leases, "end_over", by_snapshot)
+    _change(ClaimedItems, "end_over", by_snapshot)
 
 
 @_found_by("queues", "but it is delayed", "and should be delayed")
@@ -306,16 +306,12 @@ def _unique_by_snapshot() -> None:
 @_found_by("queues", "the totals do not add up", "the queue was full, with", "fdbqueue.admin.check")
 def _forgotten_counter() -> None:
     """A removed item is not counted."""
-    from fdbqueue.operations.items import Items
+    from fdbqueue.operations import transitions
 
-    def tally(tally: Callable[..., None]) -> Callable[..., None]:
-        def without_removed(self: Any, tr: Any, now: int, **changes: int) -> None:
-            changes.pop("removed", None)
-            tally(self, tr, now, **changes)
+    def without_removed(table: dict[Any, dict[str, int]]) -> dict[Any, dict[str, int]]:
+        return {kind: {**tallies, "removed": 0} for kind, tallies in table.items()}
 
-        return without_removed
-
-    _change(Items, "tally", tally)
+    _change(transitions, "TABLE", without_removed)
 
 
 @_found_by("queues", "but it is", "and should be", "are counted as", "fdbqueue.admin.check")
@@ -392,20 +388,24 @@ def _effect_outside() -> None:
 @_found_by("workers", "was taken from a live worker")
 def _unextended() -> None:
     """A worker does not extend the leases of its jobs."""
-    from fdbqueue.worker.leases import Leases
+    from fdbqueue.database.clock import Since
+    from fdbqueue.worker.timeouts import Upkeep
 
     def renew(self: Any) -> None:
-        self._extended_at = time.monotonic()
+        self._extended = Since()
 
-    _change(Leases, "_renew", lambda _: renew)
+    _change(Upkeep, "_renew", lambda _: renew)
 
 
 @_found_by("queues", "but it is gone", "and should be gone", "was not cancelled")
 def _uncancelled() -> None:
     """An item that was cancelled returns with its claim."""
-    from fdbqueue.operations import leases
+    from fdbqueue.operations.claims import ClaimedItems
 
-    _change(leases, "_is_cancelled", lambda _: lambda item: False)
+    def all_of(_: object) -> Callable[..., Any]:
+        return lambda self, tr, now, claim: self._claimed(claim, self._begin(tr, claim))
+
+    _change(ClaimedItems, "_uncancelled", all_of)
 
 
 @_found_by("workers", "an idle worker sleeps on")
@@ -431,12 +431,12 @@ def _no_wake_up() -> None:
     _change(Waiters, "wake", lambda _: lambda *args: None)
 
 
-@_found_by("processes", "doubled: ", "lost: ")
-def _shared_receipt_unread() -> None:
-    """A process whose leader has gone performs its requests, although the leader did."""
-    from fdbqueue.coordination.contention.following import Follower
+@_found_by("processes", "lost: ", "the number of claimed items is")
+def _staged_for_the_dead() -> None:
+    """The items that were staged for a killed process are gone with it."""
+    from fdbqueue.coordination.pop_requests import PopRequests
 
-    _change(Follower, "_settle", lambda _: lambda *args: None)
+    _change(PopRequests, "unstage", lambda _: lambda *args: 0)
 
 
 # Schedules, steps and batches
@@ -498,12 +498,9 @@ def _overlapping() -> None:
 @_found_by("durable", "it does not go on", "fdbqueue.admin.check")
 def _queued_for_ever() -> None:
     """The end of an item does not let a tick go on that waits for it."""
-    from fdbqueue.operations import items
+    from fdbqueue.operations.maintainers import unique_keys
 
-    def set_timer(set_timer: Callable[..., None]) -> Callable[..., None]:
-        return lambda tr, layout, due, name: set_timer(tr, layout, due, name) if due else None
-
-    _change(items, "set_timer", set_timer)
+    _change(unique_keys, "set_timer", lambda _: lambda *args: None)
 
 
 @_found_by("durable", "its claim is over", "it is ")
@@ -652,7 +649,7 @@ _EARLY_OR_NEVER = (
 @_found_by("durable", *_EARLY_OR_NEVER)
 def _counted_twice() -> None:
     """Whatever changes the counts of a batch does so twice."""
-    from fdbqueue.operations import batches
+    from fdbqueue.operations.maintainers import batches
 
     def encode_counts(encode_counts: Callable[..., bytes]) -> Callable[..., bytes]:
         return lambda counts: encode_counts(counts.plus(counts))
@@ -684,7 +681,7 @@ def _follows_an_open_batch() -> None:
 def _closed_at_once() -> None:
     """A batch is closed in one step: its last end and its closing may miss each other."""
     from fdbqueue.layout.batches import BatchCounts
-    from fdbqueue.operations import batches as within
+    from fdbqueue.operations.maintainers import batches as within
     from fdbqueue.queue import batches
 
     def close(_: object) -> Callable[..., bool]:

@@ -19,11 +19,8 @@ _ENGINES = {0: "ssd", 1: "memory", 2: "memory-radixtree", 3: "redwood"}
 _FAULTY = 0.7
 """The part of the time in which faults occur."""
 
-_CALM = {"processes": 0.6}
-"""The part of the seeds in which the cluster has no faults, by workload; 0.07 for most.
-
-Processes of one host share transactions only as long as the cluster answers within a second.
-"""
+_CALM = 0.07
+"""The part of the seeds in which the cluster has no faults."""
 
 _PATIENCE = 2_100
 """Simulated seconds after which the simulator calls a test hanging."""
@@ -98,11 +95,7 @@ def choose(workload: str, seed: int, buggify: bool | None = None) -> Scenario:
     seconds = float(chance.choice([30, 60, 60, 120]))
     redundancy, engine = chance.choice(_REDUNDANCY), chance.choice([*_ENGINES])
     machines = chance.randint(5, 9)
-    faults = (
-        []
-        if chance.random() < _CALM.get(workload, 0.07)
-        else _faults(chance, redundancy, _FAULTY * seconds)
-    )
+    faults = [] if chance.random() < _CALM else _faults(chance, redundancy, _FAULTY * seconds)
     chosen = chance.random() < 0.75
     buggify = chosen if buggify is None else buggify
     processes = chance.choice([1, 1, 1, 2])

@@ -177,6 +177,8 @@ RIGHT = {
     ],
     "an audit": [A, B, CLAIM, audit(4, ready=["b"], claimed=["a"])],
     "an audit of what is over": [A, CLAIM, audit(12, claimed=["a"]), audit(14, ready=["a"])],
+    "an audit of what nobody has swept": [A, CLAIM, audit(14, claimed=["a"]), pop(15, "a")],
+    "a peek at what nobody has swept": [push(1, "a", delay=3), peek(9, None), pop(9, "a")],
     "an audit that comes late": [A, pop(3, "a"), audit(2, ready=["a"])],
 }
 

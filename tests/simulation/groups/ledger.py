@@ -629,7 +629,7 @@ class _Step:
             ended |= dict(self.before.held_until.items() - self.after.held_until.items()).keys()
             if self.before.settling != self.after.settling:
                 ended |= self.before.held  # a sweep goes on with a change of all groups
-        # Released by the end of a claim, and held by the failure of its item.
+        # The end of a claim frees a slot, and the failure of its item holds the group.
         held_again = {*(self.after.awaited.keys() - middle.awaited.keys())} & self.after.held
         for group, n in self._forgotten.items():
             # Those of a group without items may be forgotten with its pass; its hold stays then.
@@ -644,20 +644,21 @@ class _Step:
             running=middle.running,
             start_counts=middle.start_counts,
         )
-        for group in ended - {None}:
+        for group in ended - {None} - held_again:
             if group in middle.held and settings.room(group) > 0:
                 middle.held.discard(group)
                 released = {line for line in state.ready if line.group == group}
                 self._begin_anew(middle, released)
         middle.held |= held_again
-        for position, line in moved.removed.items():
-            if self.act.verb == "move" and position in middle.ready.get(line, ()):
-                middle.ready[line].remove(position)
         for position, line in moved.added.items():
             if line.group is not None and not middle.ready.get(line):
                 self._begin_anew(middle, {line})
             middle.ready[line].append(position)
             middle.ready[line].sort()
+        # An item that moves within its line keeps the turn of its group.
+        for position, line in moved.removed.items():
+            if self.act.verb == "move" and position in middle.ready.get(line, ()):
+                middle.ready[line].remove(position)
         return middle
 
     @property
@@ -720,6 +721,8 @@ class _Step:
             for position, line in moved.removed.items()
             if line.group and (sweeps or position not in moved.ended or position in moved.returned)
         }
+        if self.act.verb == "move":
+            gone -= {*moved.added.values()}
         gone |= {line for line in self.taken if line.group or line.priority in self.after.is_idle}
         turns = {Line(priority, group) for priority, _, group in self.read.turns}
         # What is taken in one priority may hold a group in all of them.

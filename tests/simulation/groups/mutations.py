@@ -11,14 +11,13 @@ import pytest
 
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_claim
+from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.operations.groups import groups, starts
 from fdbqueue.operations.groups.groups import Groups, Turn
 from fdbqueue.operations.groups.queue_rate import QueueRate
 from fdbqueue.operations.groups.settling import Settling
 from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.leases import Leases
 from fdbqueue.operations.limits.full_groups import FullGroups
 from fdbqueue.operations.limits.slots import Slots
 
@@ -153,7 +152,7 @@ def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
 
         return without_time
 
-    _change(patch, Groups, "note_stored", stored)
+    _change(patch, Groups, "_note_stored", stored)
 
 
 @_found_by("go on when they come back")
@@ -213,8 +212,14 @@ def _last_one_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 def _pushes_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """A push does not see that the last item of its group was just taken."""
 
-    _change(patch, Groups, "begin_push", _unseen)
-    _change(patch, Groups, "note_stored", _unseen)
+    def begin(begin: Any) -> Any:
+        def unseen(self: Any, tr: Any, now: int, changes: Any) -> Any:
+            is_push = all(change.before is None for change in changes)
+            return begin(self, _Unseen(tr) if is_push else tr, now, changes)
+
+        return unseen
+
+    _change(patch, Groups, "begin", begin)
 
 
 @_found_by("counts: stored")
@@ -265,10 +270,11 @@ def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A client whose claim is over ends the one that the next client has, and frees its slot."""
 
     def any_claim(self: Any, claim: Any, reads: Any) -> Any:
-        stored = [(position, read.value) for position, read in reads]
-        return [(each, decode_claim(value)) for each, value in stored if value is not None]
+        stored = [(key, read.value) for key, read in reads]
+        located = self._items.located
+        return [located("claimed", key, value) for key, value in stored if value is not None]
 
-    patch.setattr(Leases, "_claimed", any_claim)
+    patch.setattr(ClaimedItems, "_claimed", any_claim)
 
 
 @_found_by("slots: stored")
@@ -282,7 +288,7 @@ def _a_slot_is_freed_twice(patch: pytest.MonkeyPatch) -> None:
 
         return twice
 
-    _change(patch, Slots, "free", free)
+    _change(patch, Slots, "_free", free)
 
 
 @_found_by("may go on, and is held back", "they are stuck")
@@ -295,14 +301,13 @@ def _nobody_hands_the_slot_over(patch: pytest.MonkeyPatch) -> None:
 def _a_sweep_frees_no_slot(patch: pytest.MonkeyPatch) -> None:
     """A lease that is over leaves its slot taken."""
 
-    def end_over(end_over: Any) -> Any:
-        def without_slots(self: Any, *args: Any) -> Any:
-            slots = _with(self._slots, free=lambda *_: None)
-            return end_over(_with(self, _slots=slots), *args)
+    def begin(begin: Any) -> Any:
+        def unless_over(self: Any, tr: Any, now: int, changes: Any) -> Any:
+            return begin(self, tr, now, [each for each in changes if each.why != "lease over"])
 
-        return without_slots
+        return unless_over
 
-    _change(patch, Leases, "end_over", end_over)
+    _change(patch, Slots, "begin", begin)
 
 
 @_found_by("is held back, and has a turn")
@@ -318,7 +323,7 @@ def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
     def stored(stored: Any) -> Any:
         return lambda self, *args: stored(_with(self, _held=lambda *_: b"\x00nothing"), *args)
 
-    _change(patch, Groups, "note_stored", stored)
+    _change(patch, Groups, "_note_stored", stored)
 
 
 @_found_by("may not go on, and has turns", "is paused, and was claimed")

@@ -67,7 +67,6 @@ class Client:
         self,
         function: Callable[[Any], object],
         *,
-        host: int | None = None,
         skew: float | None = None,
         then: Callable[[], object] = bool,
     ) -> Process:
@@ -75,13 +74,11 @@ class Client:
 
         Args:
             function: What its first thread does.
-            host: The number of its host; by default that of the client alone.
             skew: How many seconds its clock is ahead; by default as that of the client.
             then: Called by the hub after its end, unless it is killed.
         """
         place = _fdbsim.process(self._context)
-        host = self.id if host is None else host
-        process = Process(place, host, self.skew if skew is None else skew)
+        process = Process(place, self.skew if skew is None else skew)
         process.db = db = binding.open_database(self._pointer)
         self._processes.append(process)
 

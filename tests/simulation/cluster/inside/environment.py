@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import _thread
-import math
 import os
 import queue
 import random
-import select
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -180,40 +177,7 @@ def _current_thread() -> threading.Thread:
     return found
 
 
-# Hosts and processes
-
-
-class _Socket(socket.socket):
-    """`socket.socket`, which the system closes when its process ends."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        _process().on_end.append(self.close)
-
-
-class _Poll:
-    """`select.poll`, for sockets between simulated processes: it looks each millisecond."""
-
-    def __init__(self) -> None:
-        self._poll = _real_poll()
-        self.register = self._poll.register
-
-    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        end = math.inf if timeout is None else simulator.now() + timeout / 1000
-        while not (found := self._poll.poll(0)) and simulator.now() < end:
-            _sleep(0.001)
-        return found
-
-
-def _directory_of_host() -> str:
-    """Return the directory in which the sockets of a host meet.
-
-    It is relative, because the name of a socket must be short.
-    """
-    thread = greenlets.current()
-    name = "no-host" if thread is None else f"host-{thread.process.host}"
-    os.makedirs(name, exist_ok=True)
-    return name
+# Processes
 
 
 class _OfProcess:
@@ -236,12 +200,12 @@ def separate_globals() -> None:
     """Let each process have its own of those globals that say what it has done."""
     from fdbqueue.coordination import waiting
     from fdbqueue.database import exactly_once
-    from fdbqueue.worker import claiming, worker
+    from fdbqueue.worker import claiming, held, worker
 
     places = {
         "_have_waited": [waiting],
         "_free_clients": [exactly_once],
-        "process": [claiming, worker],
+        "process": [held, claiming, worker],
     }
     for name, modules in places.items():
         own = _OfProcess(type(getattr(modules[0], name)))
@@ -249,7 +213,6 @@ def separate_globals() -> None:
             setattr(module, name, own)
 
 
-_real_poll = select.poll
 _HUB = threading.get_ident()
 
 
@@ -275,9 +238,7 @@ def replace_surroundings() -> None:
         },
         random: {"Random": _Random},
         queue: {"time": now, "SimpleQueue": getattr(queue, "_PySimpleQueue")},  # noqa: B009
-        socket: {"gethostname": lambda: "simulated", "socket": _Socket},
-        select: {"poll": _Poll},
-        tempfile: {"gettempdir": _directory_of_host},
+        socket: {"gethostname": lambda: "simulated"},
         threading: {
             "_time": now,
             "Lock": _Lock,

@@ -24,26 +24,22 @@ _choices = random.Random()
 
 
 class Process:
-    """A process of a simulated host: its threads, its clock and its id.
+    """A simulated process: its threads, its clock and its id.
 
     A killed process never runs again, not even the `finally` blocks of its threads. What the client
     library has begun for it goes on: a commit that is under way may still take effect.
 
     Args:
         place: The simulator's number of the process that it runs as.
-        host: The number of its host.
         skew: How many seconds its clock is ahead.
     """
 
-    def __init__(self, place: int, host: int = 0, skew: float = 0.0) -> None:
+    def __init__(self, place: int, skew: float = 0.0) -> None:
         self.place = place
-        self.host = host
         self.skew = skew
         self.pid = next(_numbers)
         self.awaits_left = math.inf
         """How many times its threads go on after a wait, until it is killed."""
-        self.on_end: list[Callable[[], object]] = []
-        """What the system does when it has ended, such as to close its sockets."""
         self.globals: dict[object, Any] = {}
         """Its own values of globals that all processes would share."""
         self.db: Any = None
@@ -63,10 +59,7 @@ class Process:
 
     def kill(self) -> None:
         """End all threads where they are."""
-        if not self.is_killed:
-            self.is_killed = True
-            for end in self.on_end:
-                end()
+        self.is_killed = True
 
     def exit(self, then: Callable[[], object] = bool) -> None:
         """End all threads, and call a function as soon as this one has returned or waits."""

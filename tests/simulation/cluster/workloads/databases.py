@@ -20,7 +20,6 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.coordination.contention import sharing
 from fdbqueue.errors import LeaseLost
 from tests.hostile.ledger import LEASE_LOST, Operation, account
 from tests.simulation.cluster.inside.clients import Client
@@ -56,7 +55,6 @@ class Databases:
         chance = random.Random(f"databases {client.scenario['seed']}")  # the same for all clients
         self._pause = chance.choice([0.05, 0.2, 0.5])
         self._client = client
-        sharing.IS_AVAILABLE = False  # each client is on a host of its own
 
     def setup(self, db: Any) -> None:
         """Do nothing: the first push creates the queue."""

@@ -16,7 +16,6 @@ import fdb
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.coordination.contention import sharing
 from tests.simulation.cluster.inside.clients import Client as SimulatedClient
 from tests.simulation.cluster.inside.environment import EPOCH
 from tests.simulation.cluster.workloads.shared import (
@@ -51,7 +50,6 @@ class Groups:
 
     def __init__(self, client: SimulatedClient) -> None:
         self._client = client
-        sharing.IS_AVAILABLE = False  # each client is on a host of its own
         chance = random.Random(f"groups {client.scenario['seed']}")  # the same for all clients
         self._is_alone = chance.random() < 0.15
         self._pause = chance.choice([0.1, 0.3, 0.6])

@@ -1,9 +1,8 @@
-"""Processes that work on one queue at once, on one host or on several, and that are killed.
+"""Processes that work on one queue at once, and that are killed.
 
-On one host they share transactions: one of them leads. On hosts of their own they serve each other:
-one takes items for the requests of the others. Leaders and members are killed, and stop for longer
-than the others wait. The calls and their ledger are those of `databases`; only the last call of a
-killed process has an unknown outcome.
+They serve each other: one takes items for the requests of the others. Leaders and members are
+killed, and stop for longer than the others wait. The calls and their ledger are those of
+`databases`; only the last call of a killed process has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import fdbqueue
-from fdbqueue.coordination.contention.following import Follower
-from fdbqueue.coordination.contention.sockets import LeadSocket
-from fdbqueue.coordination.contention.staged_pops import _Pops
-from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
+from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT
+from fdbqueue.coordination.staged_pops import _Pops
 from tests.simulation.cluster.inside.clients import Client
 from tests.simulation.cluster.workloads.databases import (
     SPACE,
@@ -44,15 +41,11 @@ class Processes:
 
     def __init__(self, client: Client) -> None:
         chance = random.Random(f"processes {client.scenario['seed']}")  # the same for all clients
-        self._hosts = chance.choice([1, 2, None])
-        """The number of hosts; `None` for one of each process."""
         self._threads = chance.choice([1, 2])
         self._pause = chance.choice([0, 0.05])
         self._client = client
         if not client.id:
-            _count(Follower, "perform", "shared")
             _count(_Pops, "_take_staged", "staged")
-            _lose_messages(client.scenario["lost_answers"])
 
     def setup(self, db: Any) -> None:
         """Do nothing: the first push creates the queue."""
@@ -62,9 +55,7 @@ class Processes:
         client, end = self._client, time.monotonic() + self._client.scenario["seconds"]
 
         def work(name: str) -> None:
-            number = 3 * client.id + "abc".index(name[-1])
-            host = number if self._hosts is None else number % self._hosts
-            keep_running(client, name, end, self._call, REQUEST_TIMEOUT, host, note_killed)
+            keep_running(client, name, end, self._call, REQUEST_TIMEOUT, note_killed)
 
         run_threads(client, work, n=3)
 
@@ -95,27 +86,16 @@ class Processes:
         take_dead_waiters(db, queue)
         look_for_leftovers(self._client, db, SPACE, expected={"a receipt"})
         look_a_day_later(self._client, queue)
-        self._client.report(hosts=self._hosts, **_counts)
-
-
-def _lose_messages(probability: float) -> None:
-    """Lose messages of leaders, as if they died before they sent them, or a queue was full."""
-    send, chance = LeadSocket.send, random.Random()
-
-    def lossy(self: LeadSocket, message: bytes, receiver: str) -> None:
-        if chance.random() >= probability:
-            send(self, message, receiver)
-
-    setattr(LeadSocket, "send", lossy)  # noqa: B010
+        self._client.report(**_counts)
 
 
 def _count(owner: Any, name: str, what: str) -> None:
-    """Count the calls of a method that return something, other than the lead."""
+    """Count the calls of a method that return something."""
     method: Callable[..., Any] = getattr(owner, name)
 
     def counted(*args: Any) -> Any:
         result = method(*args)
-        _counts[what] += result is not None and not isinstance(result, LeadSocket)
+        _counts[what] += result is not None
         return result
 
     setattr(owner, name, counted)

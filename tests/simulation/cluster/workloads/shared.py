@@ -61,7 +61,6 @@ def keep_running(
     end: float,
     body: Callable[[str, float, Any], object],
     stop: float,
-    host: int | None = None,
     killed: Callable[[str], object] = bool,
 ) -> None:
     """Run processes one after the other. Many are killed anywhere, and some stop for a while.
@@ -72,7 +71,6 @@ def keep_running(
         end: The time at which the last one ends.
         body: `body(name, life, db)` works for about `life` seconds.
         stop: About how long a process stops, in seconds.
-        host: The number of their host; by default that of the client alone.
         killed: `killed(name)` is called after a process was killed.
     """
     chance = random.Random(f"{client.scenario['seed']} {name}")
@@ -80,7 +78,7 @@ def keep_running(
         if time.monotonic() >= end:
             return
         full, life = f"{name}{number}", min(chance.uniform(2, 20), end - time.monotonic())
-        process = client.start_process(partial(body, full, life), host=host)
+        process = client.start_process(partial(body, full, life))
         fate = chance.choice(["killed", "killed", "stopped", "exits"])
         if fate == "killed":
             process.awaits_left = int(10 ** chance.uniform(0, 4))
@@ -108,13 +106,12 @@ def wait_until(client: Client, is_true: Callable[[], bool], seconds: float, prob
 def wait_for_ends(client: Client, db: Any, queue: fdbqueue.PriorityQueue) -> None:
     """Wait until every lease and every delay is over.
 
-    While the cluster recovers its versions stand still, and so do leases. An item that was
-    cancelled stays claimed until the next claim or pop.
+    While the cluster recovers its versions stand still, and so do leases. Each look ends some.
     """
 
     def are_over() -> bool:
-        claimed = queue.items(db, state="claimed")
-        return all(info.cancelling for info in claimed) and not queue.stats(db).delayed
+        stats = queue.stats(db)
+        return not (stats.claimed or stats.delayed)
 
     wait_until(client, are_over, _LONGEST, "a lease or a delay does not end")
 

@@ -1,12 +1,11 @@
-"""The workers of several queues share the slots of one process: in order, or by weight."""
+"""A worker of several queues claims from them in order, or by weight."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,52 +14,71 @@ from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
 from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.sans_io import sans_io_of, sleep_on
-from fdbqueue.queue.base import Stop
-from fdbqueue.worker import slots
-from fdbqueue.worker.processes.group import run_together
-from fdbqueue.worker.slots import Share, Slots
+from fdbqueue.worker.turns import Source, Turns
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
 
 
+def worker_of(
+    db: Any,
+    queues: Sequence[PriorityQueue],
+    handler: Any,
+    most: int | None = None,
+    weights: Sequence[float] = (),
+    **options: Any,
+) -> Worker:
+    """Return a worker of several queues: in order, or by weight if there are any weights."""
+    sources = [
+        Source(queue, at_most=most, weight=weight)
+        for queue, weight in zip(queues, weights or [1.0] * len(queues))
+    ]
+    return Worker(db, Turns(sources, in_order=not weights), handler, **options)
+
+
 class Program:
-    """Workers of the queues `mail` and `images`, whose jobs end when the test lets them.
+    """A worker of the queues `mail` and `images`, whose jobs end when the test lets them.
 
     Attributes:
         began: The names of the queues of the jobs that have begun.
-        report: The report at the end.
+        worker: The worker.
+        report: Its report at the end.
     """
+
+    worker: Worker
 
     def __init__(self, db: Any, name: str) -> None:
         self.db = db
         self.queues = {
             each: PriorityQueue.named(db, f"{name}{each}") for each in ("mail", "images")
         }
-        self.workers: list[Worker] = []
         self.began: list[str] = []
         self.report: WorkerReport | None = None
         self._may_end = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
-    def start(self, concurrency: int, *, most: int = 100, **options: Any) -> None:
-        self.workers += [
-            Worker(self.db, queue, partial(self._work, each), concurrency=min(concurrency, most))
-            for each, queue in self.queues.items()
-        ]
-        self._thread = threading.Thread(
-            target=self._run, kwargs={"concurrency": concurrency, **options}
+    def start(
+        self, concurrency: int, *, most: int | None = None, weights: tuple[float, ...] = ()
+    ) -> None:
+        self.worker = worker_of(
+            self.db,
+            [*self.queues.values()],
+            self._work,
+            most,
+            weights,
+            concurrency=concurrency,
         )
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def _run(self, **options: Any) -> None:
-        self.report = run_together(self.workers, **options)
+    def _run(self) -> None:
+        self.report = self.worker.run()
 
-    def _work(self, queue: str, item: object) -> None:
-        self.began.append(queue)
+    def _work(self, item: Any) -> None:
+        self.began.append(item.value)
         assert self._may_end.acquire(timeout=MAX_WAIT)
 
     def push(self, queue: str, n: int = 1) -> None:
-        self.queues[queue].push_many(self.db, range(n))
+        self.queues[queue].push_many(self.db, [queue] * n)
 
     def let_end(self, n: int = 1) -> None:
         self._may_end.release(n)
@@ -80,9 +98,8 @@ class Program:
 
     def end(self) -> None:
         self.let_end(1000)
-        for worker in self.workers:
-            worker.stop()
         if self._thread is not None:
+            self.worker.stop()
             self._thread.join(MAX_WAIT)
             assert not self._thread.is_alive()
 
@@ -106,23 +123,24 @@ def test_concurrency_is_that_of_all_queues(program: Program) -> None:
         claimed = [queue.stats(program.db).claimed for queue in program.queues.values()]
         assert sum(claimed) == 2
     program.let_end(3)
-    wait_until(lambda: sum(worker.report.done for worker in program.workers) == 6)
+    wait_until(lambda: program.worker.report.done == 6)
     assert program.began == 3 * ["mail"] + 3 * ["images"]
 
 
-def test_a_worker_is_listed_with_its_own_concurrency_and_that_of_each_queue(
+def test_a_worker_is_listed_once_with_its_concurrency_and_that_of_each_queue(
     program: Program, name: str
 ) -> None:
     program.push("images", 3)
     program.start(4, most=2)
     program.wait_for("images", "images")
 
-    def listed() -> list[tuple[int, int]]:
-        names = f"{name}mail", f"{name}images"
-        found = [each for each in workers(program.db) if each.queue in names]
-        return [(each.at_most, each.concurrency) for each in found]
+    names = f"{name}mail", f"{name}images"
 
-    wait_until(lambda: listed() == [(2, 4), (2, 4)])
+    def listed() -> list[Any]:
+        found = [each for each in workers(program.db) if each.queues.keys() & {*names}]
+        return [(each.queues, each.concurrency) for each in found]
+
+    wait_until(lambda: listed() == [(dict.fromkeys(names, 2), 4)])
 
 
 def test_in_order_the_first_queue_that_has_jobs_comes_first(program: Program) -> None:
@@ -144,7 +162,7 @@ def test_in_order_the_first_queue_that_has_jobs_comes_first(program: Program) ->
 def test_by_weight_each_queue_gets_its_share(program: Program) -> None:
     program.push("mail", 100)
     program.push("images", 100)
-    program.start(1, weights=[3, 1])
+    program.start(1, weights=(3, 1))
     for n in range(1, 40):
         program.wait_for_number(n)
         program.let_end()
@@ -156,14 +174,14 @@ def test_by_weight_each_queue_gets_its_share(program: Program) -> None:
 def test_many_free_slots_are_shared_by_weight_at_once(program: Program) -> None:
     program.push("mail", 100)
     program.push("images", 100)
-    program.start(8, weights=[3, 1])
+    program.start(8, weights=(3, 1))
     program.wait_for_number(8)
     assert program.counts() == {"mail": 6, "images": 2}
 
 
 def test_a_queue_that_had_no_jobs_does_not_make_up_for_it(program: Program) -> None:
     program.push("images", 200)
-    program.start(1, weights=[1, 1])
+    program.start(1, weights=(1, 1))
     for n in range(1, 20):
         program.wait_for_number(n)
         program.let_end()
@@ -182,7 +200,7 @@ def test_a_queue_that_had_no_jobs_does_not_make_up_for_it(program: Program) -> N
 
 def test_slots_that_one_queue_leaves_are_those_of_others(program: Program) -> None:
     program.push("images", 8)
-    program.start(8, weights=[100, 1])
+    program.start(8, weights=(100, 1))
     wait_until(lambda: program.counts() == {"images": 8})
 
 
@@ -218,15 +236,14 @@ def test_each_queue_of_an_idle_program_costs_a_transaction_in_20_seconds(
     def sleep(watches: list[Any], seconds: float, *others: Any) -> Any:
         sleeps.append(seconds)
         if len(sleeps) == 40:
-            for worker in program.workers:
-                worker.stop()
+            program.worker.stop()
         return sleep_on(watches, 0, *others)  # as if the time were over
 
     monkeypatch.setattr(sans_io, "sleep_on", sleep)
     program.start(2)
     wait_until(lambda: program.report == WorkerReport())
     assert counting.transactions <= 0.05 * sum(sleeps)
-    assert counting.commits == 2 * 4  # as for a single worker
+    assert counting.commits == 2 + 2 * 2  # its row, and that it waits; each comes and goes
 
 
 def test_an_idle_program_ends_at_once(program: Program, asleep: Any) -> None:
@@ -236,53 +253,65 @@ def test_an_idle_program_ends_at_once(program: Program, asleep: Any) -> None:
     assert program.report == WorkerReport()
 
 
-def test_it_is_drained_once_no_queue_has_jobs(db: Any, name: str) -> None:
-    """A job of the last queue pushes to the first one, and so on."""
+@pytest.mark.parametrize("weights", [(), (1, 1, 1)])
+def test_it_is_drained_once_no_queue_has_jobs(
+    db: Any, name: str, weights: tuple[float, ...]
+) -> None:
+    """A job of the last queue pushes to the one before, and so on."""
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(3)]
 
-    def work(n: int, item: Any) -> None:
-        if item.value:
-            queues[n - 1].push(db, item.value - 1)
+    def work(item: Any) -> None:
+        n, left = item.value
+        if left:
+            queues[n - 1].push(db, [(n - 1) % 3, left - 1])
 
-    workers = [Worker(db, queue, partial(work, n), concurrency=2) for n, queue in enumerate(queues)]
-    queues[2].push(db, 20)
-    assert run_together(workers, concurrency=2, drain=True) == WorkerReport(done=21)
+    queues[2].push(db, [2, 20])
+    worker = worker_of(db, queues, work, weights=weights, concurrency=2)
+    assert worker.run(drain=True) == WorkerReport(done=21)
+    queues[1].push(db, [1, 2])
+    assert worker.run(drain=True) == WorkerReport(done=24)
+
+
+def test_a_drain_runs_what_others_push_while_its_last_job_runs(db: Any, name: str) -> None:
+    queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
+    has_ended = threading.Event()
+
+    def work(item: Any) -> None:
+        if item.value == "first":
+            PriorityQueue(queues[1].subspace).push(db, "second")
+            assert has_ended.wait(MAX_WAIT)
+        else:
+            has_ended.set()
+
+    queues[0].push(db, "first")
+    worker = worker_of(db, queues, work, concurrency=2)
+    assert worker.run(drain=True) == WorkerReport(done=2)
 
 
 def test_what_a_job_pushed_is_seen_with_its_end(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long a worker takes to let go of a job, the others do not end meanwhile."""
-    monkeypatch.setattr(slots, "_LOOK", 0.001)
+    """A look at its queue that began before does not count."""
     queues = [PriorityQueue.named(db, f"{name}{n}") for n in range(2)]
+    claim: Any = sans_io_of(PriorityQueue.claim)
 
-    class Slow(dict[Any, None]):
-        def pop(self, *arguments: Any) -> Any:
-            super().pop(*arguments)
-            time.sleep(20 * slots._LOOK)
+    def claim_late(queue: Any, *arguments: Any, **options: Any) -> Any:
+        claimed = yield from claim(queue, *arguments, **options)
+        if queue is queues[0] and claimed is None:
+            time.sleep(0.05)  # in which a job of the other queue ends, which pushes to this one
+        return claimed
+
+    monkeypatch.setattr(claim_late, "operation", claim_late, raising=False)
+    monkeypatch.setattr(PriorityQueue, "claim", claim_late)
 
     def push(item: Any) -> None:
-        queues[0].push(db, "next")
+        if item.value < 20:
+            time.sleep(0.01)
+            queues[item.value % 2].push(db, item.value + 1)
 
-    workers = [Worker(db, queues[0], print), Worker(db, queues[1], push)]
-    for worker in workers:
-        worker._held = Slow()
-    queues[1].push(db, "first")
-    assert run_together(workers, concurrency=2, drain=True) == WorkerReport(done=2)
-
-
-def test_a_look_that_began_before_a_job_ended_is_not_the_last_one() -> None:
-    shared = Slots(2, drain=True)
-    ends, looks = (Share(shared, held=lambda: 0, most=2) for _ in range(2))
-    ends.is_away = True
-
-    def find_nothing(n: int) -> int:
-        with ends.freeing():  # the end of a job that has pushed others since the look
-            pass
-        return 0
-
-    assert looks.feed(Stop(), find_nothing, sleep=pytest.fail)
-    assert not looks.feed(Stop(), lambda n: 0, sleep=pytest.fail)
+    queues[1].push(db, 0)
+    worker = worker_of(db, queues, push, concurrency=2)
+    assert worker.run(drain=True) == WorkerReport(done=21)
 
 
 def test_a_queue_that_cannot_be_read_does_not_hold_up_others(

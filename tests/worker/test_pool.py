@@ -1,4 +1,4 @@
-"""One thread runs the jobs of quick handlers, which overlap; other jobs have a thread each."""
+"""One thread runs the jobs of quick transactions, which overlap; other jobs have a thread each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import check
-from fdbqueue.database.exactly_once import Pausing
+from fdbqueue.database.exactly_once import commits_overlap
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import threads as module
-from fdbqueue.worker.threads import Threads
+from fdbqueue.worker import pool as module
+from fdbqueue.worker.pool import Pausing, Pool
 from tests.support.waiting import wait_until
 
 N = 8
@@ -25,7 +25,7 @@ TIMEOUT = 30  # seconds after which a test fails instead of waiting
 
 
 class Jobs:
-    """Jobs that pause twice, as a transaction does that reads and commits."""
+    """Jobs that pause twice, as a transaction does that commits and is repeated."""
 
     def __init__(self) -> None:
         self.guard = threading.Lock()
@@ -34,7 +34,7 @@ class Jobs:
         self.most_under_way = 0
         self.threads: set[int] = set()
 
-    def run(self, number: int) -> Pausing[None]:
+    def run(self, number: int) -> Pausing:
         with self.guard:
             self.begun.append(number)
             self.most_under_way = max(self.most_under_way, len(self.begun) - self.done)
@@ -45,10 +45,16 @@ class Jobs:
             self.done += 1
 
 
-def make_quick(threads: Threads[Any]) -> None:
+def new_pool(n: int = N, *, is_quick: bool) -> Pool[int]:
+    pool = Pool[int](n)
+    if is_quick:
+        make_quick(pool)
+    return pool
+
+
+def make_quick(pool: Pool[int]) -> None:
     for _ in range(1_000):
-        threads.note(0.0)
-    assert threads.overlap
+        pool.note(0.0)
 
 
 @pytest.mark.parametrize("n", [1, N])
@@ -57,39 +63,38 @@ def test_jobs_have_begun_once_they_were_put(n: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_HANDOVER", FOREVER)
     go = threading.Event()
 
-    def run(_: int) -> Pausing[None]:
+    def run(_: int) -> Pausing:
         yield from ()
         go.wait(TIMEOUT)
 
-    with Threads(n, run, can_overlap=False) as threads:
-        threads.put(range(2 * n))
-        begun = threads._under_way
+    pool = new_pool(n, is_quick=False)
+    with pool.working(run):
+        pool.put(range(2 * n))
+        begun = pool._under_way
         go.set()
     assert begun == n
 
 
-def test_one_thread_runs_quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
-    jobs = Jobs()
-    with Threads(N, jobs.run, can_overlap=True) as threads:
-        make_quick(threads)
-        threads.put(range(1_000))
+def test_one_thread_runs_quick_jobs() -> None:
+    jobs, pool = Jobs(), new_pool(is_quick=True)
+    with pool.working(jobs.run):
+        pool.put(range(1_000))
         wait_until(lambda: jobs.done == 1_000)
         assert len(jobs.threads) == 1
     assert sorted(jobs.begun) == [*range(1_000)]
     assert jobs.most_under_way == N
 
 
-@pytest.mark.parametrize("can_overlap", [False, True])
-def test_each_slow_job_has_a_thread(can_overlap: bool) -> None:
+@pytest.mark.parametrize("was_quick", [False, True])
+def test_each_slow_job_has_a_thread(was_quick: bool) -> None:
     meeting = threading.Barrier(N, timeout=TIMEOUT)
 
-    def run(_: int) -> Pausing[None]:
+    def run(_: int) -> Pausing:
         yield
         meeting.wait()
 
-    with Threads(N, run, can_overlap) as pool:
-        make_quick(pool) if can_overlap else None
+    pool = new_pool(is_quick=was_quick)
+    with pool.working(run):
         pool.note(FOREVER)
         pool.put(range(3 * N))
     assert not meeting.broken
@@ -99,81 +104,85 @@ def test_all_threads_help_if_a_quick_job_suddenly_takes_long() -> None:
     """So jobs that wait for each other go on, however quick they were before."""
     meeting, done = threading.Barrier(N, timeout=TIMEOUT), list[int]()
 
-    def run(number: int) -> Pausing[None]:
+    def run(number: int) -> Pausing:
         yield
         meeting.wait()
         done.append(number)
 
-    with Threads(N, run, can_overlap=True) as pool:
-        make_quick(pool)
+    pool = new_pool(is_quick=True)
+    with pool.working(run):
         pool.put(range(N))
+        wait_until(lambda: meeting.n_waiting == 1)
+        pool.look()
+        assert pool.overlap
+        pool.look()
         wait_until(lambda: len(done) == N)
 
 
-def test_all_threads_work_until_a_long_job_ends() -> None:
-    rest_done, done = threading.Event(), list[int]()
-
-    def run(number: int) -> Pausing[None]:
-        yield
-        if number == 0:
-            assert rest_done.wait(TIMEOUT)
-        pool.note(0.0)
-        done.append(number)
-
-    with Threads(N, run, can_overlap=True) as pool:
-        make_quick(pool)
-        pool.put(range(500))
-        wait_until(lambda: len(done) == 499)
-        assert 0 not in done
-        rest_done.set()
-        wait_until(lambda: len(done) == 500)
-        wait_until(lambda: pool.overlap)
+def test_a_look_leaves_a_thread_met_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, pool = Jobs(), new_pool(is_quick=True)
+    with pool.working(jobs.run):
+        for number in range(100):
+            pool.put([number])
+            wait_until(lambda: jobs.done > number)  # noqa: B023
+            pool.look()
+        pool.look()  # no thread works
+        assert pool.overlap
+        assert len(jobs.threads) <= N
 
 
-def test_the_thread_of_quick_jobs_continues_those_that_others_have_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_thread_of_quick_jobs_continues_those_that_others_have_begun() -> None:
     """The others stop in the middle of a job once jobs are quick."""
-    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
     meeting, done = threading.Barrier(N, timeout=TIMEOUT), list[int]()
+    pool = new_pool(is_quick=False)
 
-    def run(number: int) -> Pausing[None]:
+    def run(number: int) -> Pausing:
         meeting.wait()  # so each thread has a job
         make_quick(pool)
         yield
         done.append(number)
 
-    with Threads(N, run, can_overlap=True) as pool:
+    with pool.working(run):
         pool.put(range(N))
         wait_until(lambda: len(done) == N)
 
 
 def test_a_single_thread_runs_one_job_after_the_other() -> None:
-    jobs = Jobs()
-    with Threads(1, jobs.run, can_overlap=True) as threads:
-        threads.note(0.0)
-        threads.put(range(100))
+    jobs, pool = Jobs(), new_pool(1, is_quick=True)
+    with pool.working(jobs.run):
+        pool.put(range(100))
     assert jobs.begun == [*range(100)]
     assert jobs.most_under_way == 1
 
 
 def test_the_end_waits_for_all_jobs_in_any_order(rng: random.Random) -> None:
     for _ in range(200):
-        jobs = Jobs()
-        with Threads(rng.randint(1, N), jobs.run, can_overlap=True) as threads:
+        jobs, pool = Jobs(), new_pool(rng.randint(1, N), is_quick=rng.random() < 0.5)
+        with pool.working(jobs.run):
             for begin in range(0, 50, 10):
-                threads.note(rng.choice([0.0, 0.0, FOREVER]))
-                threads.put(range(begin, begin + 10))
+                pool.note(rng.choice([0.0, 0.0, FOREVER]))
+                pool.put(range(begin, begin + 10))
         assert jobs.done == 50
 
 
-def test_an_error_of_a_job_that_nobody_expected_is_raised_at_the_end() -> None:
-    def run(number: int) -> Pausing[None]:
-        yield
-        raise RuntimeError(number)
+def test_a_thread_that_hangs_is_replaced() -> None:
+    go, hangs, done = threading.Event(), list[int](), list[int]()
 
-    with pytest.raises(RuntimeError, match="7"), Threads(N, run, can_overlap=True) as threads:
-        threads.put([7])
+    def run(number: int) -> Pausing:
+        yield from ()
+        if number == 0:
+            hangs.append(threading.get_ident())
+            go.wait(TIMEOUT)
+        done.append(number)
+
+    pool = new_pool(1, is_quick=False)
+    with pool.working(run):
+        pool.put(range(3))
+        wait_until(lambda: hangs)
+        pool.replace(hangs[0])
+        wait_until(lambda: done == [1, 2])
+    go.set()
+    wait_until(lambda: done == [1, 2, 0])
 
 
 def test_overlapping_jobs_take_effect_once_despite_faults(
@@ -186,18 +195,20 @@ def test_overlapping_jobs_take_effect_once_despite_faults(
     """Commits fail, conflict, or succeed without an answer, while others are under way."""
     db.options.set_transaction_max_retry_delay(1)
     monkeypatch.setattr(module, "_QUICK", FOREVER)
-    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
     faulty = FaultyDatabase(db, before=0.1, after=0.1, conflict=0.1, seed=rng.randrange(2**32))
     queue.push_many(db, range(300))
-    used: set[int] = set()
+    is_running, met = threading.Lock(), list[int]()
 
     def count(tr: Any, item: Any) -> None:
-        used.add(threading.get_ident())
-        tr.add(space["done"][item.value], b"\x01")
+        if is_running.acquire(blocking=False):
+            tr.add(space["done"][item.value], b"\x01")
+            is_running.release()
+        else:
+            met.append(item.value)
 
     report = Worker(faulty, queue, count, concurrency=N).run(drain=True)
     assert report == WorkerReport(done=300)
-    assert len(used) == 1
+    assert not (met and commits_overlap(db))
     assert [row.value for row in db[space["done"].range()]] == 300 * [b"\x01"]
     assert faulty.lost > 0
     assert check(db, queue).ok
@@ -207,7 +218,6 @@ def test_overlapping_jobs_of_one_process_share_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_QUICK", FOREVER)
-    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
     synced: list[int] = []
     with fdbqueue.open(f"embedded:{tmp_path}/db") as db:
         jobs = PriorityQueue.named(db, "jobs")

@@ -9,7 +9,7 @@ nobody uses the queue, and a period without a sample is one in which nothing hap
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -19,16 +19,17 @@ from fdbqueue.layout.values import (
     SAMPLED,
     TIME_BOUNDS,
     TIMES,
-    ClaimedItem,
     decode_sample,
     decode_times,
     encode_sample,
     encode_times,
     utc_time,
 )
+from fdbqueue.operations.transitions import TAKEN, Change
 from fdbqueue.types import HistoryBucket, HistoryWindow, ReadTransaction, Transaction
 
 _BETWEEN_NOTES = 1_000  # milliseconds
+_ENDED = ("acked", "failed", "lease over")
 
 
 class _Periods(NamedTuple):
@@ -50,8 +51,9 @@ _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
 class History:
     """The samples, waiting times and run times that one client notes in its transactions.
 
-    Its methods cost nothing most of the time: a client looks once in each period of 30 seconds
-    whether there is a sample, and notes waiting times and run times once a second.
+    It maintains them (`transitions.Maintainer`). That costs nothing most of the time: a client
+    looks once in each period of 30 seconds whether there is a sample, and notes waiting times and
+    run times once a second.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -84,7 +86,6 @@ class History:
             return
         layout, snapshot = self._layout, tr.snapshot
         keys = self._sample_keys(now)
-        # Start all reads before waiting for the first.
         reads = {periods: snapshot.get(key) for periods, key in keys.items()}
         missing = [periods for periods, read in reads.items() if read.value is None]
         if not missing:
@@ -100,21 +101,34 @@ class History:
             tr.clear_range(oldest, end)
         self._sampled_by = weakref.ref(tr)
 
-    def note_taken(self, tr: Transaction, now: int, items: Iterable[StoredItem]) -> None:
-        """Count how long the items that the transaction pops or claims were ready."""
-        if 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES:
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+        """Store a sample before transitions; count for how long items were ready, or ran.
+
+        A further try of the same transaction counts them again.
+        """
+        if now >= self._known_until:
+            self.note_change(tr, now)
+        counts_waits = not 0 < abs(now - self._waits_noted) < _BETWEEN_NOTES
+        counts_runs = not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES
+        if not (counts_waits or counts_runs):
             return
-        # A further try of the same transaction notes them again.
-        self._waits_noted = now
-        waits = [*filter(None, (self._wait_of(item, now) for item in items))]
+        waits: list[int] = []
+        runs: list[int] = []
+        for why, before, _, _ in changes:
+            if before is None:
+                continue
+            if counts_waits and why in TAKEN:
+                self._waits_noted = now
+                wait = self._wait_of(before.item, now)
+                if wait is not None:
+                    waits.append(wait)
+            elif counts_runs and why in _ENDED:
+                self._runs_noted = now
+                runs.append(max(1, now - before.claimed_at))
         if waits:
             tr.add(self._layout.waits, encode_times(waits))
-
-    def note_ended(self, tr: Transaction, now: int, items: Iterable[ClaimedItem]) -> None:
-        """Count how long items ran whose claims have just ended."""
-        if not 0 < abs(now - self._runs_noted) < _BETWEEN_NOTES:
-            self._runs_noted = now
-            tr.add(self._layout.runs, encode_times(max(1, now - item.claimed_at) for item in items))
+        if runs:
+            tr.add(self._layout.runs, encode_times(runs))
 
     def _wait_of(self, item: StoredItem, now: int) -> int | None:
         """Return for how many milliseconds an item has been ready; `None` if nothing says so."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fdbqueue.errors import QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.batches import (
@@ -41,29 +41,28 @@ from fdbqueue.layout.batches import (
     with_memberships,
 )
 from fdbqueue.layout.errors import BatchClosed
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAMES, decode_subspace
 from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NEVER,
+    NO_HEADER,
     UNDECODABLE,
     Delayed,
     Header,
-    decode_claim,
     decode_metadata,
-    encode_claim,
     encode_metadata,
     header_of,
     with_header,
 )
 from fdbqueue.operations.limits.bounds import Places
+from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payload, with_small_row, write_payload
+from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
-
-if TYPE_CHECKING:
-    from fdbqueue.operations.items import LocatedItem
 
 _COUNTED: dict[Ending, BatchCounts] = {
     "done": BatchCounts(done=1),
@@ -84,8 +83,6 @@ _FAILED: dict[Ending, str] = {
     "expired": "the job has expired",
 }
 """The errors of steps whose jobs have not returned a result, unless the end has an error."""
-
-REMOVED, EXPIRED, POPPED = End("removed"), End("expired"), End("popped")
 
 _PLACES = Places()
 # One for all queues: jobs of one batch that are in several queues may end in one transaction.
@@ -119,16 +116,6 @@ def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
     """Delete the rows of a batch."""
     tr.clear(layout.batches + id)
     tr.clear(layout.batch_counts + id)
-
-
-def clear_waits(tr: Transaction, layout: Layout, position: bytes, value: bytes) -> bytes:
-    """Let an item wait for no signal and no batch any more; return its value."""
-    header, content = header_of(value)
-    if header.waits:
-        tr.clear(layout.signal_waits + header.waits)
-    if header.awaits:
-        clear_batch(tr, layout, header.origin or position)
-    return with_header(header._replace(waits=b"", awaits=False), content)
 
 
 def count_pushed(
@@ -166,6 +153,34 @@ def close(tr: Transaction, layout: Layout, now: int, position: bytes) -> bool:
     return False
 
 
+class Memberships:
+    """The batches in which the items of one queue count when they end.
+
+    It maintains their counts; see `transitions.Maintainer`.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def begin(
+        self, tr: Transaction, now: int, changes: Sequence[Change]
+    ) -> Callable[[], None] | None:
+        """Return a function that counts the items that end."""
+        ended = [
+            (before.item, end)
+            for _, before, _, end in changes
+            if before is not None and end is not None and before.item.header is not NO_HEADER
+        ]
+        if not ended:
+            return None
+
+        def finish() -> None:
+            for item, end in ended:
+                note_end(tr, self._layout, now, self._layout.position(item.key), item.value, end)
+
+        return finish
+
+
 def note_end(
     tr: Transaction, own: Layout, now: int, position: bytes, value: bytes, end: End
 ) -> None:
@@ -173,9 +188,9 @@ def note_end(
 
     The rows of its followers end with it.
 
-    Each operation that ends an item, or makes it a dead letter, calls this once for it:
+    It is called once for each transition that ends an item, or makes it a dead letter:
 
-    | Operation | Outcome |
+    | Transition | Outcome |
     | --- | --- |
     | acknowledgement | `"done"`, `"discarded"`, or `"cancelled"` if it was cancelled meanwhile |
     | failure or the end of a lease, the last time | `"dead"` |
@@ -457,26 +472,20 @@ def end_wait(tr: Transaction, layout: Layout, now: int, position: bytes, header:
     return bool(due != NEVER)
 
 
-def join(tr: Transaction, layout: Layout, found: LocatedItem, batches: list[bytes]) -> None:
-    """Let a ready, delayed or claimed item count in the batches of its followers when it ends.
+def begin_join(tr: Transaction, layout: Layout, row: ItemRow, batches: list[bytes]) -> Change:
+    """Return the transition that lets a waiting or claimed item count in more batches when it ends.
 
-    A transaction that takes, ends or moves it meanwhile conflicts: it reads the row of the item.
+    These are the batches of its followers. A transaction that takes, ends or moves it meanwhile
+    conflicts: it reads the row of the item.
     """
-    item, position = with_small_row(tr, layout, found.item), layout.position(found.key)
+    item, position = with_small_row(tr, layout, row.item), layout.position(row.key)
     header = item.header
     for number, batch in enumerate(batches, header.followers):
         tr[layout.follower_key(position, number)] = batch
     if any(map(is_link, batches)):
         tr[layout.linked] = b""
-    header = header._replace(followers=header.followers + len(batches))
-    value = with_header(header, item.content)
-    if found.state == "ready":
-        tr[found.key] = value
-    elif found.state == "delayed":
-        tr[layout.delayed + position] = encode_metadata(Delayed(found.due), value)
-    else:
-        claimed = decode_claim(tr[layout.claims + position].value or b"")
-        tr[layout.claims + position] = encode_claim(claimed._replace(value=value))
+    item = item.with_header(header._replace(followers=header.followers + len(batches)))
+    return Change("marked", row, row._replace(item=item))
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:
@@ -485,12 +494,11 @@ def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes)
     Either the batch is cancelled that it is a job of, or it waited for one that was.
     """
     batches = [each for each in memberships_of(header.batch) if each.cancels]
-    # Start all reads before waiting for the first.
-    reads = [tr[each.layout(own).batches + each.id] for each in batches]
     awaited = get_batch(tr, own, first) if header.awaits else None
     if awaited is not None and awaited.kind == "after" and awaited.cancelled:
         return True
-    return any(read.value is None or decode_batch(read.value).cancelled for read in reads)
+    rows = read_all(tr, [each.layout(own).batches + each.id for each in batches])
+    return any(value is None or decode_batch(value).cancelled for value in rows)
 
 
 def _store_result(

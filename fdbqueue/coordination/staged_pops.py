@@ -5,38 +5,31 @@ from __future__ import annotations
 import _thread
 import random
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, groupby, islice
-from operator import itemgetter
+from itertools import chain, count, islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fdbqueue.coordination.batches import MAX_ITEMS
 from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.contention.leading import SharedBatch
-from fdbqueue.coordination.contention.messages import MAX_CONTENT, NotShareable
-from fdbqueue.coordination.contention.process import CONTENDED, IDLE_CHECK, Pairs
-from fdbqueue.coordination.contention.requests import Pop, Request, Requests, Staged
+from fdbqueue.coordination.pop_requests import PopRequest, PopRequests, Staged
+from fdbqueue.coordination.pops import Pop, Pops
 from fdbqueue.coordination.sans_io import sleep_on
+from fdbqueue.coordination.shared_transactions import MAX_ITEMS
 from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
 from fdbqueue.errors import UndecodableItem, error_classes
-from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.rows import RowCodec
-from fdbqueue.operations.batches import POPPED
-from fdbqueue.operations.items import BATCH_BYTES, Items
-from fdbqueue.operations.payloads import read_payloads
-from fdbqueue.operations.views.staged import REQUEST_TIMEOUT
+from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
 
 _T = TypeVar("_T")
 
-_MAX_POPS = 64  # the most items that a process asks the leader for
+_CONTENDED = 1.0  # seconds that a process expects contention to last after it met some
+
+_IDLE_CHECK = 0.002  # seconds between checks whether the threads of a leader still pop
 
 # A process that is not served within this time tries to serve: the leader is dead or stopped.
 _TAKEOVER = 0.1  # seconds; the actual time is random, up to twice as long
@@ -110,15 +103,14 @@ def _wrote(outcome: _Served[Any] | _Waiting) -> bool:
 
 
 class StagedPops(Generic[_T]):
-    """The pops of one process on one queue and database, served together with other processes'.
+    """The pops of one process on one queue of a cluster, served together with other processes'.
 
-    Without contention, a batch of pops takes the first items in one transaction. So it always does
-    on the embedded engine, where a second attempt costs less than a request. On a cluster, after a
-    conflict, the process checks whether another process is the *leader*. If so, it leaves a
-    request, which conflicts with nothing, and sleeps on a watch. In one transaction the leader
-    takes the first items for its own pops, stages the next items as the results of the requests,
-    oldest request first, and keeps the leadership or passes it on to a waiting process. The process
-    of a request takes its result in another transaction; only then are the items popped.
+    Without contention, a batch of pops takes the first items in one transaction. After a conflict,
+    the process checks whether another process is the *leader*. If so, it leaves a request, which
+    conflicts with nothing, and sleeps on a watch. In one transaction the leader takes the first
+    items for its own pops, stages the next items as the results of the requests, oldest request
+    first, and keeps the leadership or passes it on to a waiting process. The process of a request
+    takes its result in another transaction; only then are the items popped.
 
     The leader matters only for speed. Each transaction conflicts on the keys that it relies on: the
     items that it takes, the requests that it serves, and the key that names the leader. So each
@@ -131,43 +123,34 @@ class StagedPops(Generic[_T]):
     Source: FoundationDB documentation, Design Recipes, "Priority Queues", Extensions.
     """
 
-    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
-        self.layout = layout
-        self.items = items
-        self.codec = codec
-        self.requests = Requests(layout, items)
+    def __init__(self, pops: Pops[_T], requests: PopRequests) -> None:
+        self.pops = pops
+        self.layout = pops.items.layout
+        self.requests = requests
         (self._id,) = uuids(1)
         self._leading_as: bytes | None = None
         self._leading_until = 0.0
-        self.contended_until = 0.0
-        """Until then this process expects conflicts with others, by the monotonic clock."""
+        self._contended_until = 0.0
         self._last_version = 0
         self._fresh_until = 0.0
         self._numbers = count()
         self._last_number = 0
         self._is_busy = False
         self._size = 1
-        self._next_sweep = 0.0
 
-    def perform(self, db: Database, batch: Batch[Pop]) -> Sequence[list[_T]]:
+    def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
         """Return the items of the first pops of a batch: those that fit into one transaction."""
         now = time.monotonic()
-        if now >= self._next_sweep:
-            self._next_sweep = now + REQUEST_TIMEOUT
-            self.sweep(db)
         self._last_number = next(self._numbers)
-        may_stage = not getattr(db, "conflicts_are_cheap", False)
-        leads, is_contended = self._leading_as is not None, now < self.contended_until
-        may_be_fresh = may_stage and (leads or not is_contended)
+        leads, is_contended = self._leading_as is not None, now < self._contended_until
+        may_be_fresh = leads or not is_contended
         is_fresh = may_be_fresh and clock.monotonic() < self._fresh_until
         pops = _Pops(
             self,
             batch,
-            batch.guests_at if isinstance(batch, SharedBatch) else (),
             name=b"%b%d" % (self._id, self._last_number),
             now=milliseconds(),
             expected=self._size,
-            may_stage=may_stage,
             begins_alone=not leads and not is_contended,
             read_version=self._last_version if is_fresh else None,
         )
@@ -179,7 +162,7 @@ class StagedPops(Generic[_T]):
         finally:
             self._is_busy = False
         if pops.tries > 1 or served.met_others:
-            self.contended_until = time.monotonic() + CONTENDED
+            self._contended_until = time.monotonic() + _CONTENDED
         before, self._leading_as = self._leading_as, served.leading_as
         if served.leading_as is not None and served.leading_as != before:
             try:
@@ -223,7 +206,7 @@ class StagedPops(Generic[_T]):
         """Pass the leadership on once no thread of this process pops any more."""
         seen = 0
         while self._leading_as == name:
-            time.sleep(IDLE_CHECK)
+            time.sleep(_IDLE_CHECK)
             if self._is_busy or seen != self._last_number:
                 seen = self._last_number
                 continue
@@ -235,10 +218,9 @@ class StagedPops(Generic[_T]):
             run(db, partial(self._pass_on, name=name))
 
     def _pass_on(self, tr: Transaction, name: bytes) -> None:
-        requests = self.requests
-        if tr[requests.leader].value == name:
-            live = requests.live(tr, requests.begin_read(tr))
-            requests.pass_leadership(tr, next(iter(live), None))
+        if tr[self.layout.leader].value == name:
+            live = self.requests.live(tr, self.requests.begin_read(tr))
+            self.requests.pass_leadership(tr, next(iter(live), None))
 
     def _withdraw(self, db: Database, request: bytes) -> None:
         """Delete a request, and return the items of its result."""
@@ -253,11 +235,6 @@ class StagedPops(Generic[_T]):
                 run(db, body)
                 break
 
-    def sweep(self, db: Database) -> None:
-        """Delete the requests of dead processes, and return the items staged for them."""
-        while not run(db, partial(self.requests.sweep, now=milliseconds())):
-            pass
-
 
 @dataclass
 class _Pops(Generic[_T]):
@@ -266,22 +243,20 @@ class _Pops(Generic[_T]):
     Attributes:
         queue: The pops of the queue.
         batch: The pops of the batch.
-        guests_at: The indexes of those that other processes of this host made, also later ones.
         name: The name of the batch, for its request, or as the leader.
         now: The time in milliseconds since 1970.
         expected: The number of pops that the batch will probably have.
-        may_stage: Whether processes may serve each other.
         begins_alone: Whether the first transaction takes items without a look at others.
         read_version: The version that the first transaction reads at; `None` for the newest.
+        tries: The number of attempts so far.
+        races: The number of those that tried to take the first items.
     """
 
     queue: StagedPops[_T]
     batch: Batch[Pop]
-    guests_at: Container[int]
     name: bytes
     now: int
     expected: int
-    may_stage: bool
     begins_alone: bool
     read_version: int | None
     tries: int = 0
@@ -294,29 +269,24 @@ class _Pops(Generic[_T]):
             tr.set_read_version(self.read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-        if not self.may_stage or (self.tries == 1 and self.begins_alone):
-            outcome: _Served[_T] | _Waiting = self._take_alone(tr)
-        else:
-            outcome = self._take_turns(tr, standing)
-        if isinstance(outcome, _Served) and isinstance(self.batch, SharedBatch):
-            self.batch.settle(tr, outcome.taken)
-        return outcome
+        if self.tries == 1 and self.begins_alone:
+            return self._take_alone(tr)
+        return self._take_turns(tr, standing)
 
     def _take_alone(self, tr: Transaction) -> _Served[_T]:
         """Take the first items without a look at other processes."""
-        if self.may_stage:
-            _wait_for_first(self._prefetch(tr))
+        _wait_for_first(self._prefetch(tr))
         self.races += 1
         is_older = self._join(tr)
-        taken = self._decoded(tr, self._take(tr, self.batch))
+        taken = self.queue.pops.pop_each(tr, self.now, self.batch)
         return _Served(taken, wrote=any(taken) or is_older)
 
     def _take_turns(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
         """Take what is staged for the batch; or serve; or wait for the leader."""
         leading_as, request = standing.leading_as, standing.request
-        # Start all reads before waiting for the first.
-        leader = tr.snapshot[self.queue.requests.leader]
-        requests = self.queue.requests.begin_read(tr) if leading_as else None
+        layout, all_requests = self.queue.layout, self.queue.requests
+        leader = tr.snapshot[layout.leader]
+        requests = all_requests.begin_read(tr) if leading_as else None
         prefetched = self._prefetch(tr) if leading_as else None
         if request is not None:
             found = self._collect(tr, request)
@@ -327,16 +297,16 @@ class _Pops(Generic[_T]):
         if holder not in (None, leading_as, self.name) and not standing.takes_over:
             key = self._request(tr, request)
             return _Waiting(key, wrote=request is None, watch=tr.watch(key))
-        tr.add_read_conflict_key(self.queue.requests.leader)
+        tr.add_read_conflict_key(layout.leader)
         self.races += 1
         if self.races % (_RACES + 1) == 0:
             return self._become_leader(tr, request)
         if requests is None:
-            requests = self.queue.requests.begin_read(tr)
+            requests = all_requests.begin_read(tr)
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
         standing = standing._replace(request=request)
-        return self._serve(tr, standing, holder, self.queue.requests.live(tr, requests))
+        return self._serve(tr, standing, holder, all_requests.live(tr, requests))
 
     def _join(self, tr: Transaction) -> bool:
         """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
@@ -345,8 +315,6 @@ class _Pops(Generic[_T]):
         """
         n = len(self.batch)
         self.batch.join()
-        if isinstance(self.batch, SharedBatch):
-            self.batch.depend(tr)
         return self.read_version is not None or len(self.batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
@@ -366,7 +334,7 @@ class _Pops(Generic[_T]):
         A process whose pops never conflict does not check for a leader. So make the pops that are
         under way conflict, at both ends of the queue.
         """
-        tr[self.queue.requests.leader] = self.name
+        tr[self.queue.layout.leader] = self.name
         begin, end = self.queue.layout.all_items
         tr.add_write_conflict_range(begin, begin + b"\x00")
         tr.add_write_conflict_range(end[:-1] + b"\xfe", end)
@@ -384,8 +352,6 @@ class _Pops(Generic[_T]):
 
         If not, a sweep considered this process dead, because it was slow.
         """
-        if isinstance(self.batch, SharedBatch):
-            self.batch.depend(tr)
         waits = tr[request]
         staged = self.queue.requests.take(tr, request)
         if staged is None:
@@ -393,162 +359,53 @@ class _Pops(Generic[_T]):
         return self._take_staged(tr, staged)
 
     def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
-        item = self.queue.items.levels.item
+        pops, requests = self.queue.pops, self.queue.requests
+        item = pops.items.levels.item
+        taken = [[item(*row) for row in rows] for rows in staged]
         try:
-            taken = self._decoded(tr, [[item(*row) for row in rows] for rows in staged])
+            decoded = [pops.decoded(tr, items) for items in taken]
         except UndecodableItem as error:
-            self.queue.requests.unstage(tr, self.now, staged)
-            failed: _Served[_T] = _Served([], error=error)
-            return failed
-        self.queue.requests.note_taken(tr, self.now, staged)
-        return _Served(taken)
+            requests.unstage(tr, self.now, staged)
+            return _Served([], error=error)
+        requests.note_taken(tr, self.now, staged)
+        return _Served(decoded)
 
     def _serve(
-        self, tr: Transaction, standing: _Standing, holder: bytes | None, requests: list[Request]
+        self, tr: Transaction, standing: _Standing, holder: bytes | None, requests: list[PopRequest]
     ) -> _Served[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
-        requests_to_serve = [each for each in requests if each.key != standing.request]
+        rows = self.queue.requests
+        others = [each for each in requests if each.key != standing.request]
         is_older = self._join(tr)
-        own_pops = len(self.batch)
         is_leader = holder in (standing.leading_as, self.name) and holder is not None
-        keeps = standing.may_keep_leading or (is_leader and not requests_to_serve)
-        following = requests_to_serve.pop(0) if requests_to_serve and not keeps else None
-        pops = [*self.batch, *chain.from_iterable(each.pops for each in requests_to_serve)]
-        drawn = self._take(tr, pops)
-        taken = self._decoded(tr, drawn[:own_pops])
+        keeps = standing.may_keep_leading or (is_leader and not others)
+        following = others.pop(0) if others and not keeps else None
+        pops = [*self.batch, *chain.from_iterable(each.pops for each in others)]
+        self.queue.pops.items.rate.begin_try(tr)
+        taken, staged = self.queue.pops.pop(tr, self.now, pops, len(self.batch))
         if holder is None and not requests and not any(taken):
             return _Served(taken, wrote=is_older)
         if standing.request is not None:
             tr.clear(standing.request)
-        remaining = iter(drawn[own_pops:])
-        for key, pops in requests_to_serve:
-            result = list(islice(remaining, len(pops)))
+        remaining = iter(staged)
+        for each in others:
+            result = [*islice(remaining, len(each.pops))]
             if not result:
                 break
-            self.queue.requests.stage(tr, self.now, key, result)
+            rows.stage(tr, self.now, each.key, result)
         if keeps:
             if not is_leader:
-                holder = tr[self.queue.requests.leader] = self.name
+                holder = tr[self.queue.layout.leader] = self.name
         elif following is not None or holder is not None:
-            self.queue.requests.pass_leadership(tr, following)
+            rows.pass_leadership(tr, following)
         return _Served(
             taken,
             leading_as=holder if keeps else None,
-            met_others=bool(requests_to_serve or following),
+            met_others=bool(others or following),
         )
-
-    def _take(self, tr: Transaction, pops: list[Pop]) -> list[list[StoredItem]]:
-        """Delete the items of the first pops, as far as one transaction has room; return them.
-
-        `pops` begin with those of the batch. The first pop gets all its items, regardless of their
-        size. The items of pops of other hosts are stored again as results, so they must fit. The
-        items that another process of this host waits for must fit a message.
-        """
-        items = self.queue.items
-        drawn: list[list[StoredItem]] = []
-        size = 0
-        is_full = False
-        items.rate.begin_try(tr)
-        room = items.rate.room_to_pop(tr, self.now, sum(map(itemgetter(0), pops)))
-        n_drawn = 0
-        for at_max, group in groupby(pops, itemgetter(1)):
-            counts = list(map(itemgetter(0), group))
-            first = items.first(tr, min(sum(counts), room - n_drawn), at_max)
-            begin = 0
-            for n in counts:
-                found = first[begin : begin + n]
-                is_guests = len(drawn) in self.guests_at
-                added = 0
-                if len(pops) > 1 or is_guests:
-                    added = sum(item.size for item in found)
-                size += added
-                is_full = bool(drawn and size > BATCH_BYTES) or (
-                    is_guests and not _fit_a_message(found)
-                )
-                if is_full:
-                    break
-                drawn.append(found)
-                begin += len(found)
-            items.delete(tr, self.now, first[:begin], "popped", are_first=True)
-            n_drawn += begin
-            if is_full:
-                break
-        return drawn
-
-    def _decoded(self, tr: Transaction, drawn: list[list[StoredItem]]) -> list[list[_T]]:
-        """Decode the items of this process, and delete what the items of all of them own."""
-        layout, decode = self.queue.layout, self.queue.codec.decode
-        taken: list[list[Any]] = []
-        for index, items in enumerate(drawn):
-            # Other processes decode their items themselves.
-            if index in self.guests_at:
-                taken.append(items)
-            else:
-                payloads = read_payloads(tr, layout, [item.content for item in items])
-                taken.append(list(map(decode, items, payloads)))
-        for item in chain.from_iterable(drawn):  # after the decoding, which may fail
-            self.queue.items.end(tr, self.now, item, POPPED)
-        return taken
-
-
-def _fit_a_message(items: list[StoredItem]) -> bool:
-    """Return whether items can be sent to another process of this host, which reads no pieces."""
-    is_small = sum(item.size for item in items) <= MAX_CONTENT
-    return is_small and not any(item.is_in_pieces for item in items)
 
 
 def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
     """Wait for the first rows of a range; meanwhile other threads can join the batch."""
     if rows is not None:
         next(iter(rows), None)
-
-
-class Pops(Generic[_T]):
-    """Pops. The result of a pop is its items."""
-
-    name = b"-"
-    budget = MAX_ITEMS
-
-    def __init__(self, layout: Layout, items: Items, codec: RowCodec[_T]) -> None:
-        self._layout = layout
-        self._items = items
-        self._codec = codec
-
-    def cost(self, request: Pop) -> int:
-        """Return the number of items."""
-        return request[0]
-
-    def performer(self, db: Database) -> StagedPops[_T]:
-        """Return a new performer of pops on a database."""
-        return StagedPops(self._layout, self._items, self._codec)
-
-    def encode(self, requests: Sequence[Pop]) -> bytes | None:
-        """Return the content; `None` if it asks for many items."""
-        if sum(n for n, _ in requests) > _MAX_POPS:
-            return None
-        return bytes(chain.from_iterable(requests))
-
-    def decode(self, content: bytes) -> list[Pop]:
-        """Return the pops of a message."""
-        return [(n, bool(at_max)) for n, at_max in zip(content[::2], content[1::2])]
-
-    def pairs(self, result: list[StoredItem]) -> Iterable[tuple[bytes, bytes]]:
-        """Return the key and value of each item; raise `NotShareable` if that is too much."""
-        if not _fit_a_message(result):
-            raise NotShareable
-        return [(item.key, item.value) for item in result]
-
-    def result(self, pairs: Pairs) -> list[_T]:
-        """Return the items; raise `UndecodableItem` if decoding fails."""
-        return [self._codec.decode(item, item.content) for item in self._stored(pairs)]
-
-    def undo(self, db: Database, results: list[Pairs]) -> None:
-        """Put the items back."""
-        items = self._stored(chain.from_iterable(results))
-        popped = [(item.key, item.content, item.header) for item in items]
-        if popped:
-            put_back = partial(self._items.put_back, now=milliseconds(), popped=popped)
-            run_once(db, put_back, self._layout.receipts)
-
-    def _stored(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[StoredItem]:
-        return [self._items.levels.item(key, value) for key, value in pairs]

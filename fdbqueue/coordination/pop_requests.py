@@ -1,36 +1,37 @@
-"""The rows of waiting pops: their requests, the items staged for them, the name of the leader.
-
-No other module writes these rows, or packs their keys and values.
-"""
+"""The rows of waiting pops: their requests, the items staged for them, the name of the leader."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import chain
-from typing import NamedTuple, TypeAlias
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fdb import tuple as fdb_tuple
-
-from fdbqueue.coordination.batches import MAX_ITEMS
-from fdbqueue.layout.items import StoredItem
+from fdbqueue.coordination.shared_transactions import MAX_ITEMS
+from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import pack_staged, unpack_staged
-from fdbqueue.operations.items import BATCH_BYTES, Items
+from fdbqueue.layout.values import decode_request, encode_request, pack_staged, unpack_staged
+from fdbqueue.operations.items import BATCH_BYTES, POPPED, Items
 from fdbqueue.operations.payloads import write_pieces
-from fdbqueue.operations.views.staged import REQUEST_TIMEOUT, ranges_by_life
+from fdbqueue.operations.timers import VERSIONS
+from fdbqueue.operations.transitions import Change
 from fdbqueue.types import KeyValue, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.coordination.pops import Pop
+
+REQUEST_TIMEOUT = 5.0
+"""Seconds after which a process that waits for items is considered dead."""
 
 _MAX_REQUESTS = 64  # that one transaction serves
 
-Pop: TypeAlias = tuple[int, bool]
-"""The number of items, and whether to take them from the end of the highest priority."""
+_KeyRange: TypeAlias = tuple[bytes, bytes]
 
 Staged: TypeAlias = list[list[tuple[bytes, bytes]]]
 """For each pop of a request, the key and the value of each item that is staged for it."""
 
 
-class Request(NamedTuple):
+class PopRequest(NamedTuple):
     """The request of a process that waits for items.
 
     Attributes:
@@ -42,7 +43,7 @@ class Request(NamedTuple):
     pops: list[Pop]
 
 
-class Requests:
+class PopRequests:
     """The requests of a queue, the items staged for them, and the name of the leader.
 
     A request has the read version of the transaction that wrote it, so requests are approximately
@@ -57,10 +58,6 @@ class Requests:
     def __init__(self, layout: Layout, items: Items) -> None:
         self._layout = layout
         self._items = items
-        self.leader: bytes = layout.leader
-        """The key of the name of the leader."""
-        # Never written: a request written while the last leader resigns conflicts on this key.
-        self.leader_ends: bytes = layout.leader + fdb_tuple.pack(("ends",))
 
     def seconds_to_sweep(self, tr: Transaction) -> float:
         """Return the seconds until a request may be that of a dead process; `math.inf` if none."""
@@ -74,42 +71,34 @@ class Requests:
         begin, end = self._layout.range_of(self._layout.requests)
         return tr.snapshot.get_range(begin, end, limit=_MAX_REQUESTS, streaming_mode=WANT_ALL)
 
-    def live(self, tr: Transaction, rows: Iterable[KeyValue]) -> list[Request]:
+    def live(self, tr: Transaction, rows: Iterable[KeyValue]) -> list[PopRequest]:
         """Return the requests of processes that are not considered dead."""
-        requests = [Request(row.key, _decode(row.value)) for row in rows]
+        requests = [PopRequest(row.key, decode_request(row.value)) for row in rows]
         if not requests:
             return []
         version = tr.get_read_version().wait()
-        (begin, end), _ = ranges_by_life(self._layout, self._layout.requests, version)
+        (begin, end), _ = _ranges_by_life(self._layout, self._layout.requests, version)
         return [request for request in requests if begin <= request.key < end]
-
-    def key(self, version: int, name: bytes) -> bytes:
-        """Return the key of the request that a process of this name makes at a read version."""
-        return self._layout.requests + _packed(version, name)
 
     def write(self, tr: Transaction, name: bytes, pops: list[Pop]) -> bytes:
         """Write the request of a process; return its key. It conflicts with a leader's end."""
-        key = self.key(tr.get_read_version().wait(), name)
-        tr[key] = _encode(pops, is_next=False)
-        tr.add_read_conflict_key(self.leader_ends)
+        key = self._layout.request_key(tr.get_read_version().wait(), name)
+        tr[key] = encode_request(pops, is_next=False)
+        tr.add_read_conflict_key(self._layout.leader_ends)
         return key
 
-    def pass_leadership(self, tr: Transaction, following: Request | None) -> None:
+    def pass_leadership(self, tr: Transaction, following: PopRequest | None) -> None:
         """Make the process of a request the leader; without one, leave the queue without it."""
+        layout = self._layout
         if following is None:
             # A request written at the same time would have no leader: conflict with it.
-            tr.add_read_conflict_range(*self._layout.range_of(self._layout.requests))
-            tr.add_write_conflict_key(self.leader_ends)
-            tr.clear(self.leader)
+            tr.add_read_conflict_range(*layout.range_of(layout.requests))
+            tr.add_write_conflict_key(layout.leader_ends)
+            tr.clear(layout.leader)
             return
         tr.add_read_conflict_key(following.key)
-        tr[following.key] = _encode(following.pops, is_next=True)
-        _, tr[self.leader] = fdb_tuple.unpack(following.key[len(self._layout.requests) :])
-
-    # The items staged for a request
-
-    def _result(self, request: bytes) -> bytes:
-        return self._layout.results + request[len(self._layout.requests) :]
+        tr[following.key] = encode_request(following.pops, is_next=True)
+        _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
     def stage(
         self, tr: Transaction, now: int, request: bytes, pops: list[list[StoredItem]]
@@ -119,13 +108,11 @@ class Requests:
         tr.clear(request)
         position = self._layout.position
         packed = pack_staged([[(position(item.key), item.value) for item in pop] for pop in pops])
-        write_pieces(tr, self._result(request), packed)
-        n = sum(map(len, pops))
-        self._items.tally(tr, now, popped=-n, claimed=n)
+        write_pieces(tr, self._layout.result_prefix(request), packed)
 
     def take(self, tr: Transaction, request: bytes) -> Staged | None:
         """Delete and return the items staged for a request; `None` if nothing is."""
-        result = self._layout.range_of(self._result(request))
+        result = self._layout.range_of(self._layout.result_prefix(request))
         pieces = [row.value for row in tr.get_range(*result, streaming_mode=WANT_ALL)]
         if not pieces:
             return None
@@ -138,16 +125,20 @@ class Requests:
 
     def note_taken(self, tr: Transaction, now: int, staged: Staged) -> None:
         """Count items that `take` has deleted as popped."""
-        self._items.tally(tr, now, acked=sum(map(len, staged)))
+        changes = [Change("collected", row, None, POPPED) for row in self._rows(staged)]
+        self._items.transitions.perform(tr, now, changes)
 
     def unstage(self, tr: Transaction, now: int, staged: Staged) -> int:
         """Return items that `take` has deleted to their positions; return their size."""
-        items = [*chain.from_iterable(staged)]
-        for key, value in items:
-            self._items.insert(tr, now, key, value)
-        if items:
-            self._items.count_returned(tr, now, len(items), returned=len(items))
-        return sum(len(key) + len(value) for key, value in items)
+        rows = self._rows(staged)
+        changes = [Change("unstaged", row, row._replace(state="ready")) for row in rows]
+        self._items.transitions.perform(tr, now, changes)
+        return sum(len(row.key) + len(row.item.value) for row in rows)
+
+    def _rows(self, staged: Staged) -> list[ItemRow]:
+        """Return the rows of staged items: they count as claimed."""
+        items = starmap(self._items.levels.item, chain.from_iterable(staged))
+        return [ItemRow("claimed", item, item.header.attempts) for item in items]
 
     def delete(self, tr: Transaction, now: int, request: bytes) -> int:
         """Delete a request, and return the items staged for it; return their size."""
@@ -157,32 +148,30 @@ class Requests:
 
     def sweep(self, tr: Transaction, now: int) -> bool:
         """Delete requests of dead processes; return false if too many items are left for this."""
-        left = BATCH_BYTES
+        layout, left = self._layout, BATCH_BYTES
         version = tr.get_read_version().wait()
-        for prefix in (self._layout.requests, self._layout.results):
-            _, dead = ranges_by_life(self._layout, prefix, version)
+        for prefix in (layout.requests, layout.results):
+            _, dead = _ranges_by_life(layout, prefix, version)
             for begin, end in dead:
                 for row in tr.snapshot.get_range(begin, end, limit=MAX_ITEMS):
-                    made_by = fdb_tuple.unpack(row.key[len(prefix) :])[:2]
-                    left -= self.delete(tr, now, self.key(*made_by))
+                    made_by = layout.unpack_request_key(row.key)
+                    left -= self.delete(tr, now, layout.request_key(*made_by))
                     if left < 0:
                         return False
         return True
 
 
-def _packed(version: int, name: bytes) -> bytes:
-    return fdb_tuple.pack((version, name))
+def _ranges_by_life(
+    layout: Layout, prefix: bytes, version: int
+) -> tuple[_KeyRange, list[_KeyRange]]:
+    """Return the range of the rows of processes that may be alive, and the ranges of the others.
 
-
-def _encode(pops: list[Pop], is_next: bool) -> bytes:
-    """Return the value of a request: for each pop, the number of items and which end.
-
-    >>> _decode(_encode([(1, False), (20, True)], is_next=False))
-    [(1, False), (20, True)]
+    The rows begin with the version of a request. A later version than that of this transaction is
+    one of another cluster, from whose backup the queue was restored. A recovery advances the
+    version, so after one all processes that wait start again.
     """
-    return fdb_tuple.pack((is_next, *chain.from_iterable(pops)))
-
-
-def _decode(value: bytes) -> list[Pop]:
-    parts = fdb_tuple.unpack(value)
-    return [*zip(parts[1::2], parts[2::2])]
+    oldest = version - int(REQUEST_TIMEOUT * VERSIONS)
+    first_alive = layout.timer_key(prefix, max(0, oldest), b"")
+    after_alive = layout.timer_key(prefix, version + 1, b"")
+    begin, end = layout.range_of(prefix)
+    return (first_alive, after_alive), [(begin, first_alive), (after_alive, end)]

@@ -13,22 +13,23 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.contention.requests import Request, Requests
+from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequest, PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import pack_staged, unpack_staged
 from fdbqueue.operations.payloads import write_pieces
 from fdbqueue.queue.base import store_of
+from tests.support.leases import let_versions_pass
 
 WAITS = b"\x16\x01\x02\x01name\x00"
 POPS = [(1, False), (20, True)]
 
 
 @pytest.fixture
-def requests(db: Any, space: Subspace) -> Requests:
+def requests(db: Any, space: Subspace) -> PopRequests:
     store = store_of(PriorityQueue(space))
-    return Requests(store.layout, store.items)
+    return PopRequests(store.layout, store.items)
 
 
 def rows(db: Any, space: Subspace, number: int) -> dict[bytes, bytes]:
@@ -38,31 +39,32 @@ def rows(db: Any, space: Subspace, number: int) -> dict[bytes, bytes]:
     return {row.key[len(prefix) :]: row.value for row in found}
 
 
-def test_golden_bytes_of_a_request(requests: Requests, db: Any, space: Subspace) -> None:
-    assert requests.key(258, b"name") == space.key() + b"\x15\x07" + WAITS
-    assert requests.leader == space.key() + b"\x15\x09"
-    assert requests.leader_ends == space.key() + b"\x15\x09\x02ends\x00"
+def test_golden_bytes_of_a_request(requests: PopRequests, db: Any, space: Subspace) -> None:
+    layout = Layout(space)
+    assert layout.request_key(258, b"name") == space.key() + b"\x15\x07" + WAITS
+    assert layout.leader == space.key() + b"\x15\x09"
+    assert layout.leader_ends == space.key() + b"\x15\x09\x02ends\x00"
 
     @fdbqueue.transactional
     def write(tr: Any) -> tuple[int, bytes]:
         return tr.get_read_version().wait(), requests.write(tr, b"name", POPS)
 
     version, key = write(db)
-    assert key == requests.key(version, b"name")
+    assert key == layout.request_key(version, b"name")
     (value,) = rows(db, space, 7).values()
     assert value == b"\x26\x15\x01\x26\x15\x14\x27"
 
 
-def test_golden_bytes_of_the_next_leader(requests: Requests, db: Any, space: Subspace) -> None:
-    following = Request(requests.key(258, b"name"), POPS)
+def test_golden_bytes_of_the_next_leader(requests: PopRequests, db: Any, space: Subspace) -> None:
+    following = PopRequest(Layout(space).request_key(258, b"name"), POPS)
     run(db, partial(requests.pass_leadership, following=following))
     assert rows(db, space, 7) == {b"\x15\x07" + WAITS: b"\x27\x15\x01\x26\x15\x14\x27"}
     assert rows(db, space, 9) == {b"\x15\x09": b"name"}
 
 
-def test_golden_bytes_of_staged_items(requests: Requests, db: Any, space: Subspace) -> None:
+def test_golden_bytes_of_staged_items(requests: PopRequests, db: Any, space: Subspace) -> None:
     layout = Layout(space)
-    request = requests.key(258, b"name")
+    request = layout.request_key(258, b"name")
     item = SimpleNamespace(key=layout.item_key(layout.level_prefix(5), 0, b"r"), value=b"payload")
 
     @fdbqueue.transactional
@@ -75,6 +77,27 @@ def test_golden_bytes_of_staged_items(requests: Requests, db: Any, space: Subspa
     assert rows(db, space, 8) == {b"\x15\x08" + WAITS + b"\x14": result}
     assert run(db, partial(requests.take, request=request)) == [[(item.key, item.value)], []]
     assert rows(db, space, 8) == {}
+
+
+def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
+    db: Any, queue: PriorityQueue
+) -> None:
+    """It does so on every engine: a backup of a cluster can be restored to any other."""
+    items = queue.push_many(db, "ab")
+    store = store_of(queue)
+    requests = PopRequests(store.layout, store.items)
+
+    @fdbqueue.transactional
+    def stage(tr: Any) -> None:
+        taken = store.items.first(tr, 1)
+        requests.stage(tr, milliseconds(), requests.write(tr, b"dead", [(1, False)]), [taken])
+        store.items.pop(tr, milliseconds(), [], taken)
+
+    stage(db)
+    let_versions_pass(db, REQUEST_TIMEOUT + 1)
+    assert PriorityQueue(queue.subspace).pop_many(db, 2) == items
+    report = fdbqueue.admin.check(db, queue)
+    assert report.ok, report.problems
 
 
 @given(

@@ -36,7 +36,7 @@ from fdbqueue.queue.arguments import validate_key, validate_result, validate_sec
 from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, Tries, as_exception
-from fdbqueue.worker.steps.children import Child, ChildJob, Pushes, first_error_or, gathered
+from fdbqueue.worker.steps.children import Child, ChildJob, ChildPushes, first_error_or, gathered
 from fdbqueue.worker.steps.errors import (
     ChildFailed,
     DuplicateStep,
@@ -184,7 +184,7 @@ class JsonResults:
         return stored
 
 
-class Options(NamedTuple):
+class StepOptions(NamedTuple):
     """How a step is tried.
 
     Attributes:
@@ -222,7 +222,7 @@ class Plans:
         return self._claimed.is_suspended
 
     def step(
-        self, name: str, function: Callable[..., Any], call: Callable[[], Any], options: Options
+        self, name: str, function: Callable[..., Any], call: Callable[[], Any], options: StepOptions
     ) -> _Plan[Any]:
         """Call a function unless the step is done; return the stored form of its result."""
         results = self._results(name, function)
@@ -246,7 +246,7 @@ class Plans:
         name: str,
         function: Callable[..., Any],
         call: Callable[[Transaction], Any],
-        options: Options,
+        options: StepOptions,
     ) -> _Plan[Any]:
         """Run a function in the transaction that stores the step, unless the step is done."""
         results = self._results(name, function)
@@ -316,7 +316,7 @@ class Plans:
         """
         for name in children:
             self._take_name(name)
-        pushes = Pushes(self._claimed.owner, self._claimed.job, children)
+        pushes = ChildPushes(self._claimed.owner, self._claimed.job, children)
         run = partial(self._claimed.run, pushes.names, pushes.batch, pushes.push)
         ended: list[StoredStep] | None = yield _Blocking(run)
         if ended is None:
@@ -398,7 +398,7 @@ def _stored(name: str, results: Results, returned: object) -> bytes:
 class Stepper:
     """The steps of a job that call a function, each with the same options; see `Context.using`."""
 
-    def __init__(self, plans: Plans, options: Options) -> None:
+    def __init__(self, plans: Plans, options: StepOptions) -> None:
         self._plans = plans
         self._options = options
 
@@ -430,7 +430,7 @@ class Stepper:
 class AioStepper:
     """The steps of a coroutine that call a function; see `Context.using`."""
 
-    def __init__(self, plans: Plans, options: Options) -> None:
+    def __init__(self, plans: Plans, options: StepOptions) -> None:
         self._plans = plans
         self._options = options
 
@@ -520,11 +520,11 @@ class AioSteps(AioStepper):
         return AioStepper(self._plans, options_of(retry, timeout))
 
 
-def options_of(retry: Policy | None, timeout: Duration | None) -> Options:
+def options_of(retry: Policy | None, timeout: Duration | None) -> StepOptions:
     """Return the options of a step; raise an error for invalid ones."""
     if retry is not None and not hasattr(retry, "decide"):
         raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
     seconds = None
     if timeout is not None:
         seconds = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
-    return Options(retry, seconds)
+    return StepOptions(retry, seconds)

@@ -1,0 +1,642 @@
+"""Claims within a transaction: take, acknowledge, extend and return items under a lease."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
+
+from fdbqueue.errors import ForeignClaim, LeaseLost, UndecodableItem, error_text
+from fdbqueue.layout.batches import End
+from fdbqueue.layout.items import ItemRow, StoredItem
+from fdbqueue.layout.rows import RowCodec
+from fdbqueue.layout.values import (
+    NO_HEADER,
+    NOW,
+    ONE,
+    Header,
+    Report,
+    at_time,
+    decode_lease,
+    encode_lease,
+    text_end,
+    text_room,
+)
+from fdbqueue.operations.failures import Failed, Failures, traceback_text, unknown_delay
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.limits.slots import Candidate, Limit
+from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
+from fdbqueue.operations.parallel import read_all
+from fdbqueue.operations.payloads import read_payloads, with_small_row
+from fdbqueue.operations.timers import VERSIONS, clear_timers, lease_of
+from fdbqueue.operations.transitions import Change
+from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
+
+_log = logging.getLogger("fdbqueue")
+
+_KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
+_RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
+
+_slot_of = attrgetter("slot")
+
+_Reads: TypeAlias = list[tuple[bytes, Any]]
+"""The keys of the items of a claim, and the reads of what is stored there."""
+
+EndWith: TypeAlias = Callable[[bytes | None], None]
+"""Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
+
+Extension: TypeAlias = tuple[Claim, Report | None]
+"""A claim to extend, and what its client reports; `None` if that is what it reported before."""
+
+
+def _unchanged(header: Header) -> Header:
+    return header
+
+
+def _survived(header: Header) -> Header:
+    """Return the header of an item that its worker gives back: if it ran alone, it did no harm."""
+    return header._replace(alone=0) if header.alone == NOW else header
+
+
+def _begun_alone(header: Header) -> Header:
+    """Return the header of an item that begins to run alone in its process."""
+    return header._replace(alone=NOW)
+
+
+def _claimed_header(header: Header) -> Header:
+    """Return the header of an item while it is claimed, without its unique key if a claim frees it.
+
+    The item no longer counts as unknown: this worker may know its job.
+    """
+    if header is NO_HEADER:
+        return header
+    frees_key = header.unique is not None and header.key is not None
+    unique = None if frees_key else header.unique
+    return header._replace(unknown=None, step="", unique=unique)
+
+
+def _lost(end: Callable[[], None]) -> LeaseLost | None:
+    """Call `end`, which ends or extends a claim; return `LeaseLost` if the claim is over."""
+    try:
+        end()
+    except LeaseLost as error:
+        return error
+    return None
+
+
+class ClaimRequest(NamedTuple):
+    """The arguments of a claim.
+
+    Attributes:
+        n: The number of items.
+        within: Claim any of this many first items.
+        lease: The duration of the lease in seconds.
+        token: The identity of the claim: a UUID of the time at which the client tries to claim.
+        client: The name of the client that claims.
+    """
+
+    n: int
+    within: int
+    lease: float
+    token: bytes
+    client: str
+
+    @property
+    def size(self) -> int:
+        """How much of a shared transaction it takes, as a number of items."""
+        return self.n
+
+    def for_try(self, number: int, now: int) -> ClaimRequest:
+        """Return the request for this try of its transaction, counted from 1.
+
+        Each try has a token of its own, with its time. So the client can tell which one committed.
+
+        Args:
+            number: The number of the try.
+            now: When it begins, in milliseconds since 1970.
+        """
+        if number == 1:
+            return self
+        return self._replace(token=at_time(self.token, now) + b"%d" % number)
+
+
+class AckRequest(NamedTuple):
+    """An acknowledgement.
+
+    Attributes:
+        claim: The claim.
+        may_keep: False if the queue is known to keep no done items.
+        returned: What the handler returned, as JSON, or `None`; in a queue that keeps no done
+            items, only if another job waits for it.
+        discarded: Why the items are discarded; `None` if they are done.
+        log: The lines that the handler has logged.
+        cancelled: Whether the items are cancelled instead of done or discarded.
+    """
+
+    claim: Claim
+    may_keep: bool = True
+    returned: bytes | None = None
+    discarded: str | None = None
+    log: str = ""
+    cancelled: bool = False
+
+    @property
+    def size(self) -> int:
+        """How much of a shared transaction it takes, as a number of items that are not kept.
+
+        An item that is kept as done is written once more, with its log and what its handler
+        returned. The item and the latter have up to 90,000 bytes.
+        """
+        n, returned = len(self.claim), len(self.returned or b"")
+        if not self.may_keep:
+            return n * (1 + returned // _RETURNED_BYTES)
+        return n * (_KEPT_SIZE + (returned + len(self.log)) // _RETURNED_BYTES)
+
+
+class ClaimedItems:
+    """The claimed items of one queue. Each method is part of a transaction.
+
+    A claim belongs to the holder of its token while the item is stored under that token. After the
+    lease has ended, the next client that looks for items returns the item to the queue.
+
+    A lease ends when it is over by the versions of the database and by the clock of the client that
+    sweeps. A recovery advances the versions by a hundred seconds' worth, so the clock has to agree;
+    clocks differ, so the versions have to agree. A lease that is over by its version only gets a
+    new version for its end: the time that the clock leaves, at most its length. So does a lease
+    whose version lies further ahead than its length: the queue was restored from the backup of
+    another cluster, whose versions were higher.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        codec: RowCodec[Any],
+        failures: Failures,
+        retry_delay: Callable[[int], float],
+    ) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._perform = items.transitions.perform
+        self._codec = codec
+        self._failures = failures
+        self._retry_delay = retry_delay
+
+    # Begin
+
+    def take(
+        self,
+        tr: Transaction,
+        now: int,
+        requests: Sequence[tuple[ClaimRequest, list[Candidate]]],
+        version: int,
+        mark: Value,
+    ) -> list[Claim | None]:
+        """Claim items, except those that cannot be decoded; return a claim for each request.
+
+        Two transactions that take the same item conflict on its key, or on the range in which the
+        turn of its group was found.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            requests: What to claim, and the items to claim for it.
+            version: The read version of the transaction.
+            mark: The mark that the queue has timers, whose read has begun.
+        """
+        layout = self._layout
+        claims: list[Claim | None] = []
+        changes: list[Change] = []
+        undecodable: list[tuple[Failed, UndecodableItem]] = []
+        held: list[Limit] = []
+        contents = [each.item.content for _, candidates in requests for each in candidates]
+        payloads = iter(read_payloads(tr, layout, contents))
+        for request, candidates in requests:
+            items: list[Any] = []
+            rows: list[ItemRow] = []
+            for (stored, limits), payload in zip(candidates, payloads):
+                if stored.turn is None:  # otherwise its group adds a range
+                    tr.add_read_conflict_key(stored.key)
+                row = self._claimed_row(tr, now, version, request, stored, limits)
+                changes.append(Change("claimed", ItemRow("ready", stored, 0), row))
+                held += limits
+                try:
+                    items.append(self._codec.decode(stored, payload))
+                    rows.append(row)
+                except UndecodableItem as error:
+                    due = now + int(1000 * self._retry_delay(row.attempts))
+                    undecodable.append((Failed(row, due, request.client), error))
+            attempts, keys = tuple(row.attempts for row in rows), tuple(row.key for row in rows)
+            claim = Claim(tuple(items), attempts, keys, request.token, request.client)
+            claims.append(claim if items else None)
+        self._perform(tr, now, changes, mark=mark)
+        for limit, n in Counter(held).items():
+            limit.hold(tr, n)
+        for failed, why in undecodable:  # counts as a failed attempt
+            _log.warning("%s", why)
+            self._failures.fail(tr, now, [failed], error_text(why), traceback_text(why))
+        return claims
+
+    def _claimed_row(
+        self,
+        tr: Transaction,
+        now: int,
+        version: int,
+        request: ClaimRequest,
+        stored: StoredItem,
+        limits: tuple[Limit, ...],
+    ) -> ItemRow:
+        """Return the row of an item that a request claims."""
+        header, group = stored.header, stored.level.group
+        attempts, end = header.attempts + 1, version + int(request.lease * VERSIONS)
+        slots = tuple(map(_slot_of, limits))
+        if group is not None:
+            slots += (self._layout.slot_of_group(group),)
+        item = with_small_row(tr, self._layout, stored)
+        if (claimed := _claimed_header(header)) != header:
+            item = item.with_header(claimed)
+        lease = encode_lease(request.lease, now, request.client)
+        return ItemRow("claimed", item, attempts, 0, request.token, end, slots, lease)
+
+    # Find
+
+    def _begin(self, tr: ReadTransaction, claim: Claim) -> _Reads:
+        """Start to read the items of a claim; return their keys and the reads."""
+        layout, reads = self._layout, list[tuple[bytes, Any]]()
+        for key in claim.keys:
+            if not key.startswith(layout.items):
+                raise ForeignClaim(layout.name, key)
+            reads.append((key, tr.get(layout.claims + layout.position(key))))
+        return reads
+
+    def _claimed(self, claim: Claim, reads: _Reads) -> list[ItemRow]:
+        """Return the items of a claim; raise `LeaseLost` if the claim is over."""
+        claimed: list[ItemRow] = []
+        for key, read in reads:
+            row = None
+            if read.value is not None:
+                row = self._items.located("claimed", key, read.value)
+            if row is None or row.token != claim.token:
+                id = self._layout.item_id(key)
+                raise LeaseLost(claim.items[len(claimed)].id if claim.items else id)
+            claimed.append(row)
+        return claimed
+
+    def claimed(self, tr: ReadTransaction, claim: Claim) -> ItemRow:
+        """Return the item of a claim of one; raise `LeaseLost` if it is over."""
+        (row,) = self._claimed(claim, self._begin(tr, claim))
+        return row
+
+    def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
+        """Return whether any item of a claim is still stored under its token."""
+        if claim is None:
+            return False
+        stored = [(key, read.value) for key, read in self._begin(tr, claim)]
+        return any(
+            value is not None and self._items.located("claimed", key, value).token == claim.token
+            for key, value in stored
+        )
+
+    def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
+        """Start to read whether claims were cancelled; return a function that waits for it."""
+        pending = [self._begin(tr, claim) for claim in claims]
+
+        def is_cancelled(key: bytes, value: bytes | None) -> bool:
+            if value is None:
+                return False
+            return self._items.located("claimed", key, value).item.header.cancelled is not None
+
+        return lambda: [
+            any(is_cancelled(key, read.value) for key, read in each) for each in pending
+        ]
+
+    # Acknowledge
+
+    def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], EndWith]:
+        """Start to read the items of a claim; return a function that acknowledges the claim.
+
+        It returns a function that stores what the handler returned. Call it at the end of the
+        transaction, because what depends on the end of an item may depend on its result.
+        """
+        reads, begun_options = self._begin_request(tr, request)
+
+        def ack() -> EndWith:
+            rows = self._claimed(request.claim, reads)
+            changes = self._ended(now, request, rows, begun_options)
+            self._perform(tr, now, [change._replace(end=None) for change in changes])
+            return partial(self._end_with, tr, now, changes)
+
+        return ack
+
+    def _end_with(
+        self, tr: Transaction, now: int, changes: list[Change], returned: bytes | None
+    ) -> None:
+        for _, before, after, end in changes:
+            assert before is not None
+            assert end is not None
+            if after is not None:
+                self._items.owned.store_result(tr, after.key, returned)
+            item, position = before.item, self._layout.position(before.key)
+            note_end(tr, self._layout, now, position, item.value, end._replace(returned=returned))
+
+    def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
+        """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
+        (lost,) = self.ack_each(tr, now, [request])
+        if lost is not None:
+            raise lost
+
+    def ack_each(
+        self, tr: Transaction, now: int, requests: Sequence[AckRequest]
+    ) -> list[LeaseLost | None]:
+        """Acknowledge several claims; return `None` or `LeaseLost` for each."""
+        begun = [*map(partial(self._begin_request, tr), requests)]
+        results: list[LeaseLost | None] = []
+        changes: list[Change] = []
+        keys: set[bytes] = set()
+        for request, (reads, begun_options) in zip(requests, begun):
+            claim, lost = request.claim, None
+            try:
+                rows = self._claimed(claim, reads)
+                if not keys.isdisjoint(claim.keys):  # another request ends them, too
+                    raise LeaseLost(claim.items[0].id)
+                keys.update(claim.keys)
+                changes += self._ended(now, request, rows, begun_options)
+            except LeaseLost as error:
+                lost = error
+            results.append(lost)
+        self._perform(tr, now, changes)
+        return results
+
+    def _begin_request(
+        self, tr: Transaction, request: AckRequest
+    ) -> tuple[_Reads, Callable[[], Options | None] | None]:
+        """Start to read the items of a claim to acknowledge, and whether they may be kept."""
+        reads = self._begin(tr, request.claim)
+        return reads, self._items.options.begin_read(tr.snapshot) if request.may_keep else None
+
+    def _ended(
+        self,
+        now: int,
+        request: AckRequest,
+        rows: list[ItemRow],
+        begun_options: Callable[[], Options | None] | None,
+    ) -> list[Change]:
+        """Return the transitions of claimed items that end, and are kept if the queue does so."""
+        options = begun_options and begun_options()
+        keeps = options is not None and options.keeps_done
+        changes: list[Change] = []
+        for row in rows:
+            outcome: Outcome = "done" if request.discarded is None else "discarded"
+            if request.cancelled or row.item.header.cancelled is not None:
+                outcome = "cancelled"
+            done = None
+            if keeps:
+                done = ItemRow(
+                    "done",
+                    row.item,
+                    row.attempts,
+                    finished_at=now,
+                    outcome=outcome,
+                    error=request.discarded,
+                    started_at=row.claimed_at,
+                    client=request.claim.client,
+                    log=text_end(request.log, text_room(len(rows))),
+                )
+            end = End(outcome, request.returned, request.discarded)
+            changes.append(Change("acked", row, done, end))
+        return changes
+
+    # Cancel
+
+    def _uncancelled(self, tr: Transaction, now: int, claim: Claim) -> list[ItemRow]:
+        """Return the items of a claim that ends, and end those that were cancelled meanwhile."""
+        rows = self._claimed(claim, self._begin(tr, claim))
+        cancelled = [row for row in rows if row.item.header.cancelled is not None]
+        if cancelled:
+            self._end_cancelled(tr, now, claim, cancelled)
+        return [row for row in rows if row.item.header.cancelled is None]
+
+    def _end_cancelled(
+        self, tr: Transaction, now: int, claim: Claim, rows: list[ItemRow], log: str = ""
+    ) -> None:
+        options = self._items.options.begin_read(tr.snapshot)
+        request = AckRequest(claim, log=log, cancelled=True)
+        self._perform(tr, now, self._ended(now, request, rows, options))
+
+    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
+        """Mark a claimed item, so that it ends with its claim, and wake its worker; return true."""
+        marked = row.with_header(row.item.header._replace(cancelled=now))
+        self._perform(tr, now, [Change("marked", row, marked)])
+        tr.add(self._layout.cancel_counter, ONE)
+        return True
+
+    # Extend
+
+    def extend(
+        self,
+        tr: Transaction,
+        now: int,
+        extension: Extension,
+        reads: _Reads | None = None,
+        *,
+        lease: float,
+        change: Callable[[Header], Header] = _unchanged,
+    ) -> None:
+        """Renew the lease: it ends `lease` seconds from now. `change` returns the new headers."""
+        layout = self._layout
+        claim, report = extension
+        end = tr.get_read_version().wait() + int(lease * VERSIONS)
+        reads = self._begin(tr, claim) if reads is None else reads
+        changes: list[Change] = []
+        for row in self._claimed(claim, reads):
+            told = report
+            if told is None:
+                timer = layout.timer_key(layout.leases, row.lease_end, layout.position(row.key))
+                told = lease_of(tr.snapshot[timer].value or b"").report
+            value = encode_lease(lease, now, claim.client, told)
+            renewed = row.with_header(change(row.item.header))
+            renewed = renewed._replace(lease_end=end, lease=value)
+            changes.append(Change("extended", row, renewed))
+            if end < row.lease_end:
+                self._items.transitions.wake(tr)  # waiting clients sleep until a lease ends
+        self._perform(tr, now, changes)
+
+    def extend_each(
+        self, tr: Transaction, now: int, extensions: Sequence[Extension], *, lease: float
+    ) -> list[LeaseLost | None]:
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        pending = [self._begin(tr, claim) for claim, _ in extensions]
+        extend = partial(self.extend, tr, now, lease=lease)
+        return [_lost(partial(extend, *each)) for each in zip(extensions, pending)]
+
+    def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
+        """Note that the item of a claim begins to run alone in its process; renew the lease."""
+        self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
+
+    # Return
+
+    def release(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        due: int | None = None,
+        change: Callable[[Header], Header] = _unchanged,
+        has_begun: bool = True,
+    ) -> None:
+        """Return the items, now or when due, as if they had never been claimed.
+
+        `change` returns their new headers. What has not begun uses up no start of a rate.
+        """
+        if not has_begun:
+            self._take_back_starts(tr, now, claim)
+        rows = self._uncancelled(tr, now, claim)
+        waiting = [_waiting(row, due, change(_survived(row.item.header))) for row in rows]
+        self._return(tr, now, rows, waiting)
+
+    def _return(
+        self, tr: Transaction, now: int, rows: list[ItemRow], waiting: list[ItemRow]
+    ) -> None:
+        held = self._items.unique_keys.held_again(tr, waiting)
+        self._perform(tr, now, [Change("returned", *each) for each in zip(rows, held)])
+
+    def leave(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        why: str,
+        since: int | None,
+        longest: float | None,
+        uniform: Callable[[float, float], float],
+    ) -> None:
+        """Leave the items of a claim to workers that know their jobs, as if it had never been.
+
+        They use up no start of a rate.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            claim: The claim.
+            why: The error of the items that become dead letters.
+            since: When a worker first left them, in milliseconds since 1970; `None` for now.
+            longest: The seconds after which they become dead letters; `None` for never.
+            uniform: Returns a number between two others.
+        """
+        since = now if since is None else min(since, now)
+        passed = (now - since) / 1000
+        rows: list[ItemRow] = []
+        waiting: list[ItemRow] = []
+        self._take_back_starts(tr, now, claim)
+        for row in self._uncancelled(tr, now, claim):
+            header = row.item.header
+            first = header.origin or self._layout.position(row.key)
+            if is_cancelled(tr, self._layout, header, first):
+                self._end_cancelled(tr, now, claim, [row])
+            elif longest is not None and passed >= longest:
+                self._failures.bury(tr, now, row, why)
+            else:
+                due = now + int(1000 * unknown_delay(passed, uniform))
+                rows.append(row)
+                waiting.append(_waiting(row, due, header._replace(unknown=since)))
+        self._return(tr, now, rows, waiting)
+
+    def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Give the starts of the items of a claim back to the rates of their queue and groups."""
+        layout, items = self._layout, self._items
+        if not items.options.has_any_rate:
+            return
+        for row in self._claimed(claim, self._begin(tr, claim)):
+            position = layout.position(row.key)
+            timer = layout.timer_key(layout.leases, row.lease_end, position)
+            lease = lease_of(tr.snapshot[timer].value or b"")
+            began = lease.clock_end - lease.length
+            items.groups.take_back(tr, position, began)
+            items.rate.take_back(tr, now, began)
+
+    def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
+        """Release an item as the client that has claimed it would; return true."""
+        self.release(tr, now, Claim((), (), (row.key,), row.token))
+        return True
+
+    def nack(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        dues: list[int | None],
+        error: str | None,
+        traceback: str | None,
+        dead: bool,
+        log: str,
+    ) -> None:
+        """Return failed items, each at its due time, or make them dead letters."""
+        due_of = dict(zip(claim.keys, dues))
+        failed = [
+            Failed(row, due_of[row.key], claim.client, log)
+            for row in self._uncancelled(tr, now, claim)
+        ]
+        self._failures.fail(tr, now, failed, error, traceback, dead)
+
+    def bury(self, tr: Transaction, now: int, claim: Claim) -> bool:
+        """Make dead letters of items whose attempts were used up before this claim; return true."""
+        for row in self._uncancelled(tr, now, claim):
+            self._failures.bury(tr, now, row)
+        return True
+
+    # The end of a lease
+
+    def end_foreign(self, tr: Transaction, now: int, limit: int) -> bool:
+        """End or renew leases whose versions are those of another cluster; return if any were."""
+        leases = self._layout.leases
+        swept = False
+        for row in tr.snapshot.get_range(*self._layout.range_of(leases), limit=limit, reverse=True):
+            end = self._layout.unpack_timer_key(leases, row.key)[0]
+            lease = decode_lease(row.value)
+            ahead = end - tr.get_read_version().wait()
+            if lease is not None and ahead > lease.length * VERSIONS // 1000:
+                self.end_over(tr, now, [row])
+                swept = True
+        return swept
+
+    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
+        """End leases that are over by their versions, and renew those not over by the clock.
+
+        Returns:
+            The positions of the items that became ready and have expired.
+        """
+        layout = self._layout
+        ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
+        claims = read_all(tr, [layout.claims + position for _, position in ends])
+        failed: list[Failed] = []
+        renewed: list[Change] = []
+        clear_timers(tr, timers)
+        for timer, (end, position), claim in zip(timers, ends, claims):
+            if claim is None:
+                continue
+            row = self._items.located("claimed", layout.items + position, claim)
+            if row.lease_end != end:
+                continue
+            lease = lease_of(timer.value)
+            left = lease.left(now)
+            if left > 0:
+                end = tr.get_read_version().wait() + left * VERSIONS // 1000
+                after = row._replace(lease_end=end, lease=timer.value)
+                renewed.append(Change("extended", row, after))
+            elif row.item.header.cancelled is not None:
+                over: Claim = Claim((), (), (), row.token, lease.client)
+                self._end_cancelled(tr, now, over, [row], lease.report.log)
+            else:
+                failed.append(Failed(row, None, lease.client, lease.report.log))
+        self._perform(tr, now, renewed)
+        return self._failures.fail(tr, now, failed, None, are_lost=True)
+
+
+def _waiting(row: ItemRow, due: int | None, header: Header) -> ItemRow:
+    """Return the row of a claimed item that waits again: ready, or delayed until it is due."""
+    item = row.item if header is row.item.header else row.item.with_header(header)
+    if due is None:
+        return ItemRow("ready", item, header.attempts)
+    return ItemRow("delayed", item, header.attempts, due)

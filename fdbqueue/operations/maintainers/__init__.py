@@ -1,0 +1,1 @@
+"""What follows the transitions of items, one file each; see `transitions.Maintainer`."""

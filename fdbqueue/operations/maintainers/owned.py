@@ -1,0 +1,88 @@
+"""What an item owns besides its row: it is deleted with the item.
+
+| Rows | Owned by an item |
+| --- | --- |
+| the pieces of its payload | with a large payload |
+| its failed attempts | that has failed |
+| the steps of its job, its wait for a signal, its own batch | whose job has stored or awaits some |
+| the result of its handler | that is done |
+| the way from its first position | that was moved |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fdbqueue.layout.batches import is_link
+from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import NO_HEADER, Header
+from fdbqueue.operations.transitions import Change
+from fdbqueue.types import Transaction
+
+
+class OwnedRows:
+    """The rows that the items of one queue own. It maintains them (`transitions.Maintainer`)."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
+        """Return a function that stores and deletes what items own."""
+        return lambda: self._follow(tr, changes)
+
+    def _follow(self, tr: Transaction, changes: Sequence[Change]) -> None:
+        for _, before, after, end in changes:
+            if before is not None:
+                self._delete(tr, before, after)
+            if after is not None:
+                self._store(tr, before, after)
+                if after.state == "done" and end is not None:
+                    self.store_result(tr, after.key, end.returned)
+
+    def store_result(self, tr: Transaction, key: bytes, returned: bytes | None) -> None:
+        """Store the result of a done item: what its handler has returned, as JSON."""
+        if returned is not None:
+            tr[self._layout.returned + self._layout.position(key)] = returned
+
+    def _delete(self, tr: Transaction, before: ItemRow, after: ItemRow | None) -> None:
+        """Delete what an item does not own any more, in a new state, at a new position or gone."""
+        layout, item = self._layout, before.item
+        header, position = item.header, layout.position(item.key)
+        if after is not None and after.key == before.key:
+            self._end_waits(tr, position, header, after.item.header)
+            return
+        if header.failed_attempts or before.state == "dead":
+            tr.clear_range(*layout.attempts_range(position))
+        if before.state == "done":
+            tr.clear(layout.returned + position)
+        if item.is_in_pieces and (after is None or after.item.content != item.content):
+            tr.clear_range(*layout.range_of(layout.pieces_prefix(item.content)))
+        if after is not None:
+            return  # moved, with its steps
+        if header.origin is not None:
+            tr.clear(layout.moved + header.origin)
+        if header.steps:
+            tr.clear_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
+        self._end_waits(tr, position, header, NO_HEADER)
+
+    def _end_waits(
+        self, tr: Transaction, position: bytes, header: Header, following: Header
+    ) -> None:
+        """Clear the wait for a signal, and the own batch, that an item does not have any more."""
+        layout = self._layout
+        if header.waits and header.waits != following.waits:
+            tr.clear(layout.signal_waits + header.waits)
+        if header.awaits and not following.awaits:
+            for rows in (layout.batches, layout.batch_counts):
+                tr.clear(rows + (header.origin or position))
+
+    def _store(self, tr: Transaction, before: ItemRow | None, after: ItemRow) -> None:
+        """Store what an item owns in its new state, and did not own before."""
+        layout, new = self._layout, after.item.header
+        header = NO_HEADER if before is None else before.item.header
+        has_moved = before is None or before.key != after.key
+        if new.origin is not None and has_moved:
+            tr[layout.moved + new.origin] = layout.position(after.key)
+        if new.batch != header.batch and is_link(new.batch):
+            tr[layout.linked] = b""

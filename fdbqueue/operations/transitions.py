@@ -1,0 +1,320 @@
+"""The transitions of items from state to state, and everything that follows from them.
+
+An item is a row in a state. Each operation says which transitions it wants, and `Transitions` does
+them: it writes the rows and the counters. The *maintainers* keep all else that depends on an item.
+Each sees the row before and the row after, and why it changed, and none is called by its name.
+
+Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+from fdbqueue.layout.values import (
+    MARKS,
+    NO_HEADER,
+    ONE,
+    ZERO,
+    encode_count,
+    encode_tallies,
+)
+from fdbqueue.operations.waking import Waiters
+from fdbqueue.types import State, Transaction, Value
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.batches import End
+    from fdbqueue.layout.items import ItemRow
+    from fdbqueue.layout.keys import Layout
+
+Why: TypeAlias = Literal[
+    "pushed",
+    "put back",
+    "popped",
+    "staged",
+    "collected",
+    "unstaged",
+    "claimed",
+    "extended",
+    "acked",
+    "failed",
+    "lease over",
+    "returned",
+    "buried",
+    "due",
+    "run now",
+    "expired",
+    "retried",
+    "cancelled",
+    "removed",
+    "trimmed",
+    "moved",
+    "marked",
+]
+
+_FAILED = {"returned": 1, "failed": 1}
+_BACK = {"moved": 1}
+
+TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
+    ("pushed", None, "ready"): {},
+    ("pushed", None, "delayed"): {"delayed": 1},
+    ("put back", None, "ready"): {"put_back": 1, **_BACK},
+    ("popped", "ready", None): {"popped": 1},
+    # Items that a leader stages for the pops of other processes count as claimed until then.
+    ("staged", "ready", "claimed"): {"claimed": 1},
+    ("collected", "claimed", None): {"acked": 1},
+    ("unstaged", "claimed", "ready"): {"returned": 1, **_BACK},
+    ("claimed", "ready", "claimed"): {"claimed": 1},
+    ("extended", "claimed", "claimed"): {},
+    ("acked", "claimed", None): {"acked": 1},
+    ("acked", "claimed", "done"): {"acked": 1, "done": 1},
+    ("failed", "claimed", "ready"): {**_FAILED, "retried": 1, **_BACK},
+    ("failed", "claimed", "delayed"): {**_FAILED, "retried": 1, "delayed": 1, **_BACK},
+    ("failed", "claimed", "dead"): {**_FAILED, "died": 1, "dead": 1},
+    ("lease over", "claimed", "ready"): {**_FAILED, "retried": 1, **_BACK},
+    ("lease over", "claimed", "dead"): {**_FAILED, "died": 1, "dead": 1},
+    ("returned", "claimed", "ready"): {"returned": 1, **_BACK},
+    ("returned", "claimed", "delayed"): {"returned": 1, "delayed": 1, **_BACK},
+    ("buried", "claimed", "dead"): {"returned": 1, "died": 1, "dead": 1},
+    ("due", "delayed", "ready"): {"delayed": -1},
+    ("run now", "delayed", "ready"): {"delayed": -1, **_BACK},
+    ("expired", "ready", None): {"expired": 1},
+    ("retried", "dead", "ready"): {"dead": -1, "retried": 1, **_BACK},
+    ("cancelled", "ready", None): {"removed": 1},
+    ("cancelled", "delayed", None): {"removed": 1, "delayed": -1},
+    ("cancelled", "ready", "done"): {"removed": 1, "done": 1},
+    ("cancelled", "delayed", "done"): {"removed": 1, "delayed": -1, "done": 1},
+    ("removed", "ready", None): {"removed": 1},
+    ("removed", "delayed", None): {"removed": 1, "delayed": -1},
+    ("removed", "dead", None): {"removed": 1, "dead": -1},
+    ("removed", "done", None): {"done": -1},
+    ("trimmed", "done", None): {"done": -1},
+    ("moved", "ready", "ready"): _BACK,
+    ("moved", "delayed", "delayed"): _BACK,
+    ("moved", "dead", "dead"): {},
+    ("marked", "ready", "ready"): {},
+    ("marked", "delayed", "delayed"): {},
+    ("marked", "claimed", "claimed"): {},
+}
+"""Every transition: why, from which state and to which (`None`: there is no item), and how the
+tallies of the queue change. `moved` counts the items that come back without being new; waiting
+clients wake for them."""
+
+TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
+"""The transitions that take ready items."""
+
+_SWEPT = ("due", "lease over", "trimmed")
+"""The transitions whose timers are already cleared, in one range."""
+
+_PLAIN = ("ready", "delayed", "claimed")
+
+_level_of = attrgetter("before.item.level")
+
+
+class Change(NamedTuple):
+    """A transition of one item.
+
+    Attributes:
+        why: Why it changes.
+        before: Its row; `None` for a new item.
+        after: Its new row, perhaps at another position; `None` if it is gone.
+        end: How it ends, for the batches that it counts in; `None` if it does not.
+    """
+
+    why: Why
+    before: ItemRow | None
+    after: ItemRow | None
+    end: End | None = None
+
+
+Finish: TypeAlias = Callable[[], None]
+
+
+class Maintainer(Protocol):
+    """Keeps what depends on items besides their rows, for all queues or for those that use it."""
+
+    def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
+        """Start the reads for some transitions, before anything is written for them.
+
+        Add the read conflicts as well: the engine compares them with the writes before.
+
+        Args:
+            tr: The transaction.
+            now: The time in milliseconds since 1970.
+            changes: The transitions.
+
+        Returns:
+            A function that waits for the reads, and writes; it is called after the rows are
+            written. `None` if the transitions concern nothing that is kept here.
+        """
+        ...
+
+
+class Transitions:
+    """The transitions of the items of one queue. Each method is part of a transaction.
+
+    A queue without a feature does not pay for it: only the maintainers in `always` see the
+    transitions of plain items. A plain item has no header, no group, no slot and a small payload,
+    and is neither dead nor done.
+
+    Attributes:
+        always: The maintainers that see every transition.
+        special: The maintainers that see a list of transitions if an item in it is not plain.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._waiters = Waiters(layout, layout.waiters)
+        self.always: list[Maintainer] = []
+        self.special: list[Maintainer] = []
+
+    def perform(
+        self,
+        tr: Transaction,
+        now: int,
+        changes: Sequence[Change],
+        *,
+        are_first: bool = False,
+        mark: Value | None = None,
+    ) -> None:
+        """Perform transitions of items that the transaction conflicts on.
+
+        Args:
+            tr: The transaction.
+            now: The time in milliseconds since 1970.
+            changes: The transitions, at most one of each item.
+            are_first: Whether ready items are the first of their levels, in a range that the
+                transaction has read. Then this clears one range per level: keys cleared one by one
+                would slow down the next reader, which has to skip each of them.
+            mark: The read of the mark that the queue has timers. It is a key that all clients
+                share, so that a claim does not write it again. `None` if it was not read.
+        """
+        if not changes:
+            return
+        finishes: list[Finish | None] = []
+        for maintainer in self._concerned(changes):
+            finishes.append(maintainer.begin(tr, now, changes))
+        if are_first and len(changes) > 1:
+            self._clear_ranges(tr, changes)
+        else:
+            for change in changes:
+                if change.before is not None:
+                    self._clear(tr, change, change.before)
+        has_timers = False
+        for change in changes:
+            if change.after is not None:
+                has_timers |= self._store(tr, change.why, change.after)
+        if has_timers and (mark is None or mark.value is None):
+            tr[self._layout.scheduled] = b""
+        self._count(tr, changes)
+        for finish in finishes:
+            if finish is not None:
+                finish()
+
+    def _concerned(self, changes: Sequence[Change]) -> list[Maintainer]:
+        """Return the maintainers that have to see some transitions."""
+        for change in changes:
+            for row in (change.before, change.after):
+                if row is None:
+                    continue
+                item = row.item
+                is_plain = not row.slots and row.state in _PLAIN and item.level.group is None
+                # Items without a group share turns with those that have one.
+                if not is_plain or item.turn is not None or item.value.startswith(MARKS):
+                    return self.always + self.special
+        return self.always
+
+    def _clear(self, tr: Transaction, change: Change, row: ItemRow) -> None:
+        why, _, after, _ = change
+        layout, state = self._layout, row.state
+        if why == "marked" or (state == "claimed" and row.is_staged):
+            return
+        if after is None or after.state != state or after.item.key != row.item.key:
+            tr.clear(layout.prefix_of[state] + row.item.key[len(layout.items) :])
+        if why not in _SWEPT and (state != "ready" or row.item.header is not NO_HEADER):
+            timer = row.timer(layout)
+            if timer is not None:
+                tr.clear(timer[0])
+
+    def _clear_ranges(self, tr: Transaction, changes: Sequence[Change]) -> None:
+        for level, in_level in groupby(changes, _level_of):
+            rows = [change.before for change in in_level if change.before is not None]
+            tr.clear_range(level.begin, rows[-1].key + b"\x00")
+            for row in rows:
+                if row.item.header.expires is not None and (timer := row.timer(self._layout)):
+                    tr.clear(timer[0])
+
+    def _store(self, tr: Transaction, why: Why, row: ItemRow) -> bool:
+        """Store a row, and its timer; return whether a sweep has to look at the timer."""
+        layout, state, item = self._layout, row.state, row.item
+        if state == "ready":
+            tr[item.key] = item.value
+            if item.header is NO_HEADER:
+                return False
+        elif state == "claimed" and row.is_staged:
+            return False
+        else:
+            tr[layout.prefix_of[state] + item.key[len(layout.items) :]] = row.encode()
+        if why == "marked":
+            return False
+        timer = row.timer(layout)
+        if timer is not None:
+            tr[timer[0]] = timer[1]
+        return timer is not None and state != "done" and why != "extended"
+
+    def _count(self, tr: Transaction, changes: Sequence[Change]) -> None:
+        """Change the counters of levels, the totals and the tallies; wake waiting clients."""
+        layout = self._layout
+        numbers: dict[tuple[Why, State | None, State | None], int] = {}
+        levels: dict[bytes, int] = {}
+        tallies: dict[str, int] = {}
+        pushed = 0
+        for why, before, after, _ in changes:
+            kind = (why, before and before.state, after and after.state)
+            numbers[kind] = numbers.get(kind, 0) + 1
+            if before is not None:
+                counter = before.item.level.counter
+                if before.state == "ready" and counter is not None:
+                    levels[counter] = levels.get(counter, 0) - 1
+                if before.item.header is not NO_HEADER:
+                    _count_marks(tallies, before, -1)
+            else:
+                pushed += why == "pushed"
+            if after is not None:
+                counter = after.item.level.counter
+                if after.state == "ready" and counter is not None:
+                    levels[counter] = levels.get(counter, 0) + 1
+                if after.item.header is not NO_HEADER:
+                    _count_marks(tallies, after, 1)
+        for kind, n in numbers.items():
+            for tally, change in TABLE[kind].items():
+                tallies[tally] = tallies.get(tally, 0) + n * change
+        for counter, n in levels.items():
+            if n:
+                tr.add(counter, encode_count(n))
+            if n < 0:
+                tr.compare_and_clear(counter, ZERO)
+        back = tallies.get("moved", 0)
+        if pushed or back:
+            tr.add(layout.total_in, encode_count(pushed + back))
+        if any(tallies.values()):
+            tr.add(layout.tallies, encode_tallies(**tallies))
+        if back:
+            self._waiters.wake(tr, back)
+
+    def wake(self, tr: Transaction) -> None:
+        """Wake a client that waits: something may happen sooner than it expects."""
+        tr.add(self._layout.total_in, ONE)
+        tr.add(self._layout.tallies, encode_tallies(moved=1))
+        self._waiters.wake(tr, 1)
+
+
+def _count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:
+    """Count the ready items that will expire, and those that wait and whose job is unknown."""
+    if row.state == "ready" and row.item.header.expires is not None:
+        tallies["expiring"] = tallies.get("expiring", 0) + n
+    if row.state in ("ready", "delayed") and row.item.header.unknown is not None:
+        tallies["unknown"] = tallies.get("unknown", 0) + n

@@ -1,0 +1,140 @@
+"""How a process runs its worker, and when it ends so that another process takes over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from fdbqueue.database.binding import database_name
+from fdbqueue.types import Database
+from fdbqueue.worker.endings import WorkerReport, no_progress
+from fdbqueue.worker.handler import IN_THREAD
+from fdbqueue.worker.processes.supervisor import parent
+from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.timeouts import has_hung
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.shutdown import Shutdown
+    from fdbqueue.worker.worker import Worker
+
+_log = Log("fdbqueue.worker")
+
+_STATM = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOOK = 0.1  # seconds for which the end of a process waits for each thread
+_MEMORY = 1.0  # seconds between looks at the memory of the process
+
+
+def run_worker(
+    worker: Worker,
+    shutdown: Shutdown,
+    *,
+    drain: bool = False,
+    progress: Callable[[WorkerReport], object] = no_progress,
+    max_jobs: int | None = None,
+    max_memory: int | None = None,
+    health: int | str | None = None,
+) -> WorkerReport:
+    """Run the worker of this process. If it is supervised, its parent stops it and gets the report.
+
+    Args:
+        worker: The worker.
+        shutdown: Its shutdown.
+        drain: As for `Worker.run`.
+        progress: As for `Worker.run`.
+        max_jobs: The number of ended jobs after which no others begin.
+        max_memory: The bytes of resident memory after which no others begin.
+        health: As for `Worker.run`; the first of several processes answers.
+    """
+    limits = _Limits(shutdown, max_jobs, max_memory)
+
+    def note(report: WorkerReport) -> None:
+        progress(report)
+        limits.check(report)
+
+    if parent is not None:
+        parent.stop_with(worker.stop, shutdown.kill)
+    # Most programs ask for nothing after a job, and a quick job takes little longer than this.
+    asks = progress is not no_progress or limits.are_set
+    told = note if asks else no_progress
+    report = worker.run(drain=drain, progress=told, health=own_health(health))
+    if parent is not None:
+        parent.report(report, is_drained=drain and not shutdown.stop.is_set)
+    return report
+
+
+def own_health(health: int | str | None) -> int | str | None:
+    """Return where this process answers health checks; of several processes, the first one does.
+
+    >>> own_health(9200)
+    9200
+    """
+    return health if parent is None or parent.number == 1 else None
+
+
+def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
+    """Return a line for the log: on what workers work, and how to choose another database.
+
+    >>> import fdbqueue
+    >>> summary_of(fdbqueue.open("memory:"), ["mail"], ["shop.send"], 2)
+    'working on memory: (--db, $FDBQ_DB or App.bind choose another database): queues mail; ...'
+    """
+    return (
+        f"working on {database_name(db)} (--db, $FDBQ_DB or App.bind choose another database): "
+        f"queues {', '.join(queues)}; jobs {', '.join(jobs)}; processes {processes}"
+    )
+
+
+def exit_after_work(code: int) -> NoReturn:
+    """Exit from this process, although threads may hang that Python would wait for."""
+    in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
+    if has_hung() or any(map(_goes_on, in_thread)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    thread.join(_LOOK)  # most have no function left to call, and end at once
+    return thread.is_alive()
+
+
+class _Limits:
+    """When the worker of a process finishes by itself."""
+
+    def __init__(self, shutdown: Shutdown, max_jobs: int | None, max_memory: int | None) -> None:
+        self._shutdown = shutdown
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory
+        self._looked_at = 0.0
+
+    @property
+    def are_set(self) -> bool:
+        """True if there is a limit, or a parent that replaces this process."""
+        return (self._max_jobs, self._max_memory, parent) != (None, None, None)
+
+    def check(self, report: WorkerReport) -> None:
+        """Let the worker finish if a limit is reached, and say which one."""
+        if not self._shutdown.stop.is_set and (reason := self._reason(report)):
+            self._shutdown.finish()
+            _log.warning("ending after the running jobs: %s", reason)
+
+    def _reason(self, report: WorkerReport) -> str | None:
+        jobs = report.done + report.failed + report.lost
+        if self._max_jobs is not None and jobs >= self._max_jobs:
+            return f"{jobs:,} jobs have ended, of at most {self._max_jobs:,}"
+        if parent is not None and has_hung():
+            return "a job hangs, whose thread only the end of the process ends"
+        now = time.monotonic()
+        if self._max_memory is not None and now - self._looked_at >= _MEMORY:
+            self._looked_at = now
+            memory = int(_STATM.read_text().split()[1]) * _PAGE
+            if memory > self._max_memory:
+                return f"its memory has grown to {memory:,} bytes, of at most {self._max_memory:,}"
+        return None

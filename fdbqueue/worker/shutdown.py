@@ -1,0 +1,100 @@
+"""How a worker is stopped: by a call, an error, SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from fdbqueue.queue.base import Stop
+from fdbqueue.worker.telemetry import Log
+
+_log = Log("fdbqueue.worker")
+
+
+class Shutdown:
+    """The end of a worker.
+
+    Args:
+        grace: The seconds that running jobs have to end.
+        kill: Called before a second signal ends the process.
+
+    Attributes:
+        stop: Set once no other job begins. Not an event, whose lock a signal handler must not take.
+        errors: The errors that have stopped the worker.
+    """
+
+    def __init__(self, grace: float, kill: Callable[[], object] = lambda: None) -> None:
+        self.stop = Stop()
+        self.errors: list[BaseException] = []
+        self.grace = grace
+        self.kill = kill
+        self._began = math.inf
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the grace period of the running jobs has begun."""
+        return self._began < math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the grace period is over; infinite before it begins."""
+        return self._began + self.grace - time.monotonic()
+
+    def begin(self) -> None:
+        """Begin no other job, and give the running ones the grace period to end."""
+        self._began = min(self._began, time.monotonic())
+        self.stop.set()
+
+    def finish(self) -> None:
+        """Begin no other job, and let the running ones end, however long they take."""
+        self.stop.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Begin because of an error, which the worker raises at its end."""
+        self.errors.append(error)
+        self.begin()
+
+
+@contextmanager
+def stopping_on_signals(
+    stop: Callable[[], object],
+    noun: str,
+    number: Callable[[], int],
+    kill: Callable[[], object] = lambda: None,
+) -> Generator[None]:
+    """Call `stop` on SIGTERM and SIGINT; the second signal ends the process.
+
+    Only the main thread can handle signals: in another one, this does nothing.
+
+    Args:
+        stop: Lets running jobs finish and starts no others. It interrupts the main thread anywhere.
+        noun: What the log says that the process waits for.
+        number: Returns its number.
+        kill: Called before the second signal ends the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    has_stopped = False
+
+    def handle(received: int, _: object) -> None:
+        nonlocal has_stopped
+        if has_stopped:
+            kill()
+            signal.signal(received, signal.SIG_DFL)
+            os.kill(os.getpid(), received)
+        has_stopped = True
+        stop()
+        _log.warning("stopping; waiting for %d %s", number(), noun)
+
+    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

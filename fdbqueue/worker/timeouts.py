@@ -1,0 +1,262 @@
+"""What a worker does beside its jobs: it extends leases, and ends jobs that take too long."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fdbqueue.database.clock import Since
+from fdbqueue.errors import HandlerTooSlow, TimedOut
+from fdbqueue.types import Database, Future, Transaction
+from fdbqueue.worker.held import Held, HeldJob, by_source
+from fdbqueue.worker.presence import LOOK, Presence
+from fdbqueue.worker.telemetry import Log
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.endings import Endings
+    from fdbqueue.worker.pool import Pool
+    from fdbqueue.worker.shutdown import Shutdown
+    from fdbqueue.worker.turns import Source
+
+_log = Log("fdbqueue.worker")
+
+_AGAIN = 0.1  # seconds between looks at the last jobs of a worker that shuts down
+
+_hung: list[int] = []
+"""The threads whose jobs were given up, of all workers of this process."""
+
+
+def has_hung() -> bool:
+    """Return whether a job hung in this process, and perhaps still keeps a thread busy."""
+    return bool(_hung)
+
+
+def stack_of(ident: int) -> TracebackType | None:
+    """Return where a thread is, as the traceback of an error that it would raise now.
+
+    >>> stack_of(0) is None
+    True
+    """
+    frame = sys._current_frames().get(ident)
+    stack: TracebackType | None = None
+    while frame is not None:
+        stack = TracebackType(stack, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return stack
+
+
+@dataclass(eq=False)
+class Timeouts:
+    """Ends the jobs of a worker whose time is over.
+
+    Args:
+        held: The jobs that the worker holds.
+        pool: The threads that run them.
+        endings: Ends the jobs.
+        shutdown: Says when the worker shuts down, and how long jobs may go on that were told.
+        timeout: The seconds that a job may take; `None` for no limit.
+    """
+
+    held: Held
+    pool: Pool[HeldJob]
+    endings: Endings
+    shutdown: Shutdown
+    timeout: float | None
+
+    def look(self) -> float:
+        """Stop timed-out jobs; return the seconds to the next time-out."""
+        self.pool.look()
+        grace, left = self.shutdown.grace, math.inf
+        for job in self.held.all():
+            if job.call is None:
+                continue
+            over, late = job.lateness(job.call.timeout or self.timeout)
+            if over >= 0:
+                over = job.tell(late)  # perhaps late: this process may have been stopped
+            if over >= grace:
+                self._give_up(job, late)
+            else:
+                left = min(left, -over if over < 0 else grace - over)
+        return min(left, self._shut_down())
+
+    def _shut_down(self) -> float:
+        """Tell running jobs of a shutdown, and in the end give them back.
+
+        Returns:
+            The seconds to the next look.
+        """
+        left = self.shutdown.seconds_left
+        if left == math.inf:
+            return left
+        begun = [job for job in self.held.all() if job.tell_shutdown()]
+        if left > 0:
+            return left
+        for job in begun:
+            if job.late is not None:  # its own time is over, too
+                self._give_up(job, job.late)
+        interrupted = [job for job in begun if job.late is None]
+        if late := [job for job in interrupted if self._takes_from_handler(job)]:
+            self.endings.interrupted(late, "it still runs")
+            self.pool.abandon()
+        return _AGAIN
+
+    def _takes_from_handler(self, job: HeldJob) -> bool:
+        """Give up on the handler of a job; return false if it has just returned."""
+        with self.held.changed:
+            is_hanging = job.give_up()
+        if is_hanging:
+            _hung.append(job.thread)
+        return is_hanging
+
+    def _give_up(self, job: HeldJob, late: TimedOut | HandlerTooSlow) -> None:
+        """End an attempt without its handler, which hangs, and go on without its thread."""
+        if self._takes_from_handler(job):
+            failure = late.with_traceback(stack_of(job.loop_thread or job.thread))
+            self.pool.replace(job.thread)
+            self.endings.failed(job, failure)
+
+
+@dataclass(eq=False)
+class Upkeep:
+    """Keeps the claims of one worker.
+
+    Args:
+        db: A database.
+        lease: The length of a lease in seconds.
+        presence: The row of the worker, which is renewed together with leases.
+        held: The jobs that the worker holds.
+    """
+
+    db: Database
+    lease: float
+    presence: Presence
+    held: Held
+    _extended: Since = field(default_factory=Since)
+
+    def __post_init__(self) -> None:
+        self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
+        self.woken = threading.Event()
+        """Wakes the thread that looks after the time of jobs."""
+        self._to_look = threading.Event()  # for cancelled jobs
+
+    @contextmanager
+    def kept(
+        self, look: Callable[[], float], failed: Callable[[BaseException], object]
+    ) -> Generator[None]:
+        """Extend the leases of all held jobs, three times per lease; tell those cancelled.
+
+        A thread of its own calls `look`: a lease that waits for the database does not delay it.
+
+        Args:
+            look: Called at least once a second; returns the seconds until the next call.
+            failed: Called with an error of the program's logging.
+        """
+        is_over = False
+        self._extended = Since()
+
+        def repeat(act: Callable[[], float], woken: threading.Event) -> None:
+            left = 0.0
+            while True:
+                woken.wait(min(left, LOOK))
+                if is_over:
+                    return
+                woken.clear()
+                left = LOOK
+                try:
+                    left = act()
+                except BaseException as error:
+                    failed(error)
+
+        repeated = (look, self.woken), (self._keep, self._to_look)
+        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            is_over = True
+            for _, woken in repeated:
+                woken.set()
+            for thread in threads:
+                thread.join()
+            for watch in self._watches.values():
+                watch.cancel()
+            self._try("cannot be removed from the workers", self.presence.end)
+
+    def _keep(self) -> float:
+        """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
+        self._renew()
+        running = [job for job in self.held.all() if job.context is not None]
+        for source, jobs in by_source(running).items():
+            self._try("cannot look for cancelled jobs", partial(self._tell_cancelled, source, jobs))
+        return self.lease / 3 - self._extended.seconds()
+
+    def _tell_cancelled(self, source: Source, running: list[HeldJob], db: Database) -> None:
+        """Tell the jobs that were cancelled; watch for others if a job has run for a while."""
+        watch = self._watches.get(source)
+        if watch is not None and not watch.is_ready():
+            return
+        now = time.perf_counter()
+        if not any(now - job.began > LOOK / 2 for job in running):
+            return  # quick jobs are worth no watch
+        claims = [job.claim for job in running]
+        watch, cancelled = source.store.watch_cancelled(db, claims)
+        watch.on_ready(lambda _: self._to_look.set())
+        self._watches[source] = watch
+        for job, is_cancelled in zip(running, cancelled):
+            if is_cancelled and job.context is not None:
+                job.context.cancelled.set("cancelled")
+
+    def _renew(self) -> None:
+        """Extend the leases of all held jobs if a third of them is over; renew the worker's row.
+
+        In between, extend the leases of jobs that have reported anything, to store that.
+        """
+        held, now = self.held.all(), Since()
+        n = len(held)
+        if not held or self._extended.seconds() >= 0.99 * self.lease / 3:
+            self._extended = now
+            extended = held
+        else:
+            extended = [job for job in held if job.report != job.reported]
+        if not extended:
+            if self.presence.is_due(n):
+                write = partial(self.presence.write, jobs=n)
+                self._try("cannot be listed among the workers", write)
+            return
+        renew = self.presence.renewal(n)
+        for source, jobs in by_source(extended).items():
+            self._extend_each(source, jobs, now, renew)
+
+    def _extend_each(
+        self,
+        source: Source,
+        jobs: list[HeldJob],
+        now: Since,
+        renew: Callable[[Transaction], None],
+    ) -> None:
+        extensions = [(job.claim, job.report) for job in jobs]
+        try:
+            errors = source.store.extend_each(self.db, extensions, self.lease, renew)
+        except Exception as error:
+            message = "%s: the leases of %d jobs cannot be extended: %s"
+            _log.error(message, source.name, len(jobs), error)
+            return
+        for job, (_, report), lost in zip(jobs, extensions, errors):
+            if lost is None:  # else the job just ended, or its end will report the loss
+                job.lease.since, job.reported = now, report
+
+    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
+        """Make a change that the worker does not depend on; log an error of the database."""
+        try:
+            change(self.db)
+        except Exception as error:
+            _log.warning("%s: this worker %s: %s", self.presence.shown, failure, error)

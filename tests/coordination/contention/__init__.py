@@ -1,1 +1,0 @@
-"""Tests of the transactions that the processes of a host share."""
