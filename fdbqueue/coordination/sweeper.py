@@ -29,7 +29,7 @@ _MAX_RANGE = 16  # batches of due items
 _NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
 
 looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
-"""Whether a look at a database may sweep. If not, it shows what is stored."""
+"""If false, a look at a database does not sweep: it shows what is stored."""
 
 
 def may_sweep(tr: ReadTransactor) -> TypeGuard[Database]:

@@ -1,4 +1,4 @@
-"""What one transaction does.
+"""The steps of one transaction.
 
 `transitions.py` has the table of transitions; the maintainers that follow it have one file each.
 A function that begins a read returns the future, or a function that waits for it: all reads of a

@@ -1,1 +1,1 @@
-"""What follows the transitions of items, one file each; see `transitions.Maintainer`."""
+"""The maintainers, which follow the transitions of items; see `transitions.Maintainer`."""

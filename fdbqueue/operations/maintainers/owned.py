@@ -1,4 +1,4 @@
-"""What an item owns besides its row: it is deleted with the item.
+"""The rows that an item owns besides its own: they are deleted with the item.
 
 | Rows | Owned by an item |
 | --- | --- |

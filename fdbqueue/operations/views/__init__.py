@@ -1,1 +1,1 @@
-"""What a look at a queue reads: its items and its numbers, as they are stored."""
+"""Read the items and the numbers of a queue as they are stored."""

@@ -1,4 +1,4 @@
-"""Where is an item, and which items are in a state? The rows say so; nothing here writes."""
+"""Find an item, or the items in a state, by their rows. Nothing here writes."""
 
 from __future__ import annotations
 
