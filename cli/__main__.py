@@ -10,7 +10,7 @@ import time
 def main() -> None:
     """Run `fdbq`, with signal handlers installed before other modules are imported."""
     try:
-        from .signals import install
+        from .interrupts import install
 
         install()
     except KeyboardInterrupt:

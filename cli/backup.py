@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
 import click
 from rich.progress import TaskID, TextColumn
@@ -19,19 +19,11 @@ from fdbqueue.admin import Copies, QueueCopy
 from fdbqueue.queue.transfer.user_keys import ALL, distinct, prefix_from, prefix_text
 from fdbqueue.types import Database
 
-from .common import (
-    check_integrity,
-    command_options,
-    count_noun,
-    echo,
-    json_line,
-    open_database,
-    queue_argument,
-    queues_argument,
-    say,
-    states_text,
-)
+from .command import QUEUES, command
 from .files import replacing
+from .opening import check_integrity, open_database
+from .options import argument, flag, option
+from .output import count_noun, line_of, report, say, states_text, wants_json
 from .terminal import progress_bar
 
 
@@ -49,30 +41,30 @@ def _counting(verb: str) -> Generator[Callable[[str, int], object]]:
         yield progress
 
 
-def report(name: str, copy: QueueCopy, verb: str, as_json: bool, to_stderr: bool = False) -> None:
+def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
     """Print what a queue has that was written or restored."""
-    line = f"{verb} {name}: {states_text(copy)}"
-    if as_json:
-        line = json_line({"queue": name, **dataclasses.asdict(copy)})
-    say(line, err=True) if to_stderr else echo(line)
+    fields = {"queue": name, **dataclasses.asdict(copy)}
+    _report(fields, f"{verb} {name}: {states_text(copy)}", to_stderr)
     for note in copy.notes:
         say(f"fdbq: {verb} {name}: {note}", err=True)
 
 
-def _report_keys(copies: Copies, verb: str, as_json: bool, to_stderr: bool = False) -> None:
+def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
     """Print how many keys of each prefix were written or restored."""
     for prefix, n in copies.prefixes.items():
-        line = f"{verb} {prefix_text(prefix) or ALL}: {count_noun(n, 'key')}"
-        if as_json:
-            line = json_line({"prefix": prefix_text(prefix), "keys": n})
-        say(line, err=True) if to_stderr else echo(line)
+        text = prefix_text(prefix)
+        line = f"{verb} {text or ALL}: {count_noun(n, 'key')}"
+        _report({"prefix": text, "keys": n}, line, to_stderr)
+
+
+def _report(fields: object, text: str, to_stderr: bool) -> None:
+    say(line_of(fields, text), err=True) if to_stderr else report(fields, text)
 
 
 def write_backup(
     db: Database,
     file: str,
     queues: list[str] | None,
-    as_json: bool,
     prefixes: Iterable[bytes] = (),
 ) -> None:
     """Write queues and keys to a file, and print what was written."""
@@ -80,8 +72,8 @@ def write_backup(
         copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes, progress=progress)
         check_integrity(db, seconds=None)
     for name, copied in copies.items():
-        report(name, copied, "backed up", as_json, to_stderr=file == "-")
-    _report_keys(copies, "backed up", as_json, to_stderr=file == "-")
+        report_copy(name, copied, "backed up", to_stderr=file == "-")
+    _report_keys(copies, "backed up", to_stderr=file == "-")
     if copies.prefixes and copies.moments > 1:
         say(
             f"fdbq: {file} shows {copies.moments:,} moments: it may have a part of what one "
@@ -97,25 +89,20 @@ def _prefixes(_: object, __: object, texts: tuple[str, ...]) -> list[bytes]:
         raise click.BadParameter(str(error)) from error
 
 
-def _prefix_option(help: str) -> Callable[[Any], Any]:
-    return click.option(
+def _prefix_option(help: str) -> click.Option:
+    return option(
         "--prefix", "prefixes", metavar="PREFIX", multiple=True, callback=_prefixes, help=help
     )
 
 
-@click.command()
-@click.argument("file", type=click.Path(dir_okay=False))
-@queues_argument
-@_prefix_option("Write also all other keys that begin with PREFIX. Can be repeated.")
-@click.option("--all", "is_all", is_flag=True, help="Write all queues and all other keys.")
-@command_options()
+@command(
+    argument("file", type=click.Path(dir_okay=False)),
+    QUEUES,
+    _prefix_option("Write also all other keys that begin with PREFIX. Can be repeated."),
+    flag("--all", "is_all", help="Write all queues and all other keys."),
+)
 def backup(
-    db: Database,
-    file: str,
-    queues: tuple[str, ...],
-    prefixes: list[bytes],
-    is_all: bool,
-    as_json: bool,
+    db: Database, file: str, queues: tuple[str, ...], prefixes: list[bytes], is_all: bool
 ) -> None:
     """Write each QUEUE, or all queues with a name, to FILE, with items in every state.
 
@@ -123,7 +110,7 @@ def backup(
     order and failed attempts, and the queues the same options. If FILE is `-`, the backup is
     written to standard output. An existing FILE is replaced only after all is written.
 
-    Each queue is written as it was at one moment. A queue that takes longer than four seconds to
+    Each queue is written as it was at one moment. A queue that takes longer than five seconds to
     read must not change meanwhile: pause it, and stop its clients. If jobs of a QUEUE
     wait for jobs of a queue that is not in FILE, or the reverse, standard error says so.
 
@@ -144,7 +131,7 @@ def backup(
     if is_all and queues:
         raise click.UsageError("--all writes all queues; omit QUEUE, or write --prefix '' instead")
     own = [*prefixes, b""] if is_all else prefixes
-    write_backup(db, file, list(queues) or None, as_json, own)
+    write_backup(db, file, list(queues) or None, own)
 
 
 @contextmanager
@@ -159,25 +146,30 @@ def seekable(file: BinaryIO) -> Generator[IO[bytes]]:
         yield spooled
 
 
-@click.command()
-@click.argument("file", type=click.File("rb"))
-@queues_argument
-@_prefix_option("Restore the keys that begin with PREFIX. Can be repeated.")
-@click.option("--as", "new_name", metavar="NAME", help="Give the one QUEUE this name.")
-@command_options(creates=True)
+def _verify_new_name(new_name: str | None, queues: tuple[str, ...]) -> None:
+    if new_name is not None and len(queues) != 1:
+        raise click.UsageError("--as gives a name to one QUEUE; name it")
+
+
+@command(
+    argument("file", type=click.File("rb")),
+    QUEUES,
+    _prefix_option("Restore the keys that begin with PREFIX. Can be repeated."),
+    option("--as", "new_name", metavar="NAME", help="Give the one QUEUE this name."),
+    creates=True,
+)
 def restore(
     db: Database,
     file: BinaryIO,
     queues: tuple[str, ...],
     prefixes: list[bytes],
     new_name: str | None,
-    as_json: bool,
 ) -> None:
     """Create each QUEUE of the backup in FILE, or all of its queues and keys.
 
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
-    interrupted, run it again, and it continues where it stopped. A queue that already exists is
+    interrupted, run it again, and it begins anew. A queue that already exists is
     left alone if it equals the one in the file. If it differs, nothing is restored. A job that
     waits for jobs that are not restored goes on as if they were cancelled.
 
@@ -191,8 +183,7 @@ def restore(
       fdbq restore everything.jsonl --prefix sold/
       fdbq restore queues.jsonl jobs --as jobs-of-monday
     """
-    if new_name is not None and len(queues) != 1:
-        raise click.UsageError("--as gives a name to one QUEUE; name it")
+    _verify_new_name(new_name, queues)
     with _counting("restore") as progress, seekable(file) as input_file:
         copies = fdbqueue.admin.restore(
             db,
@@ -203,33 +194,37 @@ def restore(
             progress=progress,
         )
     for name, copied in copies.items():
-        report(name if new_name is None else new_name, copied, "restored", as_json)
-    _report_keys(copies, "restored", as_json)
-    if not copies and not copies.prefixes and not as_json:
-        echo("nothing to restore: the queues already exist")
+        report_copy(name if new_name is None else new_name, copied, "restored")
+    _report_keys(copies, "restored")
+    if not copies and not copies.prefixes and not wants_json():
+        say("nothing to restore: the queues already exist")
 
 
-@click.command()
-@queue_argument
-@click.option(
-    "--to",
-    "target_url",
-    metavar="DATABASE",
-    required=True,
-    help="The database to copy to, in the forms of --from.",
+@command(
+    QUEUES,
+    option(
+        *("--to", "target_url"),
+        metavar="DATABASE",
+        required=True,
+        help="The database to copy to, in the forms of --from.",
+    ),
+    option("--as", "new_name", metavar="NAME", help="Give the copy another name."),
+    database=("--from", "--db"),
 )
-@click.option("--as", "new_name", metavar="NAME", help="Give the copy another name.")
-@command_options(db_names=("--from", "--db"))
-def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_json: bool) -> None:
-    """Copy QUEUE to another database, with items in every state.
+def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str | None) -> None:
+    """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
-    The items keep their ids, states, order and failed attempts, and the queue its options. Both
-    sides are read again and compared, and the copy is checked as by `fdbq check`. QUEUE stays in
-    its database. If a copy was interrupted, run it again, and it continues where it stopped.
+    The items keep their ids, states, order and failed attempts, and the queues their options. Each
+    QUEUE is read a second time before the copies get their names, and each copy is checked as by
+    `fdbq check`. QUEUE stays in its database. If a copy was interrupted, run it again, and it
+    begins anew.
 
-    If QUEUE changes during the copy, the command fails and makes no copy. Pause QUEUE and stop its
-    clients first. Then start them with the other database, and `fdbq resume` the copy. If clients
-    use both, each job runs twice.
+    If a QUEUE changes during the copy, the command fails and makes no copy. Pause QUEUE and stop
+    its clients first. Then start them with the other database, and `fdbq resume` the copy. If
+    clients use both, each job runs twice.
+
+    Copy queues whose jobs wait for each other together. Otherwise jobs go on whose jobs are left
+    behind, as after `fdbq restore`, and standard error says so.
 
     Exits with code 1 if the check finds problems. The original then has them as well.
 
@@ -237,21 +232,25 @@ def copy(db: Database, queue: str, target_url: str, new_name: str | None, as_jso
     Example:
       fdbq copy jobs --from /var/lib/jobs --to /etc/foundationdb/fdb.cluster
     """
+    _verify_new_name(new_name, queues)
     timeout = click.get_current_context().params["timeout"]
-    name = queue if new_name is None else new_name
-    existing_queue(db, queue)  # before the other database is created
+    for name in queues:
+        existing_queue(db, name)  # before the other database is created
     target = open_database(target_url, None, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         with _counting("copy") as progress:
-            copied = fdbqueue.admin.copy(
-                db, target, queue, name, progress=lambda rows: progress(queue, rows)
+            copies = fdbqueue.admin.copy(
+                db, target, queues or None, new_name=new_name, progress=progress
             )
-        problems = fdbqueue.admin.check(target, existing_queue(target, name)).problems
+        problems: list[str] = []
+        for name, copied in copies.items():
+            there = name if new_name is None else new_name
+            report_copy(there, copied, "copied")
+            problems += fdbqueue.admin.check(target, existing_queue(target, there)).problems
     finally:
         if isinstance(target, embedded.Database):
             target.close()
-    report(name, copied, "copied", as_json)
     for problem in problems:
         say(f"fdbq copy: {problem}", err=True)
     if problems:

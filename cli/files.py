@@ -12,8 +12,8 @@ from typing import IO
 
 import click
 
-from .common import OutputError
-from .signals import cleanup_on_signal, defer_signals
+from .interrupts import cleanup_on_signal, defer_signals
+from .output import OutputError
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from fdbqueue.jobs import Retry
 from fdbqueue.jobs.job import Job
 from fdbqueue.queue.arguments import text_of_seconds, validate_seconds
 
-from .common import json_line, say
-from .terminal import print_table
-from .work import loaded_app
+from .command import JSON
+from .loading import loaded_app
+from .options import option
+from .output import show_table
 
 _COLUMNS = (
     *("job", "queue", "priority", "attempts", "delays", "timeout"),
@@ -21,10 +22,15 @@ _COLUMNS = (
 )
 
 
-@click.command()
-@click.option("--app", metavar="MODULE:APP", required=True, help="The app that declares the jobs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
-def jobs(app: str, as_json: bool) -> None:
+@click.command(
+    params=[
+        option(
+            "--app", metavar="MODULE:APP", required=True, help="The app that declares the jobs."
+        ),
+        JSON,
+    ]
+)
+def jobs(app: str) -> None:
     """List the jobs that an app declares, with their queues, retry policies and other options.
 
     The delays are those after the first failure and after many. A function that decides about
@@ -36,11 +42,7 @@ def jobs(app: str, as_json: bool) -> None:
       fdbq jobs --app shop:app
     """
     found = [job for _, job in sorted(loaded_app(app).jobs.items())]
-    if as_json:
-        for job in found:
-            say(json_line(_fields(job)))
-        return
-    print_table(_COLUMNS, [[*map(_row, found)]], "no jobs")
+    show_table(_COLUMNS, [found], _fields, _row, "no jobs")
 
 
 def _fields(job: Job[Any, Any, Any, Any]) -> dict[str, Any]:

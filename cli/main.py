@@ -14,60 +14,44 @@ from click.shell_completion import get_completion_class
 from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
-from . import signals
-from .common import Group, OutputError, database_options, say
+from . import interrupts
+from .command import Group, database_options
+from .output import OutputError, say
 
 _SECTIONS = {
-    "Push and pop": {"push": "items", "pop": "items", "peek": "items", "task": "tasks"},
-    "Run jobs": {
-        "work": "work",
-        "retry": "dead",
-        "release": "dead",
-        "cancel": "dead",
-        "dead": "dead",
-        "schedule": "schedules",
-        "group": "groups",
-        "signal": "steps",
-    },
-    "Look": {
-        "ls": "queues",
-        "items": "items",
-        "jobs": "jobs",
-        "batch": "batches",
-        "show": "items",
-        "result": "items",
-        "stats": "queues",
-        "history": "queues",
-        "counts": "queues",
-        "top": "top",
-        "workers": "queues",
-        "serve": "serve",
-        "info": "queues",
-    },
-    "Change items and queues": {
-        "rm": "items",
-        "reprioritize": "items",
-        "clear": "items",
-        "limit": "queues",
-        "pause": "queues",
-        "resume": "queues",
-        "rename": "queues",
-        "drop": "queues",
-    },
-    "Copy and repair": {
-        "import": "transfer",
-        "export": "transfer",
-        "backup": "backup",
-        "restore": "backup",
-        "copy": "backup",
-        "check": "queues",
-    },
-    "Set up": {"completion": "main"},
+    "Push and pop": ("push", "pop", "peek", "task"),
+    "Run jobs": (
+        *("work", "retry", "release", "cancel", "dead"),
+        *("schedule", "group", "signal"),
+    ),
+    "Look": (
+        *("ls", "items", "jobs", "batch", "show", "result", "stats", "history", "counts"),
+        *("top", "workers", "serve", "info"),
+    ),
+    "Change items and queues": (
+        *("rm", "reprioritize", "clear", "limit", "pause", "resume", "rename", "drop"),
+    ),
+    "Copy and repair": ("import", "export", "backup", "restore", "copy", "check"),
+    "Set up": ("completion",),
 }
-"""The commands by what one wants to do, and the module of each."""
+"""The commands by what one wants to do."""
 
-_MODULES = {name: module for commands in _SECTIONS.values() for name, module in commands.items()}
+_MODULES = {
+    "backup": ("restore", "copy"),
+    "changes": ("retry", "release", "cancel", "rm", "reprioritize"),
+    "check": ("info",),
+    "main": ("completion",),
+    "pop": ("peek",),
+    "queues": ("ls", "stats", "history", "counts", "clear", "pause", "resume", "rename", "drop"),
+    "show": ("result",),
+    "transfer": ("import", "export"),
+}
+"""The modules of the commands that have no module of their name."""
 
+_MODULE_OF = {
+    **{name: name for names in _SECTIONS.values() for name in names},
+    **{name: module for module, names in _MODULES.items() for name in names},
+}
 
 _WHOLE = 1000  # characters; no summary is as long
 
@@ -80,13 +64,13 @@ class _LazyGroup(Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, without importing their modules."""
-        return sorted([*super().list_commands(ctx), *_MODULES])
+        return sorted([*super().list_commands(ctx), *_MODULE_OF])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of a command and return the command."""
-        if cmd_name not in _MODULES:
+        if cmd_name not in _MODULE_OF:
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f".{_MODULES[cmd_name]}", __package__)
+        module = importlib.import_module(f".{_MODULE_OF[cmd_name]}", __package__)
         return next(
             command
             for command in vars(module).values()
@@ -106,8 +90,11 @@ class _LazyGroup(Group):
                 formatter.write_dl(rows)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@database_options("--db")
+@click.group(
+    cls=_LazyGroup,
+    params=database_options("--db"),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
 def cli(url: str | None, cluster_file: str | None) -> None:
     """Manage durable, transactional priority queues, in FoundationDB or a local directory.
@@ -168,7 +155,7 @@ def main() -> None:
         _fail("fdbq: aborted; nothing was changed")
     except BrokenPipeError:
         _drop_output()
-        sys.exit(signals.exit_code(2))
+        sys.exit(interrupts.exit_code(2))
     except OutputError as error:
         _drop_output()
         _fail(f"fdbq: {error}")
@@ -195,4 +182,4 @@ def _drop_output() -> None:
 def _fail(message: str) -> NoReturn:
     """Print an error on one line and exit."""
     say(" ".join(message.split()), err=True)
-    sys.exit(signals.exit_code(2))
+    sys.exit(interrupts.exit_code(2))

@@ -1,4 +1,4 @@
-"""Terminal output: tables, progress bars, and restoring the cursor."""
+"""The terminal: progress bars, keys, and restoring the cursor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import os
 import sys
 import termios
 import tty
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,39 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from .common import escaped
-from .signals import cleanup_on_signal
-
-_MAX_NAME = 60  # columns
-
-
-def print_table(
-    columns: Sequence[str], pages: Iterable[Sequence[Sequence[str]]], empty: str = ""
-) -> None:
-    """Print rows of a name and of numbers below the titles of their columns, page by page.
-
-    Without rows, `empty` is printed. A column without a title has text, which begins at its left
-    end.
-    A column is as wide as its widest cell so far, but a long name only widens its own row.
-    """
-    widths = [0] * len(columns)
-    titles = [columns]
-    for rows in filter(None, pages):
-        lines = [*titles, *([escaped(cell) for cell in row] for row in rows)]
-        for name, *numbers in lines:
-            sizes = [min(cell_len(name), _MAX_NAME), *map(len, numbers)]
-            widths = [*map(max, widths, sizes)]
-        padded: list[str] = []
-        for name, *numbers in lines:
-            cells = [
-                f"{number:{'>' if title else '<'}{width}}"
-                for number, width, title in zip(numbers, widths[1:], columns[1:])
-            ]
-            padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
-        print("\n".join(padded), flush=True)
-        titles = []
-    if titles and empty:
-        print(empty, flush=True)
+from .interrupts import cleanup_on_signal
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -18,8 +17,11 @@ from fdbqueue.admin import overview
 from fdbqueue.queue.overview import STATES, stats_as_json
 from fdbqueue.types import Database, QueueStats
 
-from .common import Duration, age_text, command_options, escaped, json_line, notes_text, say
-from .signals import stop_on_signal
+from .arguments import Duration
+from .command import command
+from .interrupts import stop_on_signal
+from .options import integer, option
+from .output import age_text, escaped, json_line, notes_text, say, wants_json
 from .terminal import is_in_foreground, reading_keys, restoring_cursor
 
 _MAX_PRIORITIES = 6  # shown in a line
@@ -34,31 +36,22 @@ _OMITTED = (_PRIORITIES, "done", "out/s", "in/s", "oldest", "delayed", "dead")
 """The columns that a narrow terminal does not show, in the order in which they go."""
 
 
-@click.command()
-@click.option(
-    "--interval",
-    default=1.0,
-    show_default=True,
-    type=Duration(0.1, 1_000_000),
-    help="Time between updates.",
+@command(
+    option("--interval", default=1.0, type=Duration(0.1, 1_000_000), help="Time between updates."),
+    integer(
+        *("-n", "updates"),
+        lowest=0,
+        default=0,
+        help="Number of updates; 0 to run until you press q or Ctrl-C.",
+    ),
 )
-@click.option(
-    "-n",
-    "updates",
-    metavar="N",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Number of updates; 0 to run until you press q or Ctrl-C.",
-)
-@command_options()
-def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
+def top(db: Database, interval: float, updates: int) -> None:
     """Show all queues live, with the items in each state, rates and ages.
 
     Rates are items pushed and completed per second since the previous update. The age is the age of
     the oldest ready item. On a small screen, queues with items or rates come first, and columns
     are omitted, the priorities first. With --json, each update prints one line per queue, with the
-    numbers of `fdbq stats`, without the limits. A queue that another release stored is unknown;
+    numbers of `fdbq stats`, without the limits. A queue whose numbers cannot be decoded is unknown;
     `fdbq ls` says why. Press q or Ctrl-C to end the command.
 
     \b
@@ -85,7 +78,7 @@ def top(db: Database, interval: float, updates: int, as_json: bool) -> None:
             rows = [_row(name, stats, previous.get(name), seconds) for name, stats in found.items()]
             previous = found
             update += 1
-            if as_json:
+            if wants_json():
                 for row in rows:
                     say(json_line(row))
             else:

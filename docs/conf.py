@@ -4,7 +4,6 @@ import gc
 import importlib.metadata
 
 from fdbqueue.errors import DESCRIPTIONS
-from fdbqueue.layout.key_table import key_table, name_table
 from fdbqueue.layout.values import LAYOUT_VERSION
 
 # Sphinx makes millions of objects and keeps most of them. Looking for garbage less often makes a
@@ -36,7 +35,5 @@ myst_substitutions = {
         ["| code | meaning |", "| --- | --- |"]
         + [f"| {code} | {text} |" for code, text in DESCRIPTIONS.items()]
     ),
-    "keys": key_table(),
     "layout_version": str(LAYOUT_VERSION),
-    "names": name_table(),
 }

@@ -28,13 +28,11 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.database.decorator import transactional
 from fdbqueue.database.opening import open
 from fdbqueue.errors import FDBError, FdbqueueError, error_classes
-from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.registry import existing_queue
 from fdbqueue.queue.task import TaskQueue, create_deadline
 from fdbqueue.types import (
     Claim,
-    Codec,
     Database,
     Item,
     Task,
@@ -59,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Claim",
-    "Codec",
     "Database",
     "DirectoryLayer",
     "FDBError",

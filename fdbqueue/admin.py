@@ -15,8 +15,7 @@ from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.names import drop, rename
 from fdbqueue.queue.overview import overview, queue_names, queues
-from fdbqueue.queue.transfer.backup import Copies, backup, restore
-from fdbqueue.queue.transfer.copying import copy
+from fdbqueue.queue.transfer.backup import Copies, backup, copy, restore
 from fdbqueue.queue.transfer.errors import KeyExists, QueueDiffers
 from fdbqueue.queue.transfer.rows import QueueCopy
 from fdbqueue.worker.presence import WorkerInfo, workers

@@ -40,6 +40,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -55,11 +56,11 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
-from fdbqueue.coordination.sans_io import sans_io_of
-from fdbqueue.queue import fifo, registry
+from fdbqueue.coordination.sans_io import check_first, sans_io_of
+from fdbqueue.options import Filters
 from fdbqueue.queue import priority as priority_queue
+from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
-from fdbqueue.queue.arguments import check_first
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
@@ -69,7 +70,6 @@ from fdbqueue.types import (
     Duration,
     Item,
     ItemInfo,
-    Priority,
     ReadTransactor,
     State,
     Task,
@@ -79,7 +79,10 @@ from fdbqueue.types import (
 )
 from fdbqueue.worker import worker
 from fdbqueue.worker.endings import WorkerReport, no_progress
-from fdbqueue.worker.handler import FunctionHandler
+from fdbqueue.worker.invocation import FunctionHandler
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "Listing",
@@ -108,12 +111,13 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _S = TypeVar("_S", bound=BaseQueue[Any])
 _Q = TypeVar("_Q", bound=BaseQueue[Any])
-_H = TypeVar("_H", bound="_Handle[Any]")
+_VQ = TypeVar("_VQ", bound=priority_queue.ValueQueue[Any])
+_I = TypeVar("_I", bound=Item | Task)
+_H = TypeVar("_H", bound="_Handle[Any, Any]")
 
 _Awaited: TypeAlias = Coroutine[Any, Any, _T]
-_Queue: TypeAlias = BaseQueue[Item | Task]
 _PriorityQueue = priority_queue.PriorityQueue
-_FifoQueue = fifo.Queue
+_FifoQueue = priority_queue.Queue
 _TaskQueue = task_queue.TaskQueue
 
 
@@ -129,12 +133,12 @@ def _function(function: Callable[_P, _T]) -> Callable[_P, _Awaited[_T]]:
 
 def _method(
     method: Callable[Concatenate[_S, _P], _T],
-) -> Callable[Concatenate[_Handle[Any], _P], _Awaited[_T]]:
+) -> Callable[Concatenate[_Handle[Any, Any], _P], _Awaited[_T]]:
     """Return a coroutine method that calls a method of the blocking queue."""
     operation = sans_io_of(method)
 
     @functools.wraps(method)
-    async def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if operation is None:
             return await run(method, self.queue, *args, **kwargs)
         try:
@@ -148,11 +152,11 @@ def _method(
 
 def _plain(
     method: Callable[Concatenate[_S, _P], _T],
-) -> Callable[Concatenate[_Handle[Any], _P], _T]:
+) -> Callable[Concatenate[_Handle[Any, Any], _P], _T]:
     """Return a plain method that calls a method of the blocking queue, which reads nothing."""
 
     @functools.wraps(method)
-    def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return method(self.queue, *args, **kwargs)
 
     return call
@@ -160,11 +164,11 @@ def _plain(
 
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
-) -> Callable[Concatenate[_Handle[Any], _P], Listing[_T]]:
+) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
     """Return a method that returns the iterator of the blocking queue's method as a `Listing`."""
 
     @functools.wraps(method)
-    def call(self: _Handle[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
+    def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> Listing[_T]:
         return Listing(method(self.queue, *args, **kwargs))
 
     return call
@@ -224,7 +228,7 @@ class _Release(Protocol):
     def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
 
 
-class _FifoItems(Protocol[V]):
+class _Items(Protocol[_I]):
     """The type of `items`, which has two forms."""
 
     @overload
@@ -234,9 +238,10 @@ class _FifoItems(Protocol[V]):
         *,
         state: None = None,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item | Task | str | None = None,
         reverse: bool = False,
-    ) -> Listing[Item[V]]: ...
+        **filters: Unpack[Filters],
+    ) -> Listing[_I]: ...
 
     @overload
     def __call__(
@@ -245,36 +250,9 @@ class _FifoItems(Protocol[V]):
         *,
         state: State,
         limit: int = 0,
-        after: Item | str | None = None,
+        after: Item | Task | str | None = None,
         reverse: bool = False,
-    ) -> Listing[ItemInfo]: ...
-
-
-class _Items(Protocol[V]):
-    """The type of `items` of a priority queue."""
-
-    @overload
-    def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: None = None,
-        priority: Priority | None = None,
-        limit: int = 0,
-        after: Item | str | None = None,
-        reverse: bool = False,
-    ) -> Listing[Item[V]]: ...
-
-    @overload
-    def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: State,
-        priority: Priority | None = None,
-        limit: int = 0,
-        after: Item | str | None = None,
-        reverse: bool = False,
+        **filters: Unpack[Filters],
     ) -> Listing[ItemInfo]: ...
 
 
@@ -289,7 +267,7 @@ copy = _function(admin.copy)
 workers = _function(admin.workers)
 
 
-class _Handle(Generic[_Q]):
+class _Handle(Generic[_Q, _I]):
     """The methods that all queues share."""
 
     def __init__(self, queue: _Q) -> None:
@@ -304,31 +282,43 @@ class _Handle(Generic[_Q]):
         """The subspace of the queue."""
         return self.queue.subspace
 
-    options = _method(_Queue.options)
-    configure = _method(_Queue.configure)
-    result = _method(_Queue.result)
-    change_all = _method(_Queue.change_all)
-    search = _method(_Queue.search)
-    count = _method(_Queue.count)
-    ack = _method(_Queue.ack)
-    nack = _method(_Queue.nack)
-    extend = _method(_Queue.extend)
-    release = cast("_Release", _method(_Queue.release))
-    get = _method(_Queue.get)
-    state = _method(_Queue.state)
-    pushed_at = _plain(_Queue.pushed_at)
-    retry = _method(_Queue.retry)
-    remove = _method(_Queue.remove)
-    cancel = _method(_Queue.cancel)
-    put_back = _method(_Queue.put_back)
-    position = _method(_Queue.position)
-    wait = _method(_Queue.wait)
-    size = _method(_Queue.size)
-    counts = _method(_Queue.counts)
-    is_empty = _method(_Queue.is_empty)
-    stats = _method(_Queue.stats)
-    history = _method(_Queue.history)
-    clear = _method(_Queue.clear)
+    options = _method(BaseQueue[_I].options)
+    configure = _method(BaseQueue[_I].configure)
+    pop = _method(BaseQueue[_I].pop)
+    pop_many = _method(BaseQueue[_I].pop_many)
+    peek = _method(BaseQueue[_I].peek)
+    peek_many = _method(BaseQueue[_I].peek_many)
+    claim = _method(BaseQueue[_I].claim)
+    ack = _method(BaseQueue[_I].ack)
+    nack = _method(BaseQueue[_I].nack)
+    extend = _method(BaseQueue[_I].extend)
+    release = cast("_Release", _method(BaseQueue[_I].release))
+    result = _method(BaseQueue[_I].result)
+    items: _Items[_I] = cast("_Items[_I]", _listed(BaseQueue[_I].items))
+    search = _method(BaseQueue[_I].search)
+    count = _method(BaseQueue[_I].count)
+    change_all = _method(BaseQueue[_I].change_all)
+    get = _method(BaseQueue[_I].get)
+    state = _method(BaseQueue[_I].state)
+    position = _method(BaseQueue[_I].position)
+    pushed_at = _plain(BaseQueue[_I].pushed_at)
+    retry = _method(BaseQueue[_I].retry)
+    remove = _method(BaseQueue[_I].remove)
+    cancel = _method(BaseQueue[_I].cancel)
+    put_back = _method(BaseQueue[_I].put_back)
+    wait = _method(BaseQueue[_I].wait)
+    size = _method(BaseQueue[_I].size)
+    counts = _method(BaseQueue[_I].counts)
+    is_empty = _method(BaseQueue[_I].is_empty)
+    stats = _method(BaseQueue[_I].stats)
+    history = _method(BaseQueue[_I].history)
+    clear = _method(BaseQueue[_I].clear)
+    set_group = _method(BaseQueue[_I].set_group)
+    group_settings = _method(BaseQueue[_I].group_settings)
+    groups = _method(BaseQueue[_I].groups)
+    clear_group = _method(BaseQueue[_I].clear_group)
+    cancel_group = _method(BaseQueue[_I].cancel_group)
+    retry_group = _method(BaseQueue[_I].retry_group)
 
 
 class JobSteps(Generic[V]):
@@ -374,7 +364,21 @@ class Schedules(Generic[V]):
         self.all = _function(schedules.all)
 
 
-class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
+class _ValueHandle(_Handle[_VQ, Item[V]], Generic[_VQ, V]):
+    """The properties of queues of values."""
+
+    @property
+    def schedules(self) -> Schedules[V]:
+        """The schedules that push items to this queue."""
+        return Schedules(self.queue.schedules)
+
+    @property
+    def steps(self) -> JobSteps[V]:
+        """The steps of its jobs, and the signals that they wait for."""
+        return JobSteps(self.queue.steps)
+
+
+class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
     """`fdbqueue.PriorityQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -393,38 +397,18 @@ class PriorityQueue(_Handle[_PriorityQueue[V]], Generic[V]):
     named = staticmethod(_opened(_PriorityQueue[Any].named, lambda: PriorityQueue[Any]))
     existing = staticmethod(_opened(_PriorityQueue[Any].existing, lambda: PriorityQueue[Any]))
     at = staticmethod(_opened(_PriorityQueue[Any].at, lambda: PriorityQueue[Any]))
-    claim = _method(_PriorityQueue[V].claim)
     push = _method(_PriorityQueue[V].push)
     push_many = _method(_PriorityQueue[V].push_many)
-    pop_min = _method(_PriorityQueue[V].pop_min)
-    pop = pop_min
+    pop_min = _method(BaseQueue[Item[V]].pop)
     pop_max = _method(_PriorityQueue[V].pop_max)
     pop_many = _method(_PriorityQueue[V].pop_many)
-    peek_min = _method(_PriorityQueue[V].peek_min)
-    peek = peek_min
+    peek_min = _method(BaseQueue[Item[V]].peek)
     peek_max = _method(_PriorityQueue[V].peek_max)
     peek_many = _method(_PriorityQueue[V].peek_many)
-    items: _Items[V] = cast("_Items[V]", _listed(_PriorityQueue[V].items))
     reprioritize = _method(_PriorityQueue[V].reprioritize)
-    set_group = _method(_PriorityQueue[V].set_group)
-    group_settings = _method(_PriorityQueue[V].group_settings)
-    groups = _method(_PriorityQueue[V].groups)
-    clear_group = _method(_PriorityQueue[V].clear_group)
-    cancel_group = _method(_PriorityQueue[V].cancel_group)
-    retry_group = _method(_PriorityQueue[V].retry_group)
-
-    @property
-    def schedules(self) -> Schedules[V]:
-        """The schedules that push items to this queue."""
-        return Schedules(self.queue.schedules)
-
-    @property
-    def steps(self) -> JobSteps[V]:
-        """The steps of its jobs, and the signals that they wait for."""
-        return JobSteps(self.queue.steps)
 
 
-class Queue(_Handle[_FifoQueue[V]], Generic[V]):
+class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
     """`fdbqueue.Queue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -438,38 +422,17 @@ class Queue(_Handle[_FifoQueue[V]], Generic[V]):
         'first'
     """
 
-    kind = fifo.Queue.kind
+    kind = priority_queue.Queue.kind
     named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
     existing = staticmethod(_opened(_FifoQueue[Any].existing, lambda: Queue[Any]))
     at = staticmethod(_opened(_FifoQueue[Any].at, lambda: Queue[Any]))
-    claim = _method(_FifoQueue[V].claim)
-    push = _method(_FifoQueue[V].push)
-    push_many = _method(_FifoQueue[V].push_many)
-    pop = _method(_FifoQueue[V].pop)
-    pop_many = _method(_FifoQueue[V].pop_many)
-    enqueue, enqueue_many, dequeue, dequeue_many = push, push_many, pop, pop_many
-    peek = _method(_FifoQueue[V].peek)
-    peek_many = _method(_FifoQueue[V].peek_many)
-    items: _FifoItems[V] = cast("_FifoItems[V]", _listed(_FifoQueue[V].items))
-    set_group = _method(_FifoQueue[V].set_group)
-    group_settings = _method(_FifoQueue[V].group_settings)
-    groups = _method(_FifoQueue[V].groups)
-    clear_group = _method(_FifoQueue[V].clear_group)
-    cancel_group = _method(_FifoQueue[V].cancel_group)
-    retry_group = _method(_FifoQueue[V].retry_group)
-
-    @property
-    def schedules(self) -> Schedules[V]:
-        """The schedules that push items to this queue."""
-        return Schedules(self.queue.schedules)
-
-    @property
-    def steps(self) -> JobSteps[V]:
-        """The steps of its jobs, and the signals that they wait for."""
-        return JobSteps(self.queue.steps)
+    push = enqueue = _method(_FifoQueue[V].push)
+    push_many = enqueue_many = _method(_FifoQueue[V].push_many)
+    dequeue = _method(BaseQueue[Item[V]].pop)
+    dequeue_many = _method(BaseQueue[Item[V]].pop_many)
 
 
-class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):
+class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     """`fdbqueue.TaskQueue` for asyncio: await its methods, and pass a database to them.
 
     Example:
@@ -489,24 +452,12 @@ class TaskQueue(_Handle[_TaskQueue[V]], Generic[V]):
     at = staticmethod(_opened(_TaskQueue[Any].at, lambda: TaskQueue[Any]))
     push = _method(_TaskQueue[V].push)
     push_many = _method(_TaskQueue[V].push_many)
-    pop = _method(_TaskQueue[V].pop)
-    pop_many = _method(_TaskQueue[V].pop_many)
-    peek = _method(_TaskQueue[V].peek)
-    peek_many = _method(_TaskQueue[V].peek_many)
-    claim = _method(_TaskQueue[V].claim)
-    items = _listed(_TaskQueue[V].items)
     get_all_tasks = _listed(_TaskQueue[V].get_all_tasks)
     get_tasks_for_agent = _listed(_TaskQueue[V].get_tasks_for_agent)
     get_tasks_for_client = _listed(_TaskQueue[V].get_tasks_for_client)
     get_task = _method(_TaskQueue[V].get_task)
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
-    set_group = _method(_TaskQueue[V].set_group)
-    group_settings = _method(_TaskQueue[V].group_settings)
-    groups = _method(_TaskQueue[V].groups)
-    clear_group = _method(_TaskQueue[V].clear_group)
-    cancel_group = _method(_TaskQueue[V].cancel_group)
-    retry_group = _method(_TaskQueue[V].retry_group)
     reprioritize = _method(_TaskQueue[V].reprioritize)
 
     @property
@@ -530,7 +481,6 @@ class Worker:
         concurrency: The number of jobs that run at a time, from 1.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         prefetch: As for `fdbqueue.Worker`.
-        agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: As for `fdbqueue.Worker`.
         name: As for `fdbqueue.Worker`.
         timeout: As for `fdbqueue.Worker`.
@@ -552,13 +502,12 @@ class Worker:
     def __init__(
         self,
         db: Database,
-        queue: _Handle[Any],
+        queue: _Handle[Any, Any],
         handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
         *,
         concurrency: int = 1,
         lease: Duration = 30,
         prefetch: int = 100,
-        agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
         timeout: Duration | None = None,
@@ -574,7 +523,6 @@ class Worker:
             concurrency=concurrency,
             lease=lease,
             prefetch=prefetch,
-            agent=agent,
             store_results=store_results,
             name=name,
             timeout=timeout,
@@ -603,7 +551,7 @@ class Worker:
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
         """
-        loop = self._handler.loop = asyncio.get_running_loop()
+        loop = self._handler.coroutines.loop = asyncio.get_running_loop()
 
         def forward(report: WorkerReport) -> None:
             loop.call_soon_threadsafe(progress, report)
@@ -636,13 +584,19 @@ async def existing_queue(db: Database, name: str) -> PriorityQueue | Queue | Tas
     return Queue(queue) if queue.kind == "fifo" else TaskQueue(queue)
 
 
-async def check(tr: Transaction, queue: _Handle[Any], *, repair: bool = False) -> admin.CheckReport:
+async def check(
+    tr: Transaction, queue: _Handle[Any, Any], *, repair: bool = False
+) -> admin.CheckReport:
     """Verify the counters, indexes and payloads of a queue, as `fdbqueue.admin.check` does."""
     return await run(admin.check, tr, queue.queue, repair=repair)
 
 
 async def until(
-    ends: Sequence[asyncio.Future[Any]], queue: _Handle[Any], method: str, *args: Any, **kwargs: Any
+    ends: Sequence[asyncio.Future[Any]],
+    queue: _Handle[Any, Any],
+    method: str,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Call a method that waits, but stop waiting once one of `ends` is done."""
     blocking: Any = queue.queue

@@ -1,39 +1,49 @@
-"""The errors that fdbqueue raises. Each message says what is wrong and what to do."""
+"""The errors that fdbqueue raises. Each message says what is wrong and what to do.
+
+The tree of their classes::
+
+    FdbqueueError
+    ├── FDBError                    an error of the embedded engine, with FoundationDB's code
+    │   ├── CommitUnknownResult
+    │   ├── DatabaseClosed
+    │   └── LockTimeout
+    ├── StorageError                a fault in the files of an embedded database
+    │   ├── CorruptDatabase, FormatVersionMismatch, NotADatabase, UnsafeDirectory
+    │   └── DiskFull, FilesReplaced, ReadOnlyDatabase, SyncFailed
+    ├── ClusterUnavailable          a cluster that this process cannot use
+    │   └── BindingMismatch
+    ├── QueueNotFound, QueueExists, QueueFull, OptionsMismatch, LeaseLost, ...
+    └── InvalidPriority, InvalidValue, InvalidTask, InvalidItemId, ...      also of type ValueError
+
+`fdbqueue.jobs` and `fdbqueue.admin` have the errors of their own functions.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: bool) -> Callable[[type], type]:
+        """Return a decorator that has no effect."""
+        return lambda kind: kind
+
 
 __all__ = [
-    "DESCRIPTIONS",
-    "BindingMismatch",
-    "ClockOutOfRange",
     "ClusterUnavailable",
     "CommitUnknownResult",
     "CorruptDatabase",
-    "DatabaseClosed",
-    "DiskFull",
     "FDBError",
     "FdbqueueError",
-    "FilesReplaced",
     "ForeignClaim",
-    "ForeignKey",
-    "FormatVersionMismatch",
-    "HandlerTooSlow",
-    "IdempotencyKeyReused",
-    "ImportMismatch",
-    "ImportRunning",
-    "InvalidBackup",
-    "InvalidClaimToken",
-    "InvalidIdempotencyKey",
     "InvalidItemId",
-    "InvalidLine",
     "InvalidPriority",
     "InvalidQueueName",
     "InvalidTask",
-    "InvalidUniqueKey",
     "InvalidValue",
     "LayoutVersionMismatch",
     "LeaseLost",
@@ -42,23 +52,11 @@ __all__ = [
     "NotADatabase",
     "OptionsMismatch",
     "PayloadTooLarge",
-    "PushTooLarge",
-    "QueueChanged",
     "QueueExists",
     "QueueFull",
     "QueueNotFound",
-    "QueueRenamed",
-    "QueueTooLargeToCheck",
-    "ReadOnlyDatabase",
-    "RestoreRunning",
-    "SameQueue",
     "StorageError",
-    "SyncFailed",
     "TimedOut",
-    "UndecodableItem",
-    "UndecodableQueue",
-    "UnknownCodec",
-    "UnsafeDirectory",
     "WrongState",
     "error_classes",
 ]
@@ -106,12 +104,33 @@ DESCRIPTIONS = {
 }
 
 
+@dataclass_transform(eq_default=False)
 class FdbqueueError(Exception):
-    """The base class of every error of this library. Pickling preserves all fields."""
+    """The base class of every error of this library. Pickling preserves all fields.
+
+    A class with a template is declared like a dataclass: its annotations are the fields of the
+    error and the arguments of its constructor, and its template is the sentence.
+    """
+
+    _template: ClassVar[str] = ""
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = [name for name in cls.__annotations__ if name not in cls._fields]
+        cls._fields = (*cls._fields, *own)
+
+    def __init__(self, *values: object, **named: object) -> None:
+        if not self._template:
+            super().__init__(*values)
+            return
+        given = {**dict(zip(self._fields, values)), **named}
+        for name in self._fields:
+            self.__dict__[name] = given[name] if name in given else getattr(self, name)
+        super().__init__(self._template.format(self=self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By default an exception is unpickled by calling its class with the message, which does not
-        # match these constructors.
+        # match the constructors.
         return _restored, (type(self), self.args, self.__dict__)
 
 
@@ -148,48 +167,69 @@ class FDBError(FdbqueueError):
         return f"FDBError({self.code})"
 
 
-def error_classes() -> tuple[type[FDBError], ...]:
-    """Return the classes of errors with a FoundationDB code, for an `except` clause.
+class CommitUnknownResult(FDBError):
+    """A commit that was written, but that the disk did not confirm (1021).
 
-    The binding's own class exists only after its C library is loaded.
+    Others see it once it is on disk, unless the machine fails first.
 
-    >>> error_classes()[0].__name__
-    'FDBError'
+    Attributes:
+        path: The directory of the database.
+        reason: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
     """
-    binding = sys.modules.get("fdb.impl")
-    return (FDBError,) if binding is None else (FDBError, binding.FDBError)
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(1021)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.path}: the disk has not confirmed it: {self.reason}"
 
 
-_MAX_TEXT = 1_000  # characters of an error that a queue stores
+class DatabaseClosed(FDBError):
+    """A call on a database that was closed, or that was closed meanwhile (1025).
 
-
-def error_text(error: object, reason: str = "") -> str | None:
-    """Return the text to store for an error, cut to 1,000 characters.
-
-    Args:
-        error: A text or an exception; `None` for no error.
-        reason: A text to put in front of the error, unless the error contains it.
-
-    Raises:
-        TypeError: `error` is neither of these.
-
-    Example:
-        >>> error_text(ValueError("no such address"))
-        'ValueError: no such address'
-        >>> error_text(ValueError("no such address"), "cannot send")
-        'cannot send: ValueError: no such address'
+    >>> print(DatabaseClosed())
+    the database was closed; open it again with fdbqueue.open (1025)
     """
-    if isinstance(error, BaseException):
-        name = type.__dict__["__name__"].__get__(type(error))  # its metaclass may raise an error
-        try:
-            error = f"{name}: {error}"
-        except BaseException:  # raised by its `__str__`
-            error = f"{name} (its text cannot be read)"
-    if error is not None and not isinstance(error, str):
-        raise TypeError(f"an error must be a text or an exception, not {error!r}")
-    if reason not in (error or ""):
-        error = f"{reason}: {error}"
-    return error and error[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+
+    def __init__(self) -> None:
+        super().__init__(1025)
+
+    @property
+    def description(self) -> str:
+        """The sentence, which is not FoundationDB's."""
+        return "the database was closed; open it again with fdbqueue.open"
+
+
+class LockTimeout(FDBError):
+    """A timeout (1031) while another process held the writers' lock. Nothing was stored.
+
+    Attributes:
+        process: The process id of the lock's holder; `None` if unknown.
+        is_stopped: Whether that process is stopped, for example by Ctrl-Z or a debugger.
+    """
+
+    def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
+        super().__init__(1031)
+        self.path = path
+        self.process = process
+        self.is_stopped = is_stopped
+
+    @property
+    def reason(self) -> str:
+        """The process that holds the lock, and what to do about it."""
+        if self.process is None:
+            return f"another process holds the lock {self.path}"
+        if not self.is_stopped:
+            return f"process {self.process} holds the lock {self.path}"
+        return (
+            f"process {self.process} is stopped and holds the lock {self.path}; "
+            f"resume it (kill -CONT {self.process}) or end it"
+        )
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}: {self.reason}"
 
 
 class StorageError(FdbqueueError):
@@ -201,14 +241,11 @@ class StorageError(FdbqueueError):
         advice: What to do about it.
     """
 
-    problem = "the storage failed"
-    advice = "check the system log for disk errors"
+    path: str
+    problem: str = "the storage failed"
+    advice: str = "check the system log for disk errors"
 
-    def __init__(self, path: str, problem: str | None = None, advice: str | None = None) -> None:
-        self.path = path
-        self.problem = problem or self.problem
-        self.advice = advice or self.advice
-        super().__init__(f"{path}: {self.problem}; {self.advice}")
+    _template = "{self.path}: {self.problem}; {self.advice}"
 
 
 class NotADatabase(StorageError):
@@ -297,73 +334,12 @@ class SyncFailed(StorageError):
     )
 
 
-class CommitUnknownResult(FDBError):
-    """A commit that was written, but that the disk did not confirm (1021).
-
-    Others see it once it is on disk, unless the machine fails first.
-
-    Attributes:
-        path: The directory of the database.
-        reason: Why it is unknown: a failed sync or another fault of the disk, or the timeout.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(1021)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}: {self.path}: the disk has not confirmed it: {self.reason}"
-
-
-class DatabaseClosed(FDBError):
-    """A call on a database that was closed, or that was closed meanwhile (1025).
-
-    >>> print(DatabaseClosed())
-    the database was closed; open it again with fdbqueue.open (1025)
-    """
-
-    def __init__(self) -> None:
-        super().__init__(1025)
-
-    @property
-    def description(self) -> str:
-        """The sentence, which is not FoundationDB's."""
-        return "the database was closed; open it again with fdbqueue.open"
-
-
-class LockTimeout(FDBError):
-    """A timeout (1031) while another process held the writers' lock. Nothing was stored.
-
-    Attributes:
-        process: The process id of the lock's holder; `None` if unknown.
-        is_stopped: Whether that process is stopped, for example by Ctrl-Z or a debugger.
-    """
-
-    def __init__(self, path: str, process: int | None, is_stopped: bool) -> None:
-        super().__init__(1031)
-        self.path = path
-        self.process = process
-        self.is_stopped = is_stopped
-
-    @property
-    def reason(self) -> str:
-        """The process that holds the lock, and what to do about it."""
-        if self.process is None:
-            return f"another process holds the lock {self.path}"
-        if not self.is_stopped:
-            return f"process {self.process} holds the lock {self.path}"
-        return (
-            f"process {self.process} is stopped and holds the lock {self.path}; "
-            f"resume it (kill -CONT {self.process}) or end it"
-        )
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}: {self.reason}"
-
-
 class ClusterUnavailable(FdbqueueError):
     """A FoundationDB cluster that this process cannot use."""
+
+    reason: str
+
+    _template = "{self.reason}"
 
 
 class BindingMismatch(ClusterUnavailable):
@@ -386,31 +362,35 @@ class BindingMismatch(ClusterUnavailable):
 class LayoutVersionMismatch(FdbqueueError):
     """A queue written by a release with another key layout."""
 
-    def __init__(self, found: object, expected: int) -> None:
-        self.found = found
-        self.expected = expected
-        super().__init__(
-            f"the queue has layout {found!r} and this release uses layout {expected}; use the "
-            "release that wrote it, or export the queue with that release and import it here"
-        )
+    found: object
+    expected: int
+
+    _template = (
+        "the queue has layout {self.found!r} and this release uses layout {self.expected}; use the "
+        "release that wrote it, or export the queue with that release and import it here"
+    )
 
 
 class InvalidPriority(FdbqueueError, ValueError):
     """A priority that the queue does not accept. Nothing was stored."""
 
-    def __init__(self, priority: object, expected: str) -> None:
-        self.priority = priority
-        self.expected = expected
-        super().__init__(f"priority {priority!r} ({type(priority).__name__}) must be {expected}")
+    priority: object
+    expected: str
+
+    _template = "priority {self.priority!r:.100} ({self._kind}) must be {self.expected}"
+
+    @property
+    def _kind(self) -> str:
+        return type(self.priority).__name__
 
 
 class InvalidValue(FdbqueueError, ValueError):
     """A value that the queue's codec cannot encode. Nothing was stored."""
 
-    def __init__(self, value: object, reason: str) -> None:
-        self.value = value
-        self.reason = reason
-        super().__init__(reason)
+    value: object
+    reason: str
+
+    _template = "{self.reason}"
 
 
 class InvalidTask(FdbqueueError, ValueError):
@@ -422,30 +402,34 @@ class InvalidTask(FdbqueueError, ValueError):
         expected: What the field accepts.
     """
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
-        self.field = field
-        self.value = value
-        self.expected = expected
-        super().__init__(f"{field} {value!r} ({type(value).__name__}) must be {expected}")
+    field: str
+    value: object
+    expected: str
+
+    _template = "{self.field} {self.value!r:.100} ({self._kind}) must be {self.expected}"
+
+    @property
+    def _kind(self) -> str:
+        return type(self.value).__name__
 
 
 class ClockOutOfRange(FdbqueueError):
     """A machine clock outside the range that item ids and times can hold."""
 
-    def __init__(self) -> None:
-        super().__init__("this machine's clock is before 1970 or after 2262; set it and try again")
+    _template = "this machine's clock is before 1970 or after 2262; set it and try again"
 
 
 class PayloadTooLarge(FdbqueueError, ValueError):
     """A payload larger than one item, result, signal or schedule can hold. Nothing was stored."""
 
-    def __init__(self, size: int, limit: int, holder: str = "an item") -> None:
-        self.size = size
-        self.limit = limit
-        super().__init__(
-            f"the payload has {size:,} bytes and {holder} holds at most {limit:,}; "
-            "store it elsewhere, and a reference to it instead"
-        )
+    size: int
+    limit: int
+    holder: str = "an item"
+
+    _template = (
+        "the payload has {self.size:,} bytes and {self.holder} holds at most {self.limit:,}; "
+        "store it elsewhere, and a reference to it instead"
+    )
 
 
 class PushTooLarge(FdbqueueError, ValueError):
@@ -459,14 +443,14 @@ class PushTooLarge(FdbqueueError, ValueError):
         limit: The bytes that they may take.
     """
 
-    def __init__(self, n: int, size: int, limit: int) -> None:
-        self.n = n
-        self.size = size
-        self.limit = limit
-        super().__init__(
-            f"a push of {n:,} items takes {size:,} bytes, over the limit of {limit:,}; "
-            "push them in several calls"
-        )
+    n: int
+    size: int
+    limit: int
+
+    _template = (
+        "a push of {self.n:,} items takes {self.size:,} bytes, over the limit of {self.limit:,}; "
+        "push them in several calls"
+    )
 
 
 class UnknownCodec(FdbqueueError, ValueError):
@@ -484,53 +468,53 @@ class UnknownCodec(FdbqueueError, ValueError):
 class UndecodableItem(FdbqueueError):
     """An item that the queue's codec cannot decode. It is still in the queue."""
 
-    def __init__(self, item_id: str, reason: str) -> None:
-        self.item_id = item_id
-        self.reason = reason
-        super().__init__(
-            f"item {item_id} cannot be decoded: {reason}; it is still in the queue. Open the queue "
-            "with the codec that encoded the item, or remove the item by its id"
-        )
+    item_id: str
+    reason: str
+
+    _template = (
+        "item {self.item_id} cannot be decoded: {self.reason}; it is still in the queue. Open the "
+        "queue with the codec that encoded the item, or remove the item by its id"
+    )
 
 
 class UndecodableQueue(FdbqueueError):
     """A queue holds keys or values that this library cannot have written."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"the queue holds bytes that cannot be read ({reason}): another program has written "
-            "to it. `fdbq drop` removes it"
-        )
+    reason: str
+
+    _template = (
+        "the queue holds bytes that cannot be read ({self.reason}): another program has written "
+        "to it. `fdbq drop` removes it"
+    )
 
 
 class ForeignKey(FdbqueueError):
     """A key among the items that does not belong to an item. Nothing was changed."""
 
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        super().__init__(
-            f"the key {key!r} does not belong to an item of this queue; another program writes to "
-            "the queue's subspace, or the queue was opened with other priorities. `fdbq check` "
-            "lists all such keys"
-        )
+    key: bytes
+
+    _template = (
+        "the key {self.key!r} does not belong to an item of this queue; another program writes to "
+        "the queue's subspace, or the queue was opened with other priorities. `fdbq check` "
+        "lists all such keys"
+    )
 
 
 class InvalidItemId(FdbqueueError, ValueError):
     """A text that is not the id of an item of this queue."""
 
-    def __init__(self, item_id: object) -> None:
-        self.item_id = item_id
-        super().__init__(f"{item_id!r} is not the id of an item; `items` lists the ids")
+    item_id: object
+
+    _template = "{self.item_id!r} is not the id of an item; `items` lists the ids"
 
 
 class InvalidQueueName(FdbqueueError, ValueError):
     """A text that cannot name a queue."""
 
-    def __init__(self, name: object, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-        super().__init__(f"{name!r} cannot be the name of a queue: {reason}")
+    name: object
+    reason: str
+
+    _template = "{self.name!r} cannot be the name of a queue: {self.reason}"
 
 
 class QueueNotFound(FdbqueueError, LookupError):
@@ -567,16 +551,19 @@ class WrongState(FdbqueueError):
         state: Its state.
     """
 
-    def __init__(self, id: str, state: str) -> None:
-        self.id = id
-        self.state = state
-        advice = {
-            "claimed": "wait until its claim ends, or end the claim with `release`",
-            "done": "push a new item",
-        }[state]
-        super().__init__(
-            f"item {id} is {state}, and only ready, delayed or dead items can be moved; {advice}"
-        )
+    id: str
+    state: str
+
+    _template = (
+        "item {self.id} is {self.state}, and only ready, delayed or dead items can be moved; "
+        "{self._advice}"
+    )
+
+    @property
+    def _advice(self) -> str:
+        if self.state == "claimed":
+            return "wait until its claim ends, or end the claim with `release`"
+        return "push a new item"
 
 
 class NoResult(FdbqueueError, LookupError):
@@ -609,20 +596,21 @@ class NoResult(FdbqueueError, LookupError):
 class QueueExists(FdbqueueError):
     """A queue name that is already taken. Nothing was changed."""
 
-    def __init__(self, name: str, advice: str = "drop it or choose another name") -> None:
-        self.name = name
-        super().__init__(f"a queue named {name!r} already exists; {advice}")
+    name: str
+    advice: str = "drop it or choose another name"
+
+    _template = "a queue named {self.name!r} already exists; {self.advice}"
 
 
 class QueueRenamed(FdbqueueError):
     """A queue whose name now belongs to another queue."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"the queue that was opened as {name!r} was renamed or dropped, and another queue now "
-            "has that name; open it again"
-        )
+    name: str
+
+    _template = (
+        "the queue that was opened as {self.name!r} was renamed or dropped, and another queue now "
+        "has that name; open it again"
+    )
 
 
 _REMEDIES = {
@@ -669,12 +657,12 @@ class QueueFull(FdbqueueError):
 class LeaseLost(FdbqueueError):
     """A claim that is over; another worker may have its item. Nothing was changed."""
 
-    def __init__(self, item_id: str) -> None:
-        self.item_id = item_id
-        super().__init__(
-            f"the claim of item {item_id} is over: its lease expired, or it was already "
-            "acknowledged or returned; another worker may have the item"
-        )
+    item_id: str
+
+    _template = (
+        "the claim of item {self.item_id} is over: its lease expired, or it was already "
+        "acknowledged or returned; another worker may have the item"
+    )
 
 
 class ForeignClaim(FdbqueueError, ValueError):
@@ -693,22 +681,22 @@ class ForeignClaim(FdbqueueError, ValueError):
 class InvalidClaimToken(FdbqueueError, ValueError):
     """A text that no claim has. Nothing was changed."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        super().__init__(
-            f"{text[:100]!r} is not the token of a claim; send the `token` that `claim` returned"
-        )
+    text: str
+
+    _template = (
+        "{self.text!r:.100} is not the token of a claim; send the `token` that `claim` returned"
+    )
 
 
 class QueueChanged(FdbqueueError):
     """A queue that changed while it was backed up or copied. Nothing was restored or copied."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"queue {name!r} changed while it was read; pause it (`fdbq pause`), stop the clients "
-            "that push, pop or hold claims, and start again"
-        )
+    name: str
+
+    _template = (
+        "queue {self.name!r} changed while it was read; pause it (`fdbq pause`), stop the clients "
+        "that push, pop or hold claims, and start again"
+    )
 
 
 class InvalidBackup(FdbqueueError, ValueError):
@@ -719,78 +707,82 @@ class InvalidBackup(FdbqueueError, ValueError):
         reason: What is wrong with it.
     """
 
-    def __init__(self, line: int, reason: str) -> None:
-        self.line = line
-        self.reason = reason
-        super().__init__(f"line {line:,}: {reason}; nothing was restored")
+    line: int
+    reason: str
+
+    _template = "line {self.line:,}: {self.reason}; nothing was restored"
 
 
 class RestoreRunning(FdbqueueError):
-    """A second restore or copy of the same queue at the same time. The queue has no name yet."""
+    """A restore or copy of a queue that another one has begun meanwhile. It has no name yet."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"another restore or copy of queue {name!r} is running, or its rows were dropped; run "
-            "this one again, once the other has ended"
-        )
+    name: str
+
+    _template = (
+        "another restore or copy of queue {self.name!r} has begun, or its rows were dropped; run "
+        "this one again, once the other has ended"
+    )
 
 
 class SameQueue(FdbqueueError, ValueError):
     """A copy of a queue onto itself. Nothing was changed."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"queue {name!r} cannot be copied onto itself: both databases are the same one; name "
-            "another database, or give the copy another name"
-        )
+    name: str
+
+    _template = (
+        "queue {self.name!r} cannot be copied onto itself: both databases are the same one; name "
+        "another database, or give the copy another name"
+    )
 
 
 class QueueTooLargeToCheck(FdbqueueError):
     """A check that did not finish within the five seconds of a transaction."""
 
-    def __init__(self, scanned: int) -> None:
-        self.scanned = scanned
-        super().__init__(
-            f"the check read {scanned:,} items before the five seconds of a transaction were over; "
-            "check a shorter queue, or retry when the machine is less busy"
-        )
+    scanned: int
+
+    _template = (
+        "the check read {self.scanned:,} items before the five seconds of a transaction were over; "
+        "check a shorter queue, or retry when the machine is less busy"
+    )
 
 
 class InvalidIdempotencyKey(FdbqueueError, ValueError):
     """A text that cannot be an idempotency key. Nothing was stored."""
 
-    def __init__(self, key: object, longest: int) -> None:
-        self.key = key
-        super().__init__(f"an idempotency key must be text of 1 to {longest} bytes, not {key!r}")
+    key: object
+    longest: int
+
+    _template = (
+        "an idempotency key must be text of 1 to {self.longest} bytes, not {self.key!r:.100}"
+    )
 
 
 class HandlerTooSlow(FdbqueueError):
     """A handler or a function of `at_end` that outlived its transaction. Nothing was written."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__(
-            f"the function took {seconds:.1f} seconds, but a transaction lives five; move the slow "
-            "part into a handler without a transaction"
-        )
+    seconds: float
+
+    _template = (
+        "the function took {self.seconds:.1f} seconds, but a transaction lives five; move the slow "
+        "part into a handler without a transaction"
+    )
 
 
 class TimedOut(FdbqueueError):
     """A job that ran for too long."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__(f"the job ran for more than {seconds:g} seconds")
+    seconds: float
+
+    _template = "the job ran for more than {self.seconds:g} seconds"
 
 
 class InvalidUniqueKey(FdbqueueError, ValueError):
     """A value that cannot be a unique key. Nothing was stored."""
 
-    def __init__(self, key: object, longest: int) -> None:
-        self.key = key
-        super().__init__(f"unique must be text of 1 to {longest} bytes in UTF-8, not {key!r}")
+    key: object
+    longest: int
+
+    _template = "unique must be text of 1 to {self.longest} bytes in UTF-8, not {self.key!r:.100}"
 
 
 class InvalidSchedule(FdbqueueError, ValueError):
@@ -801,55 +793,21 @@ class InvalidSchedule(FdbqueueError, ValueError):
         reason: What is wrong with it.
     """
 
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        self.reason = reason
-        super().__init__(f"the schedule {name!r}: {reason}")
+    name: str
+    reason: str
+
+    _template = "the schedule {self.name!r}: {self.reason}"
 
 
 class IdempotencyKeyReused(FdbqueueError, ValueError):
     """An idempotency key used again for a different push. Nothing was stored."""
 
-    def __init__(self, key: str) -> None:
-        self.key = key
-        super().__init__(
-            f"the idempotency key {key!r} was already used for another push; "
-            "choose a new key for each push"
-        )
+    key: str
 
-
-class ImportMismatch(FdbqueueError):
-    """An input that differs from what an earlier, unfinished import of the same source stored."""
-
-    def __init__(self, source: str, lines: int) -> None:
-        self.source = source
-        self.lines = lines
-        super().__init__(
-            f"{source}: its first {lines:,} lines differ from those that an earlier import stored; "
-            "run with --again to import it from the start"
-        )
-
-
-def unknown_job(name: str, version: int) -> str:
-    """Return the reason why a job that no worker knows waits or has died.
-
-    >>> unknown_job("shop.send", 1)
-    "no worker knows the job 'shop.send'"
-    >>> unknown_job("shop.send", 3)
-    "no worker knows the job 'shop.send' in version 3"
-    """
-    return f"no worker knows the job {name!r}" + (f" in version {version}" if version > 1 else "")
-
-
-class ImportRunning(FdbqueueError):
-    """A second import of a source while another one is running. No line was stored twice."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        super().__init__(
-            f"{source}: another import of it is running, or the queue was cleared; once that has "
-            "ended, run this import again to continue"
-        )
+    _template = (
+        "the idempotency key {self.key!r} was already used for another push; "
+        "choose a new key for each push"
+    )
 
 
 class InvalidLine(FdbqueueError, ValueError):
@@ -858,7 +816,7 @@ class InvalidLine(FdbqueueError, ValueError):
     Attributes:
         number: The number of the line, from 1.
         reason: Why the line cannot be stored.
-        source: The name that the import resumes under; `None` if it cannot be resumed.
+        source: The name of the import; `None` if its lines have no keys.
     """
 
     def __init__(self, number: int, reason: str, source: str | None) -> None:
@@ -871,3 +829,58 @@ class InvalidLine(FdbqueueError, ValueError):
         elif source is None:
             done = "the lines before it are stored; correct it and import the remaining lines"
         super().__init__(f"line {number:,}: {reason}; {done}")
+
+
+def error_classes() -> tuple[type[FDBError], ...]:
+    """Return the classes of errors with a FoundationDB code, for an `except` clause.
+
+    The binding's own class exists only after its C library is loaded.
+
+    >>> error_classes()[0].__name__
+    'FDBError'
+    """
+    binding = sys.modules.get("fdb.impl")
+    return (FDBError,) if binding is None else (FDBError, binding.FDBError)
+
+
+_MAX_TEXT = 1_000  # characters of an error that a queue stores
+
+
+def error_text(error: object, reason: str = "") -> str | None:
+    """Return the text to store for an error, cut to 1,000 characters.
+
+    Args:
+        error: A text or an exception; `None` for no error.
+        reason: A text to put in front of the error, unless the error contains it.
+
+    Raises:
+        TypeError: `error` is neither of these.
+
+    Example:
+        >>> error_text(ValueError("no such address"))
+        'ValueError: no such address'
+        >>> error_text(ValueError("no such address"), "cannot send")
+        'cannot send: ValueError: no such address'
+    """
+    if isinstance(error, BaseException):
+        name = type.__dict__["__name__"].__get__(type(error))  # its metaclass may raise an error
+        try:
+            error = f"{name}: {error}"
+        except BaseException:  # raised by its `__str__`
+            error = f"{name} (its text cannot be read)"
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"an error must be a text or an exception, not {error!r}")
+    if reason not in (error or ""):
+        error = f"{reason}: {error}"
+    return error and error[:_MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def unknown_job(name: str, version: int) -> str:
+    """Return the reason why a job that no worker knows waits or has died.
+
+    >>> unknown_job("shop.send", 1)
+    "no worker knows the job 'shop.send'"
+    >>> unknown_job("shop.send", 3)
+    "no worker knows the job 'shop.send' in version 3"
+    """
+    return f"no worker knows the job {name!r}" + (f" in version {version}" if version > 1 else "")

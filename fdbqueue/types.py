@@ -1,4 +1,4 @@
-"""The types that callers see: items, tasks, claims, options, and the interfaces of an engine."""
+"""The types that callers see: items, tasks, claims, and the interfaces of an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    overload,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -23,48 +32,20 @@ else:  # a default needs Python 3.13, or a library that only type checkers need
     V_co = TypeVar("V_co", covariant=True)
 
 __all__ = [
-    "Change",
-    "Claim",
     "Codec",
-    "Database",
-    "Duration",
     "FailedAttempt",
-    "Future",
-    "HistoryBucket",
     "HistoryWindow",
-    "IfFull",
-    "Item",
-    "ItemHeldBy",
     "ItemInfo",
-    "JobRef",
-    "Json",
-    "Keep",
-    "Key",
-    "KeyLike",
-    "KeyOrSelector",
-    "KeySelector",
-    "KeyValue",
     "MatchCount",
     "Options",
     "Priority",
-    "PriorityJson",
-    "PriorityKind",
     "QueueStats",
-    "RangeResult",
-    "ReadTransaction",
     "ReadTransactor",
     "SearchPage",
     "State",
     "StoredJob",
-    "Task",
-    "TaskPriority",
     "TaskStats",
-    "Transaction",
     "Transactor",
-    "UniqueUntil",
-    "Value",
-    "ValueLike",
-    "WaitsFor",
 ]
 
 Priority: TypeAlias = int | tuple[Any, ...]
@@ -78,9 +59,6 @@ PriorityKind: TypeAlias = type[int] | tuple[type, ...]
 
 Duration: TypeAlias = float | timedelta | str
 """A length of time: a number of seconds, a `timedelta`, or a text such as "90s" or "1h30m"."""
-
-IfFull: TypeAlias = Literal["raise", "drop"]
-"""The choice for a push to a full queue: raise `QueueFull`, or store nothing and return `None`."""
 
 UniqueUntil: TypeAlias = Literal["claimed", "ended"]
 """When the unique key of an item is free again: once it is claimed, or once it has ended."""
@@ -117,6 +95,10 @@ Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritiz
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
 
+ENDED: frozenset[State] = frozenset({"dead", "done"})
+"""The states of items that have ended: such an item holds no unique key, takes no place below a
+bound, never expires, and counts as ended for the items that wait for it."""
+
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
 
@@ -152,6 +134,14 @@ Keep: TypeAlias = timedelta | str | int | tuple[timedelta | str, int]
 """
 
 
+Unique: TypeAlias = bool | str | Callable[..., str | None]
+"""A unique key of a job, a function of its arguments that returns one or `None`, `True` for a key
+made from all arguments, or `False` for none."""
+
+Group: TypeAlias = str | Callable[..., str | None]
+"""The name of a group, or a function of a job's arguments that returns one, or `None` for none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options of a queue. The first push stores them, so that all clients agree.
@@ -162,13 +152,9 @@ class Options:
         priorities: The type of its priorities; `None` in a FIFO queue.
         max_size: The most items it may hold, including delayed and claimed ones; `None` for no
             bound.
-        ageing: Seconds after which a task is as urgent as a new task of the next higher priority;
-            `None` for never.
         max_attempts: How many times an item may be claimed before it becomes a dead letter; `None`
             for any number.
         concurrency: The most items that may be claimed at a time; `None` for no limit.
-        agent_concurrency: The most tasks of each agent that may be claimed at a time; `None` for no
-            limit. Only for task queues.
         paused: Whether claims and pops are paused.
         keep_seconds: For how many seconds acknowledged items are kept; `None` for any time.
         keep_number: How many acknowledged items are kept, the newest; `None` for any number. No
@@ -179,18 +165,15 @@ class Options:
         rate: The most items that may be claimed or popped in a time, and that time in seconds;
             `None` for no limit.
         limited_groups: Whether a push has to check that its group is not full, because a group has
-            or has had a bound (see `set_group`). In a task queue, whether claims and pops have to
-            look for the settings of agents, because an agent has or has had any.
+            or has had a bound (see `set_group`).
     """
 
     kind: str
     codec: str
     priorities: PriorityKind | None
-    max_size: int | None
-    ageing: int | None = None
+    max_size: int | None = None
     max_attempts: int | None = None
     concurrency: int | None = None
-    agent_concurrency: int | None = None
     paused: bool = False
     keep_seconds: int | None = None
     keep_number: int | None = None
@@ -420,7 +403,7 @@ class ItemInfo:
         error: The error of its last failed attempt; `None` if none failed, or none was given. Of a
             done item, why it was discarded or cancelled.
         unique: Its unique key, or `None`.
-        group: Its group, or `None`; the agent of a task.
+        group: Its group, or `None`.
         held_by: What keeps a ready item from being claimed, regardless of the items ahead of it;
             `None` for nothing, or in any other state.
         waits_for: What the item waits for, if it is delayed or no worker knows its job; otherwise
@@ -536,7 +519,7 @@ class QueueStats:
             job.
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
         oldest: When the oldest ready item was pushed; `None` if there is none, or if another
-            implementation of the recipe pushed it.
+            implementation of the recipe pushed it. In a task queue, the oldest of the first 100.
         next_due: When the next delayed item is due; `None` if none is delayed. If this is in the
             past, no client has swept since then.
         paused: Whether the queue is paused.
@@ -551,8 +534,8 @@ class QueueStats:
         total_died: Items that became dead letters.
         total_put_back: Popped items that were put back.
         total_rejected: Items for which the queue had no room.
-        error: Why the numbers are not known, from `overview`: another release stored the queue, or
-            its bytes cannot be read. All numbers are 0 then. `None` if they are known.
+        error: Why the numbers are not known, from `overview`: its bytes cannot be read. All numbers
+            are 0 then. `None` if they are known.
     """
 
     ready: int

@@ -3,8 +3,7 @@
     python -m recipes.booking_reminders
 
 A reminder's deadline is the event minus the notice that the guest is owed. Its priority follows
-from the days that are left when it is scheduled, and rises with the time that it waits: the queue
-has ageing, of a day, so that a reminder for next week is not passed for ever by those for today.
+from the days that are left when it is scheduled.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def remind(
 
 if __name__ == "__main__":
     db = open("memory:")
-    reminders = TaskQueue.named(db, "reminders", ageing=timedelta(days=1))
+    reminders = TaskQueue.named(db, "reminders")
     now = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
     for guest, days, hours in [("ada", 20, 24), ("bob", 2, 24), ("eve", 0.5, 3), ("dan", 2, 36)]:
         event = now + timedelta(days=days)

@@ -2,8 +2,8 @@
 
     python -m recipes.invoices
 
-An invoice is a task of the agent who approves it. Its amount decides how urgent it is, its day of
-payment is the deadline, and so nothing has to be sorted when somebody asks for the next one.
+An invoice is a task. Its amount decides how urgent it is, its day of payment is the deadline, and
+so nothing has to be sorted when somebody asks for the next one. Its agent approves it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ if __name__ == "__main__":
     print(
         "of acme:", [task.payload["number"] for task in invoices.get_tasks_for_client(db, "acme")]
     )
-    print("for the clerk:", invoices.peek(db, agent="clerk"))
+    print("for the clerk:", next(invoices.get_tasks_for_agent(db, "clerk")))
     while (task := invoices.pop(db)) is not None:
         print(task.priority.name, task.deadline, task.payload)

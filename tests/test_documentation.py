@@ -234,7 +234,7 @@ def test_the_first_screen_shows_how_to_install_run_and_test() -> None:
     assert second.strip() in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_into_the_repository_resolve(name: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / name).read_text()):
         assert (ROOT / target).exists(), target
@@ -250,4 +250,5 @@ def test_no_page_installs_the_package_from_pypi() -> None:
 
 def test_the_changelog_has_a_section_of_this_version() -> None:
     (version,) = re.findall(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
-    assert re.search(rf"^## {re.escape(version)} - ", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## {re.escape(version)} (- |\(unreleased\)$)", text, re.M)

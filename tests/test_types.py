@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import types
+from fdbqueue import admin, aio, errors, jobs, options, testing, types
 from fdbqueue.database.binding import first_greater_or_equal
 from tests.support.pages import PAGES, ROOT, program
 
@@ -51,6 +51,14 @@ def test_the_examples_of_the_documentation_pass_the_strict_checks(
         env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},  # does not ask for new releases
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_public_names_are_few() -> None:
+    modules = (fdbqueue, admin, aio, errors, jobs, options, testing, types)
+    assert len(fdbqueue.__all__) <= 22
+    assert sum(len(module.__all__) for module in modules) <= 130
+    for module in modules:
+        assert all(hasattr(module, name) for name in module.__all__)
 
 
 def test_few_arguments_may_be_anything() -> None:

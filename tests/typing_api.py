@@ -64,7 +64,7 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     assert_type(q, PriorityQueue)
     assert_type(PriorityQueue.existing(db, "jobs"), PriorityQueue)
     assert_type(PriorityQueue.at(db, Subspace(("jobs",))), PriorityQueue)
-    assert_type(q.push(db, {"any": "value"}, (1, 2.5), if_full="drop"), Item | None)
+    assert_type(q.push(db, {"any": "value"}, (1, 2.5)), Item)
     assert_type(q.push(tr, 1, unique="k", unique_until="claimed"), Item)
     assert_type(q.push_many(tr, [1, 2], priorities=[1, 2], unique=["k", None]), list[Item])
     assert_type(q.pop(db), Item | None)
@@ -81,10 +81,17 @@ def priority_queue(db: Database, tr: Transaction) -> None:
     assert_type(q.size(tr.snapshot), int)
     assert_type(q.peek(tr.snapshot), Item | None)
     assert_type(q.items(tr.snapshot), Iterator[Item])
-    q.push("not a db", 1)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-    q.push(db, 1, prioritty=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    q.push("not a db", 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    q.push(db, 1, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     q.pop(3.14)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     q.pop(tr.snapshot)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    q.push(db, 1, if_full="drop")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.push_many(db, [1], uniques=["k"])  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.push(db, 1, ttl=b"1m")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    q.configure(db, maxsize=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.search(db, state="dead", errors="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.schedules.add(db, "s", 1, cronn="")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    PriorityQueue.named(db, "jobs", keeps=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     PriorityQueue.named("db", "jobs")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -109,7 +116,7 @@ def typed_values(db: Database, tr: Transaction) -> None:
     assert_type(Queue.at(db, Subspace(("pages",)), codec=Pages()), Queue[Page])
     declared: PriorityQueue[Page] = PriorityQueue.named(db, "pages")
     assert_type(declared.push(db, Page()), Item[Page])
-    assert_type(q.push(tr, Page(), if_full="drop"), Item[Page] | None)
+    assert_type(q.push(tr, Page(), group="ada"), Item[Page])
     assert_type(q.pop(tr), Item[Page] | None)
     assert_type(q.peek_many(tr, 2), list[Item[Page]])
     assert_type(q.items(tr), Iterator[Item[Page]])
@@ -117,7 +124,7 @@ def typed_values(db: Database, tr: Transaction) -> None:
     if claim := q.claim(tr):
         assert_type(claim.item.value, Page)
         assert_type([each.item.value for each in claim], list[Page])
-    q.push(db, 7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    q.push(db, 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tasks: TaskQueue[Page] = TaskQueue.named(db, "tasks")
     assert_type(tasks.pop(tr), Task[Page] | None)
     assert_type(tasks.claim(tr), Claim[Task[Page]] | None)
@@ -145,12 +152,15 @@ def typed_handlers(
 def fifo(db: Database) -> None:
     q = Queue.named(db, "mail")
     assert_type(q, Queue)
-    assert_type(q.enqueue(db, 1, if_full="drop"), Item | None)
     assert_type(q.enqueue(db, 1), Item)
     assert_type(q.dequeue(db), Item | None)
     assert_type(q.dequeue_many(db, 2), list[Item])
     assert_type(q.items(db), Iterator[Item])
-    q.enqueue(db, 1, priority=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    q.enqueue(db, 1, priority=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.pop_max(db)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    q.pop_many(db, 2, max=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    q.reprioritize(db, "id", 3)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    Queue.named(db, "mail", priorities=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Queue.named("db", "mail")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -158,7 +168,7 @@ def task_queue(db: Database, tr: Transaction) -> None:
     q = TaskQueue.named(db, "tasks")
     assert_type(q, TaskQueue)
     assert_type(q.push(db, priority=TaskPriority.HIGH, payload=[1]), str | None)
-    assert_type(q.pop(tr, agent="ada"), Task | None)
+    assert_type(q.pop(tr), Task | None)
     assert_type(q.pop_many(tr, 2), list[Task])
     assert_type(q.get_all_tasks(tr), Iterator[Task])
     assert_type(q.get_task(tr, "id"), Task | None)
@@ -173,15 +183,16 @@ def task_queue(db: Database, tr: Transaction) -> None:
 async def asynchronous(db: Database) -> None:
     q = await aio.PriorityQueue.named(db, "jobs")
     assert_type(q, aio.PriorityQueue)
-    assert_type(await q.push(db, 1, if_full="drop"), Item | None)
     assert_type(await q.push(db, 1), Item)
     assert_type(await q.pop(db), Item | None)
     assert_type(await q.pop_many(db, 2, wait=1), list[Item])
     assert_type(await q.claim(db), Claim[Item] | None)
     assert_type(await q.items(db), list[Item])
     assert_type([item async for item in q.items(db, limit=2)], list[Item])
+    assert_type(await q.items(db, state="dead", job="send"), list[ItemInfo])
     assert_type(await q.options(db), Options)
-    await q.push(db, 1, prioritty=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await q.push(db, 1, prioritty=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await q.search(db, state="dead", errors="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await q.pop("db")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     mail = await aio.Queue.existing(db, "mail")
     assert_type(mail, aio.Queue)
@@ -203,7 +214,7 @@ async def asynchronous(db: Database) -> None:
     assert_type(await pages.pop(db), Item[Page] | None)
     assert_type(await pages.claim(db), Claim[Item[Page]] | None)
     assert_type(await pages.items(db), list[Item[Page]])
-    await pages.push(db, 7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await pages.push(db, 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     sheets: aio.TaskQueue[Page] = await aio.TaskQueue.named(db, "sheets")
     assert_type(await sheets.pop(db), Task[Page] | None)
     await sheets.push(db, payload=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -252,7 +263,7 @@ def transactions(db: Database, tr: Transaction, service: Service) -> None:
 
 
 def worker(db: Database, queue: TaskQueue, handler: Callable[[Task], Any]) -> None:
-    assert_type(Worker(db, queue, handler, agent="ada").run(drain=True), WorkerReport)
+    assert_type(Worker(db, queue, handler).run(drain=True), WorkerReport)
     Worker("db", queue, handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Worker(db, "tasks", handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Worker(db, queue, handler, leese=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,4 +1,4 @@
-"""Claim items: for threads of a process together, for one agent, or in a caller's transaction."""
+"""Claim items: for threads of a process together, or in a caller's transaction."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from fdbqueue.coordination.combiner import Batch
+from fdbqueue.coordination.sweeper import Sweeper
 from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import NO_HEADER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
-from fdbqueue.operations.groups.starts import started_in
 from fdbqueue.operations.items import ITEM_BYTES, Items
-from fdbqueue.operations.limits.slots import Candidate, First, Slots
+from fdbqueue.operations.limits.rates import started_in
+from fdbqueue.operations.maintainers.slots import First, Slots
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import Sweep
-from fdbqueue.types import Claim, Database, Options, Transaction, Value
-
-if TYPE_CHECKING:
-    from fdbqueue.coordination.sweeper import Sweeper
+from fdbqueue.operations.timers import has_expired
+from fdbqueue.types import Claim, Database, Options, Transaction
 
 _n_of, _within_of = attrgetter("n"), attrgetter("within")
 
-_NARROWER = 0.95  # a claim without a conflict multiplies the range of the next claim by this
+_WIDER = 4  # a conflict multiplies the range of first items by this
+_NARROWER = 0.98  # a claim without a conflict multiplies the range of the next claim by this
 _MAX_BYTES = 3_000_000  # total size of the rows that one transaction claims
 
 
@@ -38,10 +38,17 @@ class Claims:
     """The claims of one process on one queue.
 
     Threads that claim at the same time share a transaction, which takes consecutive items. Without
-    conflicts it takes the first items. After a conflict it starts at a random item among the first
-    ones: the range doubles with each conflict, up to the `within` of the claims. A claim without
-    a conflict narrows the range a little. A claim in a caller's transaction does not learn of its
-    conflicts, so it starts at a random item within the whole range.
+    conflicts it takes the first items. After a conflict it starts at a random place among the first
+    ones: the range quadruples with each conflict, up to the `within` of the claims. A claim without
+    a conflict keeps to its place and narrows the range a little. So processes that have found
+    places far from each other do not conflict any more, and move towards the first items until
+    they do. A claim in a caller's transaction does not learn of its conflicts, so it starts at a
+    random item within the whole range.
+
+    A claim sweeps if it finds too few items, or one that has expired. So it never takes an expired
+    item, and finds whatever can be claimed. A claim that finds enough sweeps only if it may not
+    choose, or if the last sweep of a claim of this process is a quarter of a second old. Until
+    then, an item that became due may have to wait while other items are taken.
 
     A lease counts from the read version of its transaction, and from the time at which the try
     began. So less of it is left if the call took long, for example because its process was stopped.
@@ -59,46 +66,45 @@ class Claims:
     slots: Slots
     among: float = 1.0
     """The number of first items among which a claim starts."""
+    place: float = 0.0
+    """Where it starts: a fraction of this range."""
+    expected: int = 1
+    """The number of requests in the last batch."""
 
-    def perform(
-        self, db: Database, batch: Batch[ClaimRequest], first: First | None = None
-    ) -> list[Claim | None]:
-        """Perform the claims of a batch, and those that join it in time.
-
-        Args:
-            db: A database.
-            batch: The claims.
-            first: `first(tr, n)` reads the items to claim; by default they are any of the first.
-        """
-        claiming = _Claiming(self, batch, first)
+    def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
+        """Perform the claims of a batch, and those that join it in time."""
+        claiming = _Claiming(self, batch)
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self.sweeper.catch_up(db, at_once=False)
         while (claims := claiming.run(db)) is None:
             if claiming.is_behind:
                 self.sweeper.catch_up(db)
-        self.sweeper.is_behind = claiming.is_behind
+        if claiming.has_swept:
+            self.sweeper.note_claim(claiming.is_behind, claiming.is_marked)
         if not claiming.conflicts:
             self.among *= _NARROWER
+        self.expected = len(claims)
         return claims
 
-    def perform_alone(self, db: Database, request: ClaimRequest, first: First) -> Claim | None:
-        """Perform one claim of the items that `first(tr, n)` reads."""
-        (claim,) = self.perform(db, Batch([request]), first)
-        return claim
+    def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
+        """Perform a claim in a caller's transaction."""
+        return _Claiming(self, Batch([request])).claim_in(tr)
 
-    def perform_in(
-        self, tr: Transaction, request: ClaimRequest, first: First | None
-    ) -> Claim | None:
-        """Perform a claim in a caller's transaction; `first` as for `perform`."""
-        return _Claiming(self, Batch([request]), first).claim_in(tr)
+    def begin(self, tr: Transaction, n: int, within: int, conflicts: int) -> First:
+        """Start to read `n` of the first items.
 
-    def skip(self, n: int, within: int, conflicts: int) -> int:
-        """Return how many first items a claim of `n` items skips after this many conflicts."""
+        Args:
+            tr: A transaction.
+            n: The number of items.
+            within: Begin at any of this many first items.
+            conflicts: The number of its conflicts so far.
+        """
         if conflicts:
-            self.among = 2 * max(self.among, n)
+            self.among = _WIDER * max(self.among, n)
+            self.place = random.random()
         self.among = min(self.among, max(n, within))
-        return _skip(n, self.among) if self.among >= 2 * n else 0
+        return self.begin_first(tr, n, _skipped(n, self.among, self.place))
 
     def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
         """Return the first `n` items."""
@@ -126,19 +132,23 @@ class Claims:
         return finish
 
 
-def _fitting(candidates: list[Candidate]) -> list[Candidate]:
+def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
     """Return the first items that one transaction can store as claimed, at least one."""
     left = _MAX_BYTES
-    for number, candidate in enumerate(candidates):
-        left -= len(candidate.item.value) + ITEM_BYTES
+    for number, item in enumerate(found):
+        left -= len(item.value) + ITEM_BYTES
         if left < 0 and number:
-            return candidates[:number]
-    return candidates
+            return found[:number]
+    return found
 
 
-def _skip(n: int, among: float) -> int:
-    """Return a random multiple of `n`, after which `n` of the first items follow."""
-    return n * int(random.random() * (among // n))
+def _skipped(n: int, among: float, place: float) -> int:
+    """Return the multiple of `n` at a place among the first items, after which `n` of them follow.
+
+    >>> _skipped(2, 10.0, 0.0), _skipped(2, 10.0, 0.99)
+    (0, 8)
+    """
+    return n * int(place * (among // n))
 
 
 @dataclass
@@ -148,22 +158,26 @@ class _Claiming:
     Attributes:
         claims: The claims of the queue.
         batch: The claims of the batch.
-        first: `first(tr, n)` reads the items to claim; `None` for any of the first.
         tries: The number of tries so far.
         now: When the present try began, in milliseconds since 1970.
         conflicts: How often the present transaction had to be tried again.
         is_behind: Whether items are due that its sweep did not reach.
         has_written: Whether the present transaction has written anything.
+        must_sweep: Whether the present try sweeps whatever it finds.
+        has_swept: Whether it has swept.
+        is_marked: Whether the queue has the mark that it has timers.
     """
 
     claims: Claims
     batch: Batch[ClaimRequest]
-    first: First | None
     tries: int = 0
     now: int = 0
     conflicts: int = 0
     is_behind: bool = False
     has_written: bool = False
+    must_sweep: bool = True
+    has_swept: bool = False
+    is_marked: bool = True
 
     def run(self, db: Database) -> list[Claim | None] | None:
         """Claim in a transaction; return `None` if another one has to continue."""
@@ -181,33 +195,46 @@ class _Claiming:
         """Begin a try of the transaction, outside of it: this reads the clock."""
         self.tries += 1
         self.now = milliseconds()
+        self.must_sweep = self.claims.sweeper.claim_must_sweep()
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
         return any(self.claims.claimed.is_stored(tr, claim) for claim in claims or ())
 
     def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
         claims, batch = self.claims, self.batch
-        claims.items.rate.begin_try(tr)
+        if claims.options.has_any_rate:
+            claims.items.rate.begin_try(tr)
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-        version = tr.get_read_version().wait()  # meanwhile other threads can join the batch
+        version = tr.get_read_version()
+        if claims.expected > 1:
+            version.wait()  # meanwhile other threads can join the batch
         batch.join()
-        n = sum(map(_n_of, batch))
-        skipped = claims.skip(n, min(map(_within_of, batch)), self.conflicts)
-        sweep = claims.sweep.begin_sweep(tr, self.now, version)
-        options = claims.options.begin_read(tr)
-        mark = tr.snapshot.get(claims.layout.scheduled)
-        first = self.first or claims.begin_first(tr, n, skipped)
-        swept = sweep()
-        self.is_behind, self.has_written = not swept.all, swept.wrote
-        if not swept.expired:
-            return None  # commit this sweep; the next transaction continues
-        if swept.wrote and self.first is None:
-            first = claims.begin_first(tr, n, skipped)
-        taken = self._take(tr, version, n, options(), first, mark)
+        n, within = sum(map(_n_of, batch)), min(map(_within_of, batch))
+        # A claim that has no choice has to know which items are the first ones.
+        self.must_sweep |= within <= n
+        begun_options = claims.options.begin_read(tr)
+        first = claims.begin(tr, n, within, self.conflicts)
+        self.is_marked, self.is_behind, self.has_written = True, False, False
+        options, admit = begun_options(), claims.slots.admit
+        found: Sequence[StoredItem] = ()
+        if not self.must_sweep:
+            found = admit(tr, self.now, n, options, first)
+        self.has_swept = len(found) < n or self._have_expired(found)
+        if self.has_swept:
+            sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
+            mark = tr.snapshot.get(claims.layout.scheduled)
+            swept, self.is_marked = sweep(), mark.present()
+            self.is_behind, self.has_written = not swept.all, swept.wrote
+            if not swept.expired:
+                return None  # commit this sweep; the next transaction continues
+            if swept.wrote or not self.must_sweep:
+                first = claims.begin_first(tr, n)
+            found = admit(tr, self.now, n, options, first)
+        taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.
-        return taken if swept.all or any(taken or ()) else None
+        return taken if not self.is_behind or any(taken or ()) else None
 
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""
@@ -216,33 +243,34 @@ class _Claiming:
         version = tr.get_read_version().wait()
         claims.sweep.sweep(tr, self.now)
         options = claims.options.read(tr)
-        mark = tr.snapshot.get(claims.layout.scheduled)
+        self.is_marked = tr.snapshot[claims.layout.scheduled].present()
         while True:
             # To skip items is to pass over keys, perhaps some that cannot be read.
-            skipped = 0 if started_in(tr) else _skip(request.n, request.within)
-            first = self.first or claims.begin_first(tr, request.n, skipped)
-            taken = self._take(tr, version, request.n, options, first, mark)
+            place = 0.0 if started_in(tr) else random.random()
+            skipped = _skipped(request.n, request.within, place)
+            first = claims.begin_first(tr, request.n, skipped)
+            found = claims.slots.admit(tr, self.now, request.n, options, first)
+            taken = self._take(tr, version, options, found)
             if taken is not None:
                 return taken[0]
 
+    def _have_expired(self, found: Sequence[StoredItem]) -> bool:
+        """Return whether any of these items has expired."""
+        headers = [each.header for each in found]
+        return any(
+            each is not NO_HEADER and has_expired(each.expires, self.now) for each in headers
+        )
+
     def _take(
-        self,
-        tr: Transaction,
-        version: int,
-        n: int,
-        options: Options | None,
-        first: First,
-        mark: Value,
+        self, tr: Transaction, version: int, options: Options | None, found: Sequence[StoredItem]
     ) -> list[Claim | None] | None:
-        """Take `n` items for the requests; return `None` if none of them could be decoded."""
+        """Take items for the requests; return `None` if none of them could be decoded."""
         claims, now = self.claims, self.now
-        may_skip = self.first is None
-        admitted = _fitting(claims.slots.admit(tr, now, n, options, first, may_skip))
-        if options is not None and options.rate is not None:
-            claims.items.rate.note(tr, now, options, len(admitted))
+        admitted = _fitting(found)
+        slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
         requests = [each.for_try(self.tries, now) for each in self.batch]
         some = [(request, [*islice(remaining, request.n)]) for request in requests]
-        taken = claims.claimed.take(tr, now, some, version, mark)
+        taken = claims.claimed.take(tr, now, some, version, slots, self.is_marked)
         return taken if any(taken) or not admitted else None

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -21,19 +22,7 @@ _Request = TypeVar("_Request")
 _Result = TypeVar("_Result")
 
 
-class Batch(list[_Request]):
-    """The requests that one transaction performs."""
-
-    __slots__ = ()
-
-    is_open = False
-    """True if other requests may join it."""
-
-    def join(self) -> None:
-        """Add the requests that have arrived, within the budget; call this before any write."""
-
-
-Perform: TypeAlias = Callable[[Database, Batch[_Request]], Sequence[_Result]]
+Perform: TypeAlias = "Callable[[Database, Batch[_Request]], Sequence[_Result]]"
 """A function that performs a batch of requests on a database.
 
 It performs all requests or the first ones, and returns their results; or it raises an error, and
@@ -81,12 +70,11 @@ class Combiner(Generic[_Request, _Result]):
         budget: int,
     ) -> None:
         self._perform_on = perform_on
-        self.cost = cost
-        self.budget = budget
+        self._cost = cost
+        self._budget = budget
         self._begin()
 
     def _begin(self) -> None:
-        self.guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self._lines: dict[ref[Database], _Line[_Request, _Result]] = {}
         self._process = os.getpid()
         self._main_thread = threading.main_thread().ident
@@ -103,137 +91,68 @@ class Combiner(Generic[_Request, _Result]):
         woken = threading.Lock()
         woken.acquire()
         call: _Call[_Request, _Result] = _Call(request, lambda _: woken.release())
-        if not self._enter(line, call, thread):
+        if not line.enter(call, thread):
             woken.acquire()  # until the request is done, or this thread is to perform it
-        self._work(db, line, call)
-        return call.outcome()
+        return line.outcome(db, call)
 
     def submit(
         self,
         db: Database,
         request: _Request,
         start: Callable[[Callable[[], None]], object],
-        done: Callable[[Callable[[], _Result]], None],
-    ) -> None:
+    ) -> Future[_Result]:
         """Submit a request without waiting for its result, for an event loop.
 
         Args:
             db: The database.
             request: The request.
             start: `start(job)` runs a job in a thread.
-            done: `done(outcome)` is called at the end, by any thread; `outcome()` returns the
-                result or raises.
+
+        Returns:
+            The future of the result. It cannot be cancelled.
         """
         line = self._lines.get(ref(db))
         if line is None or self._process != os.getpid():
             line = self._new_line(db)
+        future: Future[_Result] = Future()
+        future.set_running_or_notify_cancel()
 
         def work(call: _Call[_Request, _Result]) -> None:
-            self._work(db, line, call)
-            done(call.outcome)
+            try:
+                result = line.outcome(db, call)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
 
         def wake(call: _Call[_Request, _Result]) -> None:
             if call.combines or call.is_alone:
                 start(partial(work, call))
             else:
-                done(call.outcome)
+                work(call)
 
         call: _Call[_Request, _Result] = _Call(request, wake)
-        if self._enter(line, call, _NEXT):  # by now, another thread may have woken it
-            call.wake(call)
+        if line.enter(call, _NEXT):  # by now, another thread may have woken it
+            wake(call)
+        return future
 
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
-        with self.guard:
-            # The line ends with its database.
-            return self._lines.setdefault(ref(db, self._lines.pop), _Line(self._perform_on(db)))
-
-    def _enter(
-        self, line: _Line[_Request, _Result], call: _Call[_Request, _Result], thread: int
-    ) -> bool:
-        """Append a call to a line; return whether it is the first, and is to combine at once."""
-        with self.guard:
-            is_first = line.combining is None
-            if is_first:
-                call.combines, line.combining = True, thread
-            line.waiting.append(call)
-            return is_first
-
-    def _work(
-        self, db: Database, line: _Line[_Request, _Result], call: _Call[_Request, _Result]
-    ) -> None:
-        """Do what a woken call has to do itself."""
-        if call.combines:
-            self._combine(db, line, call)
-        if call.is_alone:
-            call.error = None
-            try:
-                (call.result,) = line.perform(db, Batch((call.request,)))
-            except BaseException as error:
-                call.error = error
-
-    def _combine(
-        self, db: Database, line: _Line[_Request, _Result], own: _Call[_Request, _Result]
-    ) -> None:
-        """Perform the requests at the head of the line; the first is this thread's own."""
-        batch = _OpenBatch(self, line)
-        calls = batch.calls
-        try:
-            line.combining = threading.get_ident()
-            batch.join()
-            results = line.perform(db, batch)
-            for call, result in zip(calls, results):
-                call.result = result
-            with self.guard:
-                line.waiting.extendleft(reversed(calls[len(results) :]))
-                del calls[len(results) :]
-        except BaseException as error:
-            for call in calls:
-                call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
-        finally:
-            self._let_next_combine(line)
-            if len(calls) > 1:
-                for call in calls:
-                    if call is not own:
-                        call.wake(call)
-
-    def _let_next_combine(self, line: _Line[_Request, _Result]) -> None:
-        with self.guard:
-            line.combining = None
-            if line.waiting:
-                line.combining = _NEXT
-                line.waiting[0].combines = True
-                line.waiting[0].wake(line.waiting[0])
+        line: _Line[_Request, _Result] = _Line(self._perform_on(db), self._cost, self._budget)
+        return self._lines.setdefault(ref(db, self._lines.pop), line)  # it ends with its database
 
 
-class _OpenBatch(Batch[_Request], Generic[_Request, _Result]):
-    """A batch that waiting requests can join."""
+class Batch(list[_Request]):
+    """The requests that one transaction performs."""
 
-    is_open = True
-
-    def __init__(
-        self, combiner: Combiner[_Request, _Result], line: _Line[_Request, _Result]
-    ) -> None:
-        super().__init__()
-        self.calls: list[_Call[_Request, _Result]] = []
-        self._combiner = combiner
-        self._waiting = line.waiting
-        self._left = combiner.budget
+    line: _Line[_Request, Any] | None = None
+    """The line whose requests may join the batch; `None` if none may."""
 
     def join(self) -> None:
-        waiting = self._waiting
-        if not waiting:
-            return
-        with self._combiner.guard:
-            while waiting:
-                cost = self._combiner.cost(waiting[0].request)
-                if self.calls and cost > self._left:
-                    break
-                self._left -= cost
-                call = waiting.popleft()
-                self.calls.append(call)
-                self.append(call.request)
+        """Add the requests that have arrived, within the budget; call this before any write."""
+        if self.line is not None and self.line.waiting:
+            self.line.join(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -258,24 +177,89 @@ class _Call(Generic[_Request, _Result]):
 
     def fail(self, error: BaseException, is_own: bool, is_shared: bool) -> None:
         """Store the error of a batch; `is_own` for the call of the combining thread."""
-        if isinstance(error, error_classes()):
-            self.error = error if is_own else copy.copy(error)
-        elif isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, error_classes()):
             self.error, self.is_alone = error, is_shared
+        elif is_own:
+            self.error = error
+        elif isinstance(error, Exception):
+            self.error = copy.copy(error)
         else:  # the combining thread was interrupted: for other threads, the result is unknown
-            self.error = error if is_own else FDBError(1021)
-
-    def outcome(self) -> _Result:
-        if self.error is not None:
-            raise self.error
-        result: _Result = self.result
-        return result
+            self.error = FDBError(1021)
 
 
 class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
-    def __init__(self, perform: Perform[_Request, _Result]) -> None:
+    def __init__(
+        self, perform: Perform[_Request, _Result], cost: Callable[[_Request], int], budget: int
+    ) -> None:
+        self.guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self.perform = perform
+        self._cost = cost
+        self._budget = budget
         self.waiting: deque[_Call[_Request, _Result]] = deque()
         self.combining: int | None = None
+        self._joined: list[_Call[_Request, _Result]] = []  # the calls of the open batch
+        self._room = budget  # the cost that the open batch can still have
+
+    def enter(self, call: _Call[_Request, _Result], thread: int) -> bool:
+        """Append a call; return whether it is the first, and is to combine at once."""
+        with self.guard:
+            is_first = self.combining is None
+            if is_first:
+                call.combines, self.combining = True, thread
+            self.waiting.append(call)
+            return is_first
+
+    def join(self, batch: Batch[_Request]) -> None:
+        """Add the waiting requests to the open batch, as far as there is room."""
+        with self.guard:
+            while self.waiting:
+                self._room -= self._cost(self.waiting[0].request)
+                if self._joined and self._room < 0:
+                    break
+                self._joined.append(self.waiting.popleft())
+                batch.append(self._joined[-1].request)
+
+    def outcome(self, db: Database, call: _Call[_Request, _Result]) -> _Result:
+        """Do what a woken call has to do itself, and return its result or raise its error."""
+        if call.combines:
+            self._combine(db, call)
+        if call.is_alone:
+            return self.perform(db, Batch((call.request,)))[0]
+        if call.error is not None:
+            raise call.error
+        result: _Result = call.result
+        return result
+
+    def _combine(self, db: Database, own: _Call[_Request, _Result]) -> None:
+        """Perform the first requests of the line, beginning with this thread's own."""
+        batch: Batch[_Request] = Batch()
+        batch.line = self
+        calls = self._joined = []
+        self._room = self._budget
+        try:
+            self.combining = threading.get_ident()
+            batch.join()
+            results = self.perform(db, batch)
+            for call, result in zip(calls, results):
+                call.result = result
+            with self.guard:
+                self.waiting.extendleft(reversed(calls[len(results) :]))
+                del calls[len(results) :]
+        except BaseException as error:
+            for call in calls:
+                call.fail(error, is_own=call is own, is_shared=len(calls) > 1)
+        finally:
+            self._let_next_combine()
+            for call in calls:
+                if call is not own:
+                    call.wake(call)
+
+    def _let_next_combine(self) -> None:
+        with self.guard:
+            self.combining = None
+            if self.waiting:
+                self.combining = _NEXT
+                self.waiting[0].combines = True
+                self.waiting[0].wake(self.waiting[0])

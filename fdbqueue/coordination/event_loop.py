@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary, finalize, ref
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakValueDictionary, finalize
 
 from fdbqueue import types
 from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit
+from fdbqueue.database.guard import Guard
 from fdbqueue.errors import FDBError, StorageError
 
 _P = ParamSpec("_P")
@@ -59,9 +59,8 @@ async def drive(operation: SansIO[_T], ends: Sequence[asyncio.Future[Any]] = ())
                 done: _T = end.value
                 return done
             if isinstance(yielded, Submit):
-                handover: HandOver[Any] = HandOver(yielded.undo)
-                yielded.combiner.submit(yielded.db, yielded.request, start, handover.arrive)
-                result = await handover.result()
+                work = yielded.combiner.submit(yielded.db, yielded.request, start)
+                result = await handed_over(work, yielded.undo)
             elif isinstance(yielded, Call):
                 result = await call(yielded.run, yielded.undo)
             else:
@@ -117,14 +116,90 @@ async def run(function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs
 
 
 async def call(function: Callable[[], _T], undo: Callable[[_T], object] | None = None) -> _T:
-    """Call a function in a thread of the pool; undo its result if this coroutine is cancelled.
+    """Call a function in a thread of the pool, with a result that is handed over.
 
     >>> asyncio.run(call(lambda: 7, print))
     7
     """
-    handover = HandOver(undo)
-    pool.submit(function).add_done_callback(lambda done: handover.arrive(done.result))
-    return await handover.result()
+    return await handed_over(pool.submit(function), undo)
+
+
+async def handed_over(work: Future[_T], undo: Callable[[_T], object] | None) -> _T:
+    """Wait for the result of a thread's work, and return it or have it undone.
+
+    If the task is cancelled, once or several times, it waits until a thread has called
+    `undo(result)`. If the task never runs again, because its loop was closed, that happens once
+    Python has collected the task, or the interpreter exits. Errors and false results are not
+    undone, because the work took nothing. Without `undo` the result of a cancelled task is dropped.
+    """
+    arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    # The work keeps the task alive, of which asyncio itself has only a weak reference, until it is
+    # done, and not longer: a task that never runs again has to be collected.
+    waiting = [arrived]
+    work.add_done_callback(lambda _: _wake(waiting.pop()))
+    give_back = finalize(arrived, _give_back, work, undo or bool)
+    try:
+        await arrived
+    except asyncio.CancelledError:
+        undone = give_back()
+        if undone is not None and undo is not None:
+            await finished(undone)
+        raise
+    give_back.detach()
+    return work.result()
+
+
+def _give_back(work: Future[_T], undo: Callable[[_T], object]) -> Future[None]:
+    """Undo the result of a thread's work once it has one; return the future of the end of this."""
+    undone: Future[None] = Future()
+    work.add_done_callback(lambda _: start(partial(_undo, work, undo, undone)))
+    return undone
+
+
+def _undo(work: Future[_T], undo: Callable[[_T], object], undone: Future[None]) -> None:
+    result = None if work.exception() else work.result()
+    try:
+        if result:
+            undo(result)
+    except BaseException as error:
+        _log.exception("a call was cancelled, and its result could not be undone: %r", result)
+        # A `StorageError` says that nothing was stored, but the call did store something.
+        undone.set_exception(FDBError(1021) if isinstance(error, StorageError) else error)
+    else:
+        undone.set_result(None)
+
+
+class _Wake(list["asyncio.Future[None]"]):
+    """A callback of an event loop, which wakes the coroutines whose results have arrived.
+
+    To wake a loop is expensive: the thread releases the interpreter lock and waits to get it again.
+    So results that arrive before the callback runs join it. Only the loop references it: a loop
+    that is closed drops it, and its tasks with it.
+    """
+
+    def __call__(self) -> None:
+        with _guard:
+            del _wakes[id(self[0].get_loop())]
+        for arrived in self:
+            if not arrived.done():
+                arrived.set_result(None)
+
+
+_guard = Guard()
+_wakes: WeakValueDictionary[int, _Wake] = WeakValueDictionary()
+
+
+def _wake(arrived: asyncio.Future[None]) -> None:
+    """Wake the coroutine that waits for a future of its loop, in any thread."""
+    loop = arrived.get_loop()
+    with _guard:
+        wake = _wakes.get(id(loop))
+        if wake is not None:
+            wake.append(arrived)
+            return
+        wake = _wakes[id(loop)] = _Wake([arrived])
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(wake)
 
 
 async def finished(work: Future[_T]) -> _T:
@@ -147,147 +222,3 @@ async def finished(work: Future[_T]) -> _T:
     if cancelled is not None and end.exception() is None:
         raise cancelled
     return end.result()
-
-
-class HandOver(Generic[_T]):
-    """The hand-over of one result from a thread to the coroutine that waits for it.
-
-    A deque holds the outcome. Normally the coroutine pops it and has the result. If the coroutine
-    was cancelled or its loop is closed, a thread pops it and calls `undo(result)`. Only one of them
-    gets it. Errors and false results are not undone, because the call took nothing. Without `undo`
-    the result of a cancelled coroutine is dropped.
-    """
-
-    def __init__(self, undo: Callable[[_T], object] | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._mailbox = _mailboxes.get(loop) or _mailboxes.setdefault(loop, _Mailbox(loop))
-        self._undo = undo
-        self._outcome: deque[Callable[[], _T]] = deque()
-        self._is_left = False
-        self._has_arrived = loop.create_future()
-        self._undone: Future[None] = Future()
-
-    def arrive(self, outcome: Callable[[], _T]) -> None:
-        """Deliver the outcome, from any thread: `outcome()` returns the result or raises."""
-        self._outcome.append(outcome)
-        if self._is_left:
-            self._give_back()
-        else:
-            self._mailbox.post(self)
-
-    async def result(self) -> _T:
-        """Return the result, or raise its error.
-
-        If the task is cancelled, once or several times, wait until the result is undone.
-        """
-        try:
-            await self._has_arrived
-            outcome = self._outcome.pop()
-        except BaseException as error:
-            self.leave()
-            if isinstance(error, asyncio.CancelledError) and self._undo is not None:
-                await finished(self._undone)
-            raise
-        return outcome()
-
-    def wake(self) -> None:
-        """Wake the coroutine, which takes the outcome. Called by its loop."""
-        if not self._has_arrived.done():
-            self._has_arrived.set_result(None)
-
-    def leave(self) -> None:
-        """Undo the result, now or when it arrives, unless the coroutine has taken it."""
-        # `arrive` stores the outcome and then reads the flag; this sets the flag and then reads the
-        # outcome. So at least one of them sees both.
-        self._is_left = True
-        self._give_back()
-
-    def _give_back(self) -> None:
-        with suppress(IndexError):  # it has not arrived, or has been taken
-            start(partial(self._end, self._outcome.pop()))
-
-    def _end(self, outcome: Callable[[], _T]) -> None:
-        try:
-            if self._undo is not None and (result := outcome()):
-                _undo(self._undo, result)
-        except BaseException as error:
-            self._undone.set_exception(error)
-        else:
-            self._undone.set_result(None)
-
-
-def _undo(undo: Callable[[_T], object], result: _T) -> None:
-    try:
-        undo(result)
-    except BaseException as error:
-        _log.exception("a call was cancelled, and its result could not be undone: %r", result)
-        if isinstance(error, StorageError):  # it says that nothing was stored, but the call did
-            raise FDBError(1021) from error
-        raise
-
-
-class _Mailbox:
-    """The results that have arrived for an event loop, which is woken once for all of them.
-
-    Waking a loop is expensive: the thread releases the interpreter lock and waits to get it again.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)
-        self._arrived: deque[HandOver[Any]] = deque()
-        self._is_woken = False
-
-    def post(self, handover: HandOver[Any]) -> None:
-        self._arrived.append(handover)
-        if self._is_woken:
-            return
-        self._is_woken = True
-        loop = self._loop()
-        if loop is None:
-            self.give_back([])
-            return
-        wake = _Wake(self, loop)
-        with suppress(RuntimeError):  # the loop is closed and drops `wake`, whose finalizer runs
-            loop.call_soon_threadsafe(wake)
-
-    def take_all(self) -> list[HandOver[Any]]:
-        """Empty the mailbox; the next result wakes the loop again."""
-        self._is_woken = False
-        handovers: list[HandOver[Any]] = []
-        with suppress(IndexError):
-            while True:
-                handovers.append(self._arrived.popleft())
-        return handovers
-
-    def give_back(self, handovers: list[HandOver[Any]]) -> None:
-        """Undo these results and those in the mailbox, because the loop no longer runs."""
-        for handover in [*handovers, *self.take_all()]:
-            handover.leave()
-
-
-class _Wake:
-    """The callback that wakes an event loop and its coroutines.
-
-    Only the loop references it, until the coroutines have taken their results. If the loop is
-    closed first, or the interpreter exits, the callback is dropped, and its finalizer undoes the
-    results.
-    """
-
-    def __init__(self, mailbox: _Mailbox, loop: asyncio.AbstractEventLoop) -> None:
-        self._mailbox = mailbox
-        self._loop = loop
-        self._handovers: list[HandOver[Any]] = []
-        self._finalizer = finalize(self, mailbox.give_back, self._handovers)
-
-    def __call__(self) -> None:
-        self._handovers += self._mailbox.take_all()
-        for handover in self._handovers:
-            handover.wake()
-        # A loop runs callbacks in order: first the coroutines that were woken, then this one.
-        self._loop.call_soon(self._end)
-
-    def _end(self) -> None:
-        self._finalizer.detach()
-
-
-_mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()

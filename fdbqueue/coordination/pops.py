@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Generic, TypeAlias, TypeVar
 
 from fdbqueue.layout.items import StoredItem
@@ -19,6 +19,7 @@ Pop: TypeAlias = tuple[int, bool]
 """The number of items, and whether to take them from the end of the highest priority."""
 
 number_of, _end_of = itemgetter(0), itemgetter(1)
+_content_of = attrgetter("content")
 
 
 class Pops(Generic[_T]):
@@ -38,7 +39,8 @@ class Pops(Generic[_T]):
 
         The transaction has started no item so far.
         """
-        self.items.rate.begin_try(tr)
+        if self.items.options.has_any_rate:
+            self.items.rate.begin_try(tr)
         return self.pop(tr, now, requests, len(requests))[0]
 
     def pop(
@@ -62,7 +64,9 @@ class Pops(Generic[_T]):
             UndecodableItem: An item of this process cannot be decoded. The first pop has written
                 nothing then.
         """
-        left = self.items.rate.room_to_pop(tr, now, sum(map(number_of, pops)))
+        left = sum(map(number_of, pops))
+        if self.items.options.has_any_rate:
+            left = self.items.rate.room_to_pop(tr, now, left)
         own: list[list[_T]] = []
         others: list[list[StoredItem]] = []
         size = 0
@@ -90,5 +94,5 @@ class Pops(Generic[_T]):
 
     def decoded(self, tr: ReadTransaction, items: list[StoredItem]) -> list[_T]:
         """Return stored items as their user sees them; raise `UndecodableItem` if that fails."""
-        payloads = read_payloads(tr, self.items.layout, [item.content for item in items])
+        payloads = read_payloads(tr, self.items.layout, [*map(_content_of, items)])
         return [*map(self._codec.decode, items, payloads)]

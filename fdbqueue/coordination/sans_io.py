@@ -13,9 +13,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from fdbqueue.coordination.combiner import Combiner
+from fdbqueue.database.binding import is_database
 from fdbqueue.errors import error_classes
 from fdbqueue.types import Database, Future
 
@@ -49,6 +50,11 @@ class Call(Generic[_T]):
 
     run: Callable[[], _T]
     undo: Callable[[_T], object] | None = None
+
+    def alone(self) -> SansIO[_T]:
+        """Return an operation of this call alone."""
+        result: _T = yield self
+        return result
 
 
 @dataclass(slots=True, eq=False)
@@ -112,12 +118,8 @@ class Sleep:
                     raise
 
 
-class _Sleeper(Protocol):
-    def put(self, _: None, /) -> None: ...
-
-
 class Stop:
-    """A request to end sleeps, for good.
+    """A request to end sleeps, for good. A sleep takes it as it takes a watch.
 
     Any thread and any signal handler may set it, because `set` takes no lock. A signal handler
     interrupts its thread anywhere, also while that thread sleeps or is about to.
@@ -130,33 +132,39 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._sleepers: dict[_Sleeper, None] = {}  # woken in this order
+        self._callbacks: dict[Callable[[Stop], object], bool] = {}  # called in this order
 
-    def set(self) -> None:
+    def set(self, _: object = None) -> None:
         """End the sleeps that have begun, and all later ones at once."""
         self.is_set = True
-        for sleeper in list(self._sleepers):
-            sleeper.put(None)
+        for callback in list(self._callbacks):
+            if self._callbacks.pop(callback, False):
+                callback(self)
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until this is set or the time is over."""
-        sleep_on([], seconds, self)
+    def is_ready(self) -> bool:
+        """Return whether this is set."""
+        return self.is_set
 
-    def put(self, _: None) -> None:
-        """Set this because another request, to which it was added, is set."""
-        self.set()
-
-    def add(self, sleeper: _Sleeper) -> None:
-        """Put `None` into a queue, or set another request, once this is set."""
-        # `set` sets the flag and then reads the sleepers; this adds one and then reads the flag. So
-        # at least one of them sees both.
-        self._sleepers[sleeper] = None
+    def on_ready(self, callback: Callable[[Stop], object]) -> None:
+        """Call `callback(stop)` once this is set."""
+        # `set` sets the flag and then reads the callbacks; this adds one and then reads the flag.
+        # So at least one of them sees both.
+        self._callbacks[callback] = True
         if self.is_set:
-            sleeper.put(None)
+            self.set()
 
-    def discard(self, sleeper: _Sleeper) -> None:
-        """Put nothing more into a queue."""
-        self._sleepers.pop(sleeper, None)
+    def discard(self, callback: Callable[[Stop], object]) -> None:
+        """Do not call `callback` any more."""
+        self._callbacks.pop(callback, False)
+
+    def wait(self) -> None:
+        """Sleep until this is set."""
+        sleep_on([], threading.TIMEOUT_MAX, self)
+
+    block_until_ready = wait
+
+    def cancel(self) -> None:
+        """Do nothing: the end of a sleep does not end the request."""
 
 
 _NEVER = Stop()
@@ -185,22 +193,23 @@ def sleep_on(
 
     deadline = time.monotonic() + seconds
     is_main = threading.current_thread() is threading.main_thread()
-    fired: SimpleQueue[Future | None] = SimpleQueue()
+    fired: SimpleQueue[Future] = SimpleQueue()
     alarm: Future | None = None
     try:
-        stop.add(fired)
-        for watch in chain(watches, alarms):
+        for watch in chain([stop], watches, alarms):
             watch.on_ready(fired.put)
         while (left := deadline - time.monotonic()) > 0:
             with suppress(Empty):
                 first = fired.get(timeout=min(left, _SIGNALS) if is_main else left)
+                if first is stop:
+                    return None
                 if not any(first is other for other in alarms):
                     return first
                 if alarm is None:
                     alarm, deadline = first, min(deadline, time.monotonic() + moment)
         return alarm
     finally:
-        stop.discard(fired)
+        stop.discard(fired.put)
         _cancel_all(watches)
         _cancel_all(alarms)
 
@@ -236,20 +245,37 @@ def drive(operation: SansIO[_T], stop: Stop = _NEVER) -> _T:
         operation.close()  # an operation that waits leaves its line
 
 
+def check_first(args: Sequence[Any]) -> None:
+    """Raise `TypeError` if the first argument of a call that failed is no database or transaction.
+
+    So the error of `queue.get("id")` is not that the item is missing.
+    """
+    for given in args[:1]:
+        is_database(given)
+
+
 def driven(operation: Callable[_P, SansIO[_T]]) -> Callable[_P, _T]:
-    """Return a function that performs an operation in the calling thread.
+    """Return a method that performs an operation in the calling thread.
+
+    Its first argument is a database or a transaction; otherwise its error says so.
 
     Example:
-        >>> @driven
-        ... def double(number: int) -> SansIO[int]:
-        ...     return 2 * (yield Call(lambda: number))
-        >>> double(21)
+        >>> import fdbqueue
+        >>> class Doubled:
+        ...     @driven
+        ...     def double(self, db: Database, number: int) -> SansIO[int]:
+        ...         return 2 * (yield Call(lambda: number))
+        >>> Doubled().double(fdbqueue.open("memory:"), 21)
         42
     """
 
     @functools.wraps(operation)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return drive(operation(*args, **kwargs))
+        try:
+            return drive(operation(*args, **kwargs))
+        except Exception:
+            check_first(args[1:])
+            raise
 
     # Documentation and editors show the type that the caller gets.
     returns: str = operation.__annotations__["return"]

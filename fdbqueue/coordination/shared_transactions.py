@@ -26,17 +26,17 @@ class SharedTransactions(Generic[_Request, _Result]):
     """Performs batches of requests for a `Combiner`: each in one transaction, exactly once.
 
     Args:
+        receipts: The subspace of the queue's receipts.
         do: `do(tr, now=now, requests=requests)` performs requests in a transaction and returns
             the results of all of them or of the first ones.
-        receipts: The subspace of the queue's receipts.
         db: The database.
         wrote: Returns whether requests with these results wrote anything.
     """
 
     def __init__(
         self,
-        do: Callable[..., list[_Result]],
         receipts: Subspace,
+        do: Callable[..., list[_Result]],
         db: Database,
         wrote: Callable[[list[_Result]], bool] = lambda _: True,
     ) -> None:
@@ -49,10 +49,10 @@ class SharedTransactions(Generic[_Request, _Result]):
         )
         self._expected = 1
 
-    def perform(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
+    def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch, and those that join it in time."""
         perform = partial(self._do, now=milliseconds(), requests=batch)
-        if not batch.is_open:
+        if batch.line is None:
             return self._run(db, perform)
 
         def join_and_perform(tr: Transaction) -> list[_Result]:

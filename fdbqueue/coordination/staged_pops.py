@@ -10,14 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 from fdbqueue.coordination.combiner import Batch
 from fdbqueue.coordination.pop_requests import PopRequest, PopRequests, Staged
 from fdbqueue.coordination.pops import Pop, Pops
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.coordination.shared_transactions import MAX_ITEMS
-from fdbqueue.database import clock
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
@@ -39,27 +39,9 @@ _MAX_LEADERSHIP = 0.030  # seconds that a process leads while its own threads go
 _WITHDRAWALS = 3  # tries of a failed pop to withdraw its request
 _MAX_WITHDRAWAL = 1_000  # milliseconds for each of them
 
-# Seconds after a commit during which a transaction reads at the commit's version, which saves a
-# request for a read version. If that version is too old, the transaction conflicts.
-_FRESH = 0.005
-
 _RACES = 2  # tries in a row to take the first items, before this process becomes the leader
 
-
-class _Standing(NamedTuple):
-    """The relation of a batch of pops to other processes when a transaction begins.
-
-    Attributes:
-        leading_as: The name under which this process is the leader.
-        request: The key of the request with which the batch waits.
-        takes_over: Whether it waited for too long: the leader may be dead.
-        may_keep_leading: Whether this process may lead after the transaction.
-    """
-
-    leading_as: bytes | None
-    request: bytes | None = None
-    takes_over: bool = False
-    may_keep_leading: bool = False
+_wrote = attrgetter("wrote")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +80,6 @@ class _Waiting:
     watch: Future | None = None
 
 
-def _wrote(outcome: _Served[Any] | _Waiting) -> bool:
-    return outcome.wrote
-
-
 class StagedPops(Generic[_T]):
     """The pops of one process on one queue of a cluster, served together with other processes'.
 
@@ -131,8 +109,6 @@ class StagedPops(Generic[_T]):
         self._leading_as: bytes | None = None
         self._leading_until = 0.0
         self._contended_until = 0.0
-        self._last_version = 0
-        self._fresh_until = 0.0
         self._numbers = count()
         self._last_number = 0
         self._is_busy = False
@@ -143,8 +119,6 @@ class StagedPops(Generic[_T]):
         now = time.monotonic()
         self._last_number = next(self._numbers)
         leads, is_contended = self._leading_as is not None, now < self._contended_until
-        may_be_fresh = leads or not is_contended
-        is_fresh = may_be_fresh and clock.monotonic() < self._fresh_until
         pops = _Pops(
             self,
             batch,
@@ -152,7 +126,7 @@ class StagedPops(Generic[_T]):
             now=milliseconds(),
             expected=self._size,
             begins_alone=not leads and not is_contended,
-            read_version=self._last_version if is_fresh else None,
+            leading_as=self._leading_as,
         )
         if not leads:
             self._leading_until = now + _MAX_LEADERSHIP
@@ -176,31 +150,22 @@ class StagedPops(Generic[_T]):
         return served.taken
 
     def _until_served(self, db: Database, pops: _Pops[_T]) -> _Served[_T]:
-        standing = _Standing(self._leading_as)
         try:
             while True:
-                may_keep_leading = time.monotonic() < self._leading_until
-                standing = standing._replace(may_keep_leading=may_keep_leading)
-                body = partial(pops.perform, standing=standing)
-                outcome = run_once(db, body, self.layout.receipts, _wrote, self._note)
+                pops.may_keep_leading = time.monotonic() < self._leading_until
+                outcome = run_once(db, pops.perform, self.layout.receipts, _wrote)
                 if isinstance(outcome, _Served):
                     return outcome
-                standing = _Standing(outcome.leading_as, outcome.request)
+                pops.request, pops.leading_as = outcome.request, outcome.leading_as
+                pops.takes_over = False
                 if outcome.watch is not None:
                     patience = _TAKEOVER * random.uniform(1, 2)
-                    is_late = sleep_on([outcome.watch], patience) is None
-                    standing = standing._replace(takes_over=is_late)
+                    pops.takes_over = sleep_on([outcome.watch], patience) is None
                 self._leading_until = time.monotonic() + _MAX_LEADERSHIP
         except BaseException:
-            if standing.request is not None:
-                self._withdraw(db, standing.request)
+            if pops.request is not None:
+                self._withdraw(db, pops.request)
             raise
-
-    def _note(self, tr: Transaction) -> None:
-        version = tr.get_committed_version()
-        if version > 0:
-            self._last_version = version
-            self._fresh_until = clock.monotonic() + _FRESH
 
     def _resign_when_idle(self, db: Database, name: bytes) -> None:
         """Pass the leadership on once no thread of this process pops any more."""
@@ -247,7 +212,10 @@ class _Pops(Generic[_T]):
         now: The time in milliseconds since 1970.
         expected: The number of pops that the batch will probably have.
         begins_alone: Whether the first transaction takes items without a look at others.
-        read_version: The version that the first transaction reads at; `None` for the newest.
+        leading_as: The name under which this process is the leader; `None` if it is not.
+        request: The key of the request with which the batch waits.
+        takes_over: Whether it waited for too long: the leader may be dead.
+        may_keep_leading: Whether this process may lead after the transaction.
         tries: The number of attempts so far.
         races: The number of those that tried to take the first items.
     """
@@ -258,20 +226,21 @@ class _Pops(Generic[_T]):
     now: int
     expected: int
     begins_alone: bool
-    read_version: int | None
+    leading_as: bytes | None
+    request: bytes | None = None
+    takes_over: bool = False
+    may_keep_leading: bool = False
     tries: int = 0
     races: int = 0
 
-    def perform(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
+    def perform(self, tr: Transaction) -> _Served[_T] | _Waiting:
         """Take the items or a result, serve, or wait: the body of the transaction."""
         self.tries += 1
-        if self.tries == 1 and self.read_version is not None:
-            tr.set_read_version(self.read_version)
         if self.tries == 2:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
         if self.tries == 1 and self.begins_alone:
             return self._take_alone(tr)
-        return self._take_turns(tr, standing)
+        return self._take_turns(tr)
 
     def _take_alone(self, tr: Transaction) -> _Served[_T]:
         """Take the first items without a look at other processes."""
@@ -281,20 +250,19 @@ class _Pops(Generic[_T]):
         taken = self.queue.pops.pop_each(tr, self.now, self.batch)
         return _Served(taken, wrote=any(taken) or is_older)
 
-    def _take_turns(self, tr: Transaction, standing: _Standing) -> _Served[_T] | _Waiting:
+    def _take_turns(self, tr: Transaction) -> _Served[_T] | _Waiting:
         """Take what is staged for the batch; or serve; or wait for the leader."""
-        leading_as, request = standing.leading_as, standing.request
-        layout, all_requests = self.queue.layout, self.queue.requests
+        layout, all_requests, request = self.queue.layout, self.queue.requests, self.request
         leader = tr.snapshot[layout.leader]
-        requests = all_requests.begin_read(tr) if leading_as else None
-        prefetched = self._prefetch(tr) if leading_as else None
+        requests = all_requests.begin_read(tr) if self.leading_as else None
+        prefetched = self._prefetch(tr) if self.leading_as else None
         if request is not None:
             found = self._collect(tr, request)
             if isinstance(found, _Served):
                 return found
             request = found
         holder = leader.value
-        if holder not in (None, leading_as, self.name) and not standing.takes_over:
+        if holder not in (None, self.leading_as, self.name) and not self.takes_over:
             key = self._request(tr, request)
             return _Waiting(key, wrote=request is None, watch=tr.watch(key))
         tr.add_read_conflict_key(layout.leader)
@@ -305,8 +273,7 @@ class _Pops(Generic[_T]):
             requests = all_requests.begin_read(tr)
             prefetched = self._prefetch(tr)
         _wait_for_first(prefetched)
-        standing = standing._replace(request=request)
-        return self._serve(tr, standing, holder, all_requests.live(tr, requests))
+        return self._serve(tr, request, holder, all_requests.live(tr, requests))
 
     def _join(self, tr: Transaction) -> bool:
         """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
@@ -315,7 +282,7 @@ class _Pops(Generic[_T]):
         """
         n = len(self.batch)
         self.batch.join()
-        return self.read_version is not None or len(self.batch) > n
+        return len(self.batch) > n
 
     def _prefetch(self, tr: Transaction) -> RangeResult | None:
         """Start to read the rows that several pops will probably take; `None` for one pop."""
@@ -371,22 +338,26 @@ class _Pops(Generic[_T]):
         return _Served(decoded)
 
     def _serve(
-        self, tr: Transaction, standing: _Standing, holder: bytes | None, requests: list[PopRequest]
+        self,
+        tr: Transaction,
+        request: bytes | None,
+        holder: bytes | None,
+        requests: list[PopRequest],
     ) -> _Served[_T]:
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         rows = self.queue.requests
-        others = [each for each in requests if each.key != standing.request]
+        others = [each for each in requests if each.key != request]
         is_older = self._join(tr)
-        is_leader = holder in (standing.leading_as, self.name) and holder is not None
-        keeps = standing.may_keep_leading or (is_leader and not others)
+        is_leader = holder in (self.leading_as, self.name) and holder is not None
+        keeps = self.may_keep_leading or (is_leader and not others)
         following = others.pop(0) if others and not keeps else None
         pops = [*self.batch, *chain.from_iterable(each.pops for each in others)]
         self.queue.pops.items.rate.begin_try(tr)
         taken, staged = self.queue.pops.pop(tr, self.now, pops, len(self.batch))
         if holder is None and not requests and not any(taken):
             return _Served(taken, wrote=is_older)
-        if standing.request is not None:
-            tr.clear(standing.request)
+        if request is not None:
+            tr.clear(request)
         remaining = iter(staged)
         for each in others:
             result = [*islice(remaining, len(each.pops))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from fdbqueue.coordination.claims import Claims
 from fdbqueue.coordination.combiner import Combiner, Perform
 from fdbqueue.coordination.pop_requests import PopRequests
 from fdbqueue.coordination.pops import Pop, Pops, number_of
-from fdbqueue.coordination.reads import Finished, Reads
+from fdbqueue.coordination.reads import Reads
 from fdbqueue.coordination.sans_io import Call, SansIO, Submit
 from fdbqueue.coordination.shared_transactions import MAX_ITEMS, SharedTransactions
 from fdbqueue.coordination.staged_pops import StagedPops
@@ -26,12 +25,12 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import LeaseLost, WrongState, error_text
 from fdbqueue.layout.batches import may_be_member
-from fdbqueue.layout.items import ItemRow, StoredItem
+from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, Header
-from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.changes import MOVABLE, Changes
 from fdbqueue.operations.claims import (
     AckRequest,
     ClaimedItems,
@@ -48,25 +47,24 @@ from fdbqueue.operations.items import (
     NewItem,
     Tail,
 )
-from fdbqueue.operations.limits.bounds import Bound, Places
-from fdbqueue.operations.limits.full_groups import FullGroups
-from fdbqueue.operations.limits.slots import Agents, First, Slots
+from fdbqueue.operations.jobs.schedules import Schedules
+from fdbqueue.operations.jobs.steps import DurableSteps
+from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.limits.places import Places
 from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
+from fdbqueue.operations.maintainers.slots import Slots
 from fdbqueue.operations.options import LIMITING
-from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.push import Pusher, PushRequest
-from fdbqueue.operations.schedules.schedules import Schedules
-from fdbqueue.operations.steps.steps import DurableSteps
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import due_after
 from fdbqueue.operations.waking import Waiters, has_items
 from fdbqueue.types import (
+    ENDED,
     Claim,
     Database,
     Future,
     Item,
     Options,
-    ReadTransaction,
     State,
     Task,
     Transaction,
@@ -77,20 +75,12 @@ _T = TypeVar("_T", bound=Item | Task)
 _R = TypeVar("_R")
 
 _value_of, _priority_of = attrgetter("value"), attrgetter("level.priority")
-_size_of, _unique_key_of = attrgetter("size"), attrgetter("header.unique_key")
+_size_of = attrgetter("size")
+_unique_keys_of = attrgetter("header.unique", "header.key")
 
 
-def _never(_: Transaction) -> float:
-    """Return an infinite number of seconds: no timer makes a result available."""
-    return math.inf
-
-
-def _always(_: object) -> bool:
-    return True
-
-
-def _not_empty(result: object) -> bool:
-    return result is not None and result is not False and result != []
+def _not_false(result: object) -> bool:
+    return result is not False
 
 
 class Store(Generic[_T]):
@@ -106,7 +96,6 @@ class Store(Generic[_T]):
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
         options: The options that the client opened the queue with.
-        agents: The tasks of a task queue by their agents.
     """
 
     def __init__(
@@ -116,7 +105,6 @@ class Store(Generic[_T]):
         items: Items,
         codec: RowCodec[_T],
         options: Options,
-        agents: Agents | None = None,
     ) -> None:
         self.layout = layout
         self.levels = levels
@@ -124,63 +112,55 @@ class Store(Generic[_T]):
         self.codec = codec
         self.given_options = options
         self._lines = Lines()
-        self._waiting_claims = Waiters(layout, layout.waiting_claims)
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(random.randrange)
         stored = self.options = items.options
         failures = self._failures = Failures(items)
         changes = self.changes = Changes(items)
-        slots = self._slots = Slots(items, agents, places)
-        items.transitions.special.append(slots)
+        slots = self._slots = Slots(items, places)
+        items.transitions.followers.append(slots)
         claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
-        self._bound = Bound(items, places)
-        full_groups = FullGroups(items, places, changes.cancel)
-        self.schedules = Schedules(items, self._bound, full_groups)
+        bounds = self._bounds = Bounds(items, places, changes.cancel)
+        self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
         requests = self._pop_requests = PopRequests(layout, items)
         sweeper = self.sweeper = Sweeper(items, sweep, stored, changes, requests)
+        waiting_claims, left = Waiters(layout, layout.waiting_claims), sweeper.seconds_left
+        self._any_claim = Wanted("claim", self.keys_to_watch_claims, left, waiting_claims)
         self.reads = Reads(items, codec, options, changes, sweep, sweeper)
-        self.pusher = Pusher(items, sweep.find_at, self._bound, full_groups)
+        pusher = self.pusher = Pusher(items, sweep.find, bounds)
         self._pops = Pops(items, codec)
-        self.pushes: Combiner[PushRequest, list[bytes]]
-        self.pushes = self._sharing(self.pusher.push, _size_of, BATCH_BYTES)
+        receipts = layout.receipts
+        push = SharedTransactions[PushRequest, list[bytes]]
+        self.pushes = Combiner(partial(push, receipts, pusher.push), _size_of, BATCH_BYTES)
         self.pops: Combiner[Pop, list[_T]] = Combiner(self._pops_on, number_of, MAX_ITEMS)
         claims = self._claims = Claims(layout, items, claimed, stored, sweep, self.sweeper, slots)
         self.claims = Combiner(lambda _: claims.perform, _size_of, MAX_ITEMS)
-        self.acks: Combiner[AckRequest, LeaseLost | None]
-        self.acks = self._sharing(claimed.ack_each, _size_of, MAX_ITEMS)
-
-    def _sharing(
-        self, do: Callable[..., list[Any]], cost: Callable[[Any], int], budget: int
-    ) -> Combiner[Any, Any]:
-        """Return a combiner of requests that `do` performs in one transaction."""
-
-        def perform_on(db: Database) -> Perform[Any, Any]:
-            shared: SharedTransactions[Any, Any]
-            shared = SharedTransactions(do, self.layout.receipts, db)
-            return shared.perform
-
-        return Combiner(perform_on, cost, budget)
+        ack = SharedTransactions[AckRequest, LeaseLost | None]
+        self.acks = Combiner(partial(ack, receipts, claimed.ack_each), _size_of, MAX_ITEMS)
 
     def _pops_on(self, db: Database) -> Perform[Pop, list[_T]]:
         """Return the function that performs batches of pops on a database."""
         if engine_of(db).is_remote:
             return StagedPops(self._pops, self._pop_requests).perform
         shared: SharedTransactions[Pop, list[_T]]
-        shared = SharedTransactions(self._pops.pop_each, self.layout.receipts, db, any)
-        return shared.perform
+        shared = SharedTransactions(self.layout.receipts, self._pops.pop_each, db, any)
+        return shared
 
     def change(
         self,
         tr: Transactor,
         body: Callable[..., _R],
-        wrote: Callable[[Any], bool] = _not_empty,
+        wrote: Callable[[Any], bool] = _not_false,
     ) -> _R:
         """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
 
-        `now` is the time in milliseconds since 1970.
+        Args:
+            tr: A transaction or a database.
+            body: What to do; `now` is the time in milliseconds since 1970.
+            wrote: Returns whether a body with this result wrote anything.
         """
         at_once = partial(body, now=milliseconds())
         if is_database(tr):
@@ -205,11 +185,11 @@ class Store(Generic[_T]):
             return []
         push = PushRequest(items, as_many_as_fit)
         pushed: list[Any]
-        if self.pusher.may_refuse(items) and is_database(tr) and self.sweeper.sweep_is_due():
+        if self.options.has_bounds and is_database(tr) and self.sweeper.sweep_is_due():
             yield Call(partial(self.sweeper.sweep, tr))  # expired items make room
-        if any(map(_unique_key_of, items)):
+        if any(map(any, map(_unique_keys_of, items))):
             body = partial(self._push_unique, push=push, in_callers=not is_database(tr))
-            pushed = yield Call(partial(self.change, tr, body, _always))
+            pushed = yield Call(partial(self.change, tr, body))
         else:
             if is_database(tr):
                 keys = yield Submit(self.pushes, tr, push)
@@ -219,9 +199,10 @@ class Store(Generic[_T]):
                 *map(self.codec.pushed, keys, map(_value_of, items), map(_priority_of, items))
             ]
         if raises and len(pushed) < len(items):
-            refusal = yield Call(partial(read, tr, partial(self.pusher.refusal, items=items)))
-            if refusal is not None:
-                raise refusal
+            refusal = yield Call(partial(read, tr, partial(self._bounds.refusal, items=items)))
+            if refusal is None:  # no bound is left by now
+                return (yield from self.push(tr, items, as_many_as_fit, raises))
+            raise refusal
         return pushed
 
     def _push_unique(
@@ -246,11 +227,11 @@ class Store(Generic[_T]):
         self._put_back(tr, popped[begin:])
 
     def _put_back(self, tr: Transactor, popped: list[tuple[bytes, bytes, Header]]) -> None:
-        self.change(tr, partial(self.items.put_back, popped=popped), _always)
+        self.change(tr, partial(self.items.put_back, popped=popped))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
         """Put items back as `put_back` does; a cancelled operation waits for the end."""
-        yield Call(partial(self.put_back, tr, items), lambda _: None)
+        return Call(partial(self.put_back, tr, items), lambda _: None).alone()
 
     # Options
 
@@ -308,59 +289,20 @@ class Store(Generic[_T]):
         (items,), _ = self._pops.pop(tr, now, [(n, at_max)], 1)
         return items
 
-    def _decoded(self, tr: ReadTransaction, item: StoredItem) -> _T:
-        return self.codec.decode(item, read_payload(tr, self.layout, item.content))
-
-    def pop_of(self, tr: Transactor, first: First, wait: float) -> SansIO[_T | None]:
-        """Take the item that `first(tr, 1)` reads; wait as `pop` does."""
-
-        def undo(item: _T | None) -> None:
-            if item is not None and is_database(tr):
-                self.put_back(tr, [item])
-
-        def look() -> SansIO[_T | None]:
-            item: _T | None = yield Call(partial(self._take_of, tr, first), undo)
-            return item
-
-        keys = partial(self.keys_to_watch, first=first)
-        wanted = Wanted(("pop", first), keys, self.sweeper.seconds_left)
-        return until_found(self._lines, tr, wait, look, wanted)
-
-    def _take_of(self, tr: Transactor, first: First) -> _T | None:
-
-        def body(tr: Transaction, now: int) -> _T | None:
-            may_take = self.sweeper.may_take(tr, now) and self.items.rate.room_to_pop(tr, now, 1)
-            if not may_take or not (found := first(tr, 1)):
-                return None
-            item = self._decoded(tr, found[0])
-            tr.add_read_conflict_key(found[0].key)
-            self.items.pop(tr, now, found[:1], are_first=False)
-            return item
-
-        return self.change(tr, body)
-
     # Wait
 
     def wait(self, db: Database, seconds: float) -> SansIO[bool]:
         """Sleep until an item can be taken, without taking it; return whether there is one."""
 
-        def look() -> SansIO[bool]:
-            is_idle: bool = yield Call(partial(self.is_idle, db))
-            return not is_idle
+        def has_items() -> bool:
+            return self.sweeper.sweep(db) and not read(db, self.keys_to_watch)
 
         wanted = Wanted("wait", self.keys_to_watch, self.sweeper.seconds_left)
-        return until_found(self._lines, db, seconds, look, wanted)
+        return until_found(self._lines, db, seconds, Call(has_items).alone, wanted)
 
-    def is_idle(self, db: Database) -> bool:
-        """Sweep, and return whether no item can be taken."""
-        return not self.sweeper.sweep(db) or read(db, lambda tr: bool(self.keys_to_watch(tr)))
-
-    def keys_to_watch(self, tr: Transaction, first: First | None = None) -> list[bytes]:
-        """Return the keys to watch until an item can be popped, or none if one already can.
-
-        With `first`, only consider the items that `first(tr, 1)` reads.
-        """
-        if not (first or self.items.first)(tr, 1):
+    def keys_to_watch(self, tr: Transaction) -> list[bytes]:
+        """Return the keys to watch until an item can be popped, or none if one already can."""
+        if not self.items.first(tr, 1):
             return self._keys_of_change(tr)
         return [] if self.items.rate.may_pop(tr, milliseconds()) else [self.layout.wake_counter]
 
@@ -368,10 +310,10 @@ class Store(Generic[_T]):
         """Return the seconds after which a pop has to look although no watched key has changed."""
         return min(self.sweeper.seconds_left(tr), self._pop_requests.seconds_to_sweep(tr))
 
-    def keys_to_watch_claims(self, tr: Transaction, first: First | None = None) -> list[bytes]:
+    def keys_to_watch_claims(self, tr: Transaction) -> list[bytes]:
         """Return the keys to watch until an item can be claimed, or none if one already can."""
-        look = first or self._claims.first
-        if self._slots.admit(tr, milliseconds(), 1, self.options.read(tr), look, first is None):
+        options, first = self.options.read(tr), self._claims.first
+        if self._slots.admit(tr, milliseconds(), 1, options, first):
             return []
         return self._keys_of_change(tr)
 
@@ -390,71 +332,44 @@ class Store(Generic[_T]):
         within: int,
         wait: float,
         client: str | None,
-        first: First | None = None,
     ) -> SansIO[Claim | None]:
-        """Claim any of the first items, or those that `first(tr, n)` reads; wait as `pop` does."""
+        """Claim any of the first items; wait as `pop` does."""
         request = ClaimRequest(n, max(n, within), lease, b"", client or client_name())
         if not wait:
-            return self._claim_now(tr, request, first)
-        look = partial(self._claim_now, tr, request, first)
-        return until_found(self._lines, tr, wait, look, self._wanted_to_claim(first))
-
-    def _wanted_to_claim(self, first: First | None) -> Wanted:
-        keys = partial(self.keys_to_watch_claims, first=first)
-        waiters = self._waiting_claims if first is None else None
-        return Wanted(("claim", first), keys, self.sweeper.seconds_left, waiters)
+            return self._claim_now(tr, request)
+        look = partial(self._claim_now, tr, request)
+        return until_found(self._lines, tr, wait, look, self._any_claim)
 
     def wait_to_claim(self, db: Database) -> SansIO[bool]:
         """Sleep as `claim` does, until it is worth claiming items, without claiming them."""
-        return until_worth_looking(self._lines, db, self._wanted_to_claim(None))
+        return until_worth_looking(self._lines, db, self._any_claim)
 
-    def _claim_now(
-        self, tr: Transactor, request: ClaimRequest, first: First | None
-    ) -> SansIO[Claim | None]:
+    def _claim_now(self, tr: Transactor, request: ClaimRequest) -> SansIO[Claim | None]:
         """Claim items without waiting."""
         request = request._replace(token=uuids(1)[0])
         claim: Claim | None
         if not is_database(tr):
-            claim = yield Call(partial(self._claims.perform_in, tr, request, first))
+            claim = yield Call(partial(self._claims.perform_in, tr, request))
             return claim
         if self.sweeper.trim_is_due():
             yield Call(partial(self.sweeper.trim, tr))  # before a claim that an error would lose
-        undo = partial(self._release_unless_lost, tr)
-        if first is None:
-            claim = yield Submit(self.claims, tr, request, undo)
-        else:
-            claim = yield Call(partial(self._claims.perform_alone, tr, request, first), undo)
+        claim = yield Submit(self.claims, tr, request, partial(self._release_unless_lost, tr))
         return claim
 
     def _release_unless_lost(self, db: Database, claim: Claim) -> None:
         with suppress(LeaseLost):  # the items are back already
             self.release(db, claim)
 
-    def ack(
-        self,
-        tr: Transactor,
-        claim: Claim,
-        returned: bytes | None = None,
-        discarded: str | None = None,
-        log: str = "",
-        cancelled: bool = False,
-    ) -> SansIO[None]:
-        """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over.
-
-        `returned` is what the handler returned, as JSON.
-        """
-        request = self.ack_request(claim, returned, discarded, log, cancelled)
+    def ack(self, tr: Transactor, request: AckRequest) -> SansIO[None]:
+        """Acknowledge a claim: its items are done; raise `LeaseLost` if the claim is over."""
         if not is_database(tr):
             yield Call(partial(self.claimed.ack, tr, milliseconds(), request))
         elif (lost := (yield Submit(self.acks, tr, request))) is not None:
             raise lost
 
-    def begin_ack(self, tr: Transaction, claim: Claim, log: str = "") -> Callable[[], EndWith]:
-        """Start to read the items of a claim; return a function that acknowledges the claim.
-
-        It returns a function that stores what the handler returned, to be called at the end.
-        """
-        return self.claimed.begin_ack(tr, milliseconds(), self.ack_request(claim, log=log))
+    def ack_first(self, tr: Transaction, claim: Claim, log: str = "") -> EndWith:
+        """Acknowledge a claim before its handler writes; return what ends it at last."""
+        return self.claimed.ack_first(tr, milliseconds(), self.ack_request(claim, log=log))
 
     def ack_request(
         self,
@@ -464,8 +379,8 @@ class Store(Generic[_T]):
         log: str = "",
         cancelled: bool = False,
     ) -> AckRequest:
-        """Return the request of an acknowledgement, for `acks`."""
-        may_keep = self.options.keeps_done is not False  # as the last claim has read
+        """Return the request of an acknowledgement; `returned` is a result as JSON."""
+        may_keep = self.options.keeps_done
         if not (may_keep or any(map(may_be_member, claim.items))):
             returned = None
         return AckRequest(claim, may_keep, returned, discarded, log, cancelled)
@@ -477,18 +392,15 @@ class Store(Generic[_T]):
             NoResult: It is not done, or the queue does not know it.
         """
         reference = self.codec.reference(item)
-
-        def look() -> SansIO[Finished | None]:
-            finished: Finished | None = yield Call(partial(self.reads.result, tr, item))
-            return finished
+        look = Call(partial(self.reads.result, tr, item)).alone
 
         def keys(tr: Transaction) -> list[bytes]:
-            found = self.reads.lookup.locate(tr, reference)
-            if found is None or found.state in ("dead", "done"):
+            found = self.items.at(tr, reference)
+            if found is None or found.state in ENDED:
                 return []
             return self.items.keys_of_end(reference, self.layout.position(found.key))
 
-        wanted = Wanted(("result", reference), keys, _never)
+        wanted = Wanted(("result", reference), keys)
         finished = yield from until_found(self._lines, tr, wait, look, wanted)
         if finished is None:
             finished = yield Call(partial(self.reads.result, tr, item, must_have_ended=True))
@@ -515,15 +427,15 @@ class Store(Generic[_T]):
             dues = [due_after(now, seconds) for seconds in delays]
             self.claimed.nack(tr, now, claim, dues, text, traceback, dead, log)
 
-        self.change(tr, body, _always)
+        self.change(tr, body)
 
     def extend(self, tr: Transactor, extension: Extension, lease: float) -> None:
         """Renew the lease of a claim; raise `LeaseLost` if the claim is over."""
-        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease), _always)
+        self.change(tr, partial(self.claimed.extend, extension=extension, lease=lease))
 
     def begin_alone(self, db: Database, claim: Claim, lease: float) -> None:
-        """Note that the item of a claim begins to run alone in its process; renew the lease."""
-        self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease), _always)
+        """Note that the item of a claim begins to run alone in its worker; renew the lease."""
+        self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease))
 
     def extend_each(
         self,
@@ -545,13 +457,13 @@ class Store(Generic[_T]):
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
-            errors += self.change(db, partial(extend, some=some), _always)
+            errors += self.change(db, partial(extend, some=some))
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:
         """Return the items of a claim to their positions; raise `LeaseLost` if it is over."""
         due = due_after(milliseconds(), delay)
-        self.change(tr, partial(self.claimed.release, claim=claim, due=due), _always)
+        self.change(tr, partial(self.claimed.release, claim=claim, due=due))
 
     # Single items
 
@@ -560,13 +472,9 @@ class Store(Generic[_T]):
         self.sweeper.sweep(tr)  # expired items make room
         return self._change_if(tr, item, state, partial(self._retry, by=by))
 
-    def end_wait(self, tr: Transactor, item: _T | str) -> bool:
-        """Let a delayed item go on if nothing will end its wait; return whether it does."""
-        return self._change_if(tr, item, "delayed", self.changes.end_wait)
-
     def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
-            reserve = partial(self.pusher.reserve, group=found.item.level.group)
+            reserve = partial(self._bounds.reserve, group=found.item.level.group)
             return self._failures.retry(tr, now, found, by, reserve)
         has_delay = found.state == "delayed" and found.due != NEVER
         return has_delay and self.changes.run_now(tr, now, found)
@@ -649,9 +557,9 @@ class Store(Generic[_T]):
             if found is None:
                 return None
             stored = found.item
-            if found.state in ("claimed", "done"):
+            if found.state not in MOVABLE:
                 raise WrongState(self.codec.id_of(stored), found.state)
-            before = self._decoded(tr, stored)
+            before = self.reads.decode(tr, stored)
             moved = change(before)
             if moved is None:
                 return None
@@ -659,7 +567,7 @@ class Store(Generic[_T]):
             shared = {} if tails is None else tails
             return before, self.changes.move(tr, now, found, payload, level, shared)
 
-        return self.change(tr, body)
+        return self.change(tr, body, wrote=bool)
 
     # All items
 
@@ -673,4 +581,4 @@ class Store(Generic[_T]):
                 self.schedules.begin_again(tr)
             return left
 
-        leave_all(lambda after: self.change(tr, partial(body, after=after), _always))
+        leave_all(lambda after: self.change(tr, partial(body, after=after)))

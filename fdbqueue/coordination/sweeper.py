@@ -22,6 +22,7 @@ from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
 
 _LOOK = 1.0  # seconds between checks whether the queue ever had timers
 _SWEEP = 0.05  # seconds between sweeps
+_SWEEP_IN_CLAIM = 0.25  # seconds between sweeps in claims that find enough items
 _TRIM = 1.0  # seconds between trims
 _MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
@@ -62,7 +63,7 @@ class Sweeper:
         self._range = 1.0  # the number of first batches of due items among which a sweep begins
         self._has_timers = False
         self._next_look = 0.0
-        self._next_sweep = 0.0
+        self._next_sweep = self._next_in_claim = 0.0
         self._next_catch_up = 0.0
         self._next_trim = 0.0
         self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
@@ -81,6 +82,19 @@ class Sweeper:
         now = clock.monotonic()
         return now >= (self._next_sweep if self._has_timers else self._next_look)
 
+    def claim_must_sweep(self) -> bool:
+        """Return whether a claim sweeps even if it finds enough items. This reads nothing."""
+        return clock.monotonic() >= self._next_in_claim
+
+    def note_claim(self, is_behind: bool, is_marked: bool) -> None:
+        """Note what the sweep of a claim saw: whether items are left, and the mark of timers.
+
+        The claims of the next moment leave the mark alone, and sweep only if they find too little.
+        """
+        self.is_behind = is_behind
+        if is_marked and not is_behind:
+            self._next_in_claim = clock.monotonic() + _SWEEP_IN_CLAIM
+
     def invalidate(self) -> None:
         """Make the next `sweep` read the database."""
         self._has_timers = True
@@ -97,35 +111,23 @@ class Sweeper:
         """Sweep a database in separate transactions, unless the last sweep was just now.
 
         This ends when nothing more is due. If much is due, it also ends when it has moved at least
-        `n` items, an item is ready, and all expired items are deleted. The next call continues, so
-        that no call does the work for all other calls. In a transaction, this does nothing.
+        `n` items, an item is ready, and all expired items are deleted; with 0, after a single
+        transaction. The next call continues, so that no call does the work for all other calls. In
+        a transaction, this does nothing.
 
         Returns:
             Whether items may be taken, as of the last sweep: the queue is not paused.
         """
         if is_database(tr) and self.sweep_is_due() and self.has_timers(tr):
             self._next_sweep = clock.monotonic() + _SWEEP
-            moved = 0
-            while True:
-                swept, self.is_ready, has_items = self._sweep(tr)
+            moved, is_enough = 0, False
+            while not is_enough:
+                may_end = self._sweep(tr)
                 moved += MAX_SWEPT
-                if swept.all or (swept.expired and has_items and moved >= n):
-                    break
-            self._note_progress(swept)
+                is_enough = not (self.is_behind and n) or (may_end and moved >= n)
+            if self.is_behind:
+                self._next_sweep = 0.0
         return self.is_ready
-
-    def sweep_once(self, tr: ReadTransactor) -> None:
-        """Sweep in one transaction before a look, unless the last sweep was just now."""
-        if may_sweep(tr) and self.sweep_is_due() and self.has_timers(tr):
-            self._next_sweep = clock.monotonic() + _SWEEP
-            swept, self.is_ready, _ = self._sweep(tr)
-            self._note_progress(swept)
-
-    def _note_progress(self, swept: Swept) -> None:
-        """Let the next call go on at once if items are due that a sweep did not reach."""
-        self.is_behind = not swept.all
-        if self.is_behind:
-            self._next_sweep = 0.0
 
     def catch_up(self, db: Database, at_once: bool = True) -> None:
         """Sweep many due items in a transaction of its own, because the last sweep left some.
@@ -134,8 +136,7 @@ class Sweeper:
         """
         began = clock.monotonic()
         if at_once or began >= self._next_catch_up:
-            swept, self.is_ready, _ = self._sweep(db)
-            self.is_behind = not swept.all
+            self._sweep(db)
             ended = clock.monotonic()
             self._next_catch_up = ended + (ended - began)
 
@@ -180,11 +181,14 @@ class Sweeper:
             if run(db, body):
                 break
 
-    def _sweep(self, db: Database) -> tuple[Swept, bool, bool]:
-        """Run one sweep; return it, and whether items may be taken and whether some are ready.
+    def _sweep(self, db: Database) -> bool:
+        """Sweep in one transaction; note what it saw.
 
         After a conflict with another client's sweep, it begins at a random one of the items that
         are due. The range doubles with each conflict, and a sweep without one narrows it a little.
+
+        Returns:
+            If more is due: whether an item is ready, and all expired items are deleted.
         """
         now = milliseconds()
         tries = 0
@@ -199,12 +203,14 @@ class Sweeper:
             skipped = MAX_SWEPT * int(random.random() * self._range)
             begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
             swept = self._sweep_in.sweep(tr, now, begin)
-            return swept, not self._options.is_paused(tr), swept.all or has_items(tr, self._layout)
+            may_end = not swept.all and swept.expired and has_items(tr, self._layout)
+            return swept, not self._options.is_paused(tr), may_end
 
-        outcome = run(db, body)
+        swept, self.is_ready, may_end = run(db, body)
+        self.is_behind = not swept.all
         if tries < 2:
             self._range = max(1.0, _NARROWER * self._range)
-        return outcome
+        return may_end
 
     def seconds_left(self, tr: Transaction) -> float:
         """Return the seconds until the next sweep has something to do; `math.inf` for never.

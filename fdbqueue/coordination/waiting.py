@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from fdbqueue.coordination.sans_io import Call, SansIO, Sleep
+from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Stop
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.retrying import run
@@ -38,40 +38,8 @@ _have_waited: set[bytes] = set()
 os.register_at_fork(after_in_child=_have_waited.clear)
 
 
-class Turn:
-    """The place of an operation in a line; ready once the operation is the first one.
-
-    A sleep takes it as it takes a watch.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._callbacks: list[Callable[[Turn], object]] | None = []
-
-    def is_ready(self) -> bool:
-        """Return whether the operation is the first one."""
-        return self._callbacks is None
-
-    def on_ready(self, callback: Callable[[Turn], object]) -> None:
-        """Call `callback(turn)` once the operation is the first one."""
-        with self._guard:
-            if self._callbacks is not None:
-                self._callbacks.append(callback)
-                return
-        callback(self)
-
-    def begin(self) -> None:
-        """Make the operation the first one."""
-        with self._guard:
-            callbacks, self._callbacks = self._callbacks, None
-        for callback in callbacks or ():
-            callback(self)
-
-    def wait(self) -> None:
-        """Return; a turn has no error."""
-
-    def cancel(self) -> None:
-        """Keep the place: an operation that stops waiting leaves the line."""
+class Turn(Stop):
+    """The place of an operation in a line; set once the operation is the first one."""
 
 
 def _event_loop() -> Hashable:
@@ -124,7 +92,7 @@ class Lines:
             line.turns[turn] = None
             is_first = len(line.turns) == 1
         if is_first:
-            turn.begin()
+            turn.set()
         try:
             yield line, turn
         finally:
@@ -134,9 +102,13 @@ class Lines:
                 if not line.turns and self._lines.get(name) is line:
                     del self._lines[name]
             if following is not None:
-                following.begin()
+                following.set()
             elif wanted.waiters is not None and line.waiter is not None:
                 _leave_later(db, wanted.waiters, line)  # the operation was cancelled
+
+
+def _never(_: Transaction) -> float:
+    return math.inf
 
 
 class Wanted(NamedTuple):
@@ -145,14 +117,15 @@ class Wanted(NamedTuple):
     Attributes:
         name: Operations that wait for the same items have the same one.
         keys: Returns the keys to watch; none if it is worth looking again at once.
-        seconds_left: Returns the seconds after which to look although no key has changed.
+        seconds_left: Returns the seconds after which to look although no key has changed,
+            by default an infinite number.
         waiters: The clients that wait for the same items, to be one of them. `None` to wake with
             every change of the keys instead.
     """
 
     name: Hashable
     keys: Callable[[Transaction], list[bytes]]
-    seconds_left: Callable[[Transaction], float]
+    seconds_left: Callable[[Transaction], float] = _never
     waiters: Waiters | None = None
 
 
@@ -201,17 +174,13 @@ def until_worth_looking(lines: Lines, db: Database, wanted: Wanted) -> SansIO[bo
     def may_find(tr: Transaction) -> bool:
         return not wanted.keys(tr) or wanted.seconds_left(tr) <= 0
 
-    def look() -> SansIO[bool]:
-        found: bool = yield Call(partial(run, db, may_find))
-        return found
-
-    return until_found(lines, db, math.inf, look, wanted)
+    return until_found(lines, db, math.inf, Call(partial(run, db, may_find)).alone, wanted)
 
 
 def _sleep(db: Database, wanted: Wanted, line: Line, turn: Turn, deadline: float) -> SansIO[bool]:
     """Sleep until it is worth looking or the time is over; return false to stop."""
     while (left := deadline - time.monotonic()) > 0:
-        is_first = turn.is_ready()
+        is_first = turn.is_set
         if is_first:
             left = min(left, MAX_SLEEP)
             sleep: Sleep = yield Call(partial(begin_sleep, db, wanted, left, line), Sleep.cancel)

@@ -31,7 +31,7 @@ _BINDING = SimpleNamespace(impl=SimpleNamespace(transactional=transactional, str
 def _import(
     name: str, variables: Any = None, local: Any = None, names: Any = (), level: int = 0
 ) -> Any:
-    """Import a module, but this library in place of the one that needs the C library."""
+    """Import a module, but this library instead of the one that needs the C library."""
     if name == "fdb" and names == ("impl",):
         return _BINDING
     return __import__(name, variables, local, names, level)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -21,16 +21,12 @@ from fdbqueue.types import Database, Transaction
 
 _T = TypeVar("_T")
 
-Pausing: TypeAlias = Generator[None, None, _T]
-"""A call that pauses where it would wait for a commit, so its thread can run other calls."""
-
 
 def run_once(
     db: Database,
     body: Callable[[Transaction], _T],
     receipts: Subspace,
     wrote: Callable[[Any], bool] = lambda _: True,
-    committed: Callable[[Transaction], object] = lambda _: None,
     is_stored: Callable[[Transaction, Any], bool] | None = None,
     begin: Callable[[], object] = bool,
 ) -> _T:
@@ -55,8 +51,6 @@ def run_once(
         receipts: The subspace of the receipts.
         wrote: Returns whether an attempt with this result wrote anything; if not, it leaves no
             receipt.
-        committed: Called with the transaction after a commit that succeeded at once. Not called on
-            the embedded engine, nor if only the receipt revealed the commit.
         is_stored: Returns whether an attempt with this result has committed, by reading what it
             stored. If others have deleted that since, return false: the operation then runs again,
             or raises its error. The earlier attempt may still have committed what
@@ -81,45 +75,9 @@ def run_once(
     warn_in_event_loop()
     check_fork(db)
     with Receipt(receipts) as receipt:
-        call = _Operation(db, body, receipt, wrote, committed, is_stored, begin).run()
-        try:
-            while True:
-                next(call)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-
-
-def run_once_with_pauses(
-    db: Database, body: Callable[[Transaction], _T], receipts: Subspace
-) -> Pausing[_T]:
-    """Run `body(tr)` as `run_once` does, and pause before waiting for a commit.
-
-    >>> import fdbqueue
-    >>> def body(tr):
-    ...     tr[b"k"] = b"v"
-    >>> list(run_once_with_pauses(fdbqueue.open("memory:"), body, Subspace(("receipts",))))
-    [None]
-    """
-    needs_receipt = not engine_of(db).commits_are_certain
-    check_fork(db)
-    with Receipt(receipts) as receipt:
-        once = _Operation(db, body, receipt, wrote=lambda _: needs_receipt)
-        result: _T = yield from once.run()
+        operation = _Operation(db, body, receipt, wrote, is_stored, begin)
+        result: _T = operation.run()
         return result
-
-
-def commits_overlap(db: Database) -> bool:
-    """Return whether a thread that waits for a commit had better begin others meanwhile.
-
-    It had on the embedded engine, whose transactions take only the time of this process, and whose
-    commits share a sync.
-
-    >>> import fdbqueue
-    >>> commits_overlap(fdbqueue.open("memory:"))
-    True
-    """
-    return not engine_of(db).is_remote
 
 
 _RECEIPT_HOURS = 24  # hours after which receipts are deleted
@@ -213,13 +171,12 @@ class _Operation:
     body: Callable[[Transaction], Any]
     receipt: Receipt
     wrote: Callable[[Any], bool] = lambda _: True
-    committed: Callable[[Transaction], object] = lambda _: None
     is_stored: Callable[[Transaction, Any], bool] | None = None
     begin: Callable[[], object] = bool
     results: list[Any] = field(default_factory=list[Any])
 
-    def run(self) -> Pausing[Any]:
-        """Run attempts until one commits or none can; pause before waiting for a commit."""
+    def run(self) -> Any:
+        """Run attempts until one commits or none can."""
         transaction = new_transaction(self.db)
         uncertain = False
         while True:
@@ -235,9 +192,8 @@ class _Operation:
                     self.results.append(result)
                     self._fence(transaction, len(self.results) - 1)
                     committing = True
-                commit = transaction.commit()
-                yield
-                commit.wait()
+                transaction.commit().wait()
+                return result
             except error_classes() as error:
                 uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
                 try:
@@ -251,9 +207,6 @@ class _Operation:
                 if not uncertain:
                     raise
                 return self._settle(error)
-            else:
-                self.committed(transaction)
-                return result
 
     def _committed_attempt(self, transaction: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""

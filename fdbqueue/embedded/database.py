@@ -143,8 +143,7 @@ class Database(Writes):
             TypeError: The caller is `fdb.transactional`, which knows no error of this engine and so
                 would not retry.
         """
-        binding = sys.modules.get("fdb.impl")
-        if binding is not None and sys._getframe(1).f_globals is vars(binding):
+        if sys._getframe(1).f_globals.get("__name__") == "fdb.impl":
             raise TypeError(BINDING_REFUSED)
         return Transaction(self)
 
@@ -216,24 +215,6 @@ class Database(Writes):
     def get_and_watch(self, key: KeyLike) -> tuple[Value, WatchFuture]:
         """Return the value of a key, and a watch for its next change."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
-
-    def set_and_watch(self, key: KeyLike, value: ValueLike) -> WatchFuture:
-        """Set the value of a key, and return a watch for its next change."""
-
-        def body(tr: Transaction) -> WatchFuture:
-            tr.set(key, value)
-            return tr.watch(key)
-
-        return self._run(body)
-
-    def clear_and_watch(self, key: KeyLike) -> WatchFuture:
-        """Clear a key, and return a watch for its next change."""
-
-        def body(tr: Transaction) -> WatchFuture:
-            tr.clear(key)
-            return tr.watch(key)
-
-        return self._run(body)
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""

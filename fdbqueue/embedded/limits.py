@@ -5,6 +5,7 @@ Source: FoundationDB documentation, "Known limitations"; backoff: `fdbclient/Cli
 
 from __future__ import annotations
 
+END_OF_KEYS = b"\xff"  # FoundationDB has its system keys after it. There are none here.
 KEY_SIZE_LIMIT = 10_000  # bytes
 VALUE_SIZE_LIMIT = 100_000  # bytes
 TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges

@@ -36,6 +36,10 @@ class MutationType(IntEnum):
     COMPARE_AND_CLEAR = 20
 
 
+SET, CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
+"""As plain integers, which compare faster."""
+
+
 def _numeric(combine: Callable[[int, int], int]) -> Operation:
     """Return an operation on little-endian integers of the size of the parameter."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -18,37 +17,22 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from fdbqueue import aio
-from fdbqueue.http import dashboard, n_queue
+from fdbqueue.http import dashboard, push_and_pop
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.responses import add_error_handlers, answer
-from fdbqueue.http.routing import RequestLog, SegmentPaths, direct_routes
-from fdbqueue.http.security import Guard, Limits, TokenFile, Tokens
+from fdbqueue.http.routing import RequestLog, SegmentPaths
+from fdbqueue.http.security import Guard, TokenFile, Tokens
 from fdbqueue.http.served import Served
-from fdbqueue.http.server import ConnectionLimits, Listener, ServerConfig
+from fdbqueue.http.server import listening_socket, server_config
 from fdbqueue.http.v1 import groups, items, jobs, queues, schedules, steps
 from fdbqueue.types import Database
 
-__all__ = [
-    "ConnectionLimits",
-    "Limits",
-    "Listener",
-    "ServerConfig",
-    "TokenFile",
-    "Tokens",
-    "create_app",
-]
+__all__ = ["TokenFile", "Tokens", "create_app", "listening_socket", "server_config"]
 
-_router = APIRouter(responses=n_queue.ERRORS)
-
-_PREFIX = "/v1"
-# Those whose speed matters first.
-_ROUTERS = (
-    *(jobs.router, items.router, queues.router),
-    *(groups.router, schedules.router, steps.router),
-)
+_router = APIRouter(responses=push_and_pop.ERRORS)
 
 
 class _Status(BaseModel):
@@ -61,7 +45,7 @@ def create_app(
     db: Database,
     *,
     tokens: Tokens | None = None,
-    limits: Limits | None = None,
+    max_body: int = 9_000_000,
     origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return an ASGI application that serves the named queues of a database.
@@ -71,7 +55,7 @@ def create_app(
     Args:
         db: A database.
         tokens: The tokens that requests must carry; `None` allows every request.
-        limits: The limits of requests; `None` limits only the size of bodies.
+        max_body: The largest body of a request, in bytes.
         origins: The origins whose pages may use the API from a browser, such as
             `https://app.example.com`.
 
@@ -95,30 +79,25 @@ def create_app(
     app.state.stop = app.state.stopping.set
     app.state.served = Served(db)
     app.state.metrics = Metrics(db)
-    app.router.routes += _routes()
-    app.add_middleware(app.state.metrics.middleware)
+    app.router.routes += _ROUTES
     app.add_middleware(
-        Guard, tokens=tokens or Tokens(), limits=limits or Limits(), origins=frozenset(origins)
+        Guard, tokens=tokens or Tokens(), max_body=max_body, origins=frozenset(origins)
     )
     if origins:
         _allow_origins(app, origins)
-    app.add_middleware(SegmentPaths, prefix=f"{_PREFIX}/")
-    app.add_middleware(RequestLog)
+    app.add_middleware(RequestLog, observe=app.state.metrics.observe)
+    app.add_middleware(SegmentPaths, prefix="/v1/")
     add_error_handlers(app)
     app.add_exception_handler(405, _not_allowed)
     return app
 
 
 async def _not_allowed(request: Request, error: Any) -> Response:
-    """Answer 405; below `/v1`, name all methods of the path, which several routes may share."""
-    headers, path = error.headers, request.scope["path"]
-    if path.startswith(f"{_PREFIX}/"):
-        path = path.removeprefix(_PREFIX)
-        routes = [route for router in _ROUTERS for route in router.routes]
-        found = [each for each in routes if isinstance(each, Route) and each.path_regex.match(path)]
-        methods = {method for route in found for method in route.methods or ()}
-        headers = {"allow": ", ".join(sorted(methods))}
-    return answer(request, 405, str(error.detail), headers)
+    """Answer 405 with all methods of the path, which several routes may share."""
+    path = request.scope["path"]
+    found = [each for each in _ROUTES if isinstance(each, Route) and each.path_regex.match(path)]
+    methods = {method for route in found for method in route.methods or ()}
+    return answer(request, 405, str(error.detail), {"allow": ", ".join(sorted(methods))})
 
 
 @_router.get("/health")
@@ -152,18 +131,12 @@ async def _metrics(
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@cache
-def _routes() -> list[BaseRoute]:
-    """Return the routes, which all apps share, because FastAPI takes 0.1 s to make them."""
-    shared = APIRouter()
-    # Those whose speed matters, before all others.
-    shared.routes += direct_routes(jobs.router, _PREFIX)
-    shared.routes += direct_routes(n_queue.direct)
-    for router in _ROUTERS:
-        shared.include_router(router, prefix=_PREFIX)
-    for router in (dashboard.router, n_queue.direct, n_queue.others, _router):
-        shared.include_router(router)
-    return shared.routes
+_ROUTERS = (
+    *(each.router for each in (jobs, items, queues, groups, schedules, steps)),
+    *(push_and_pop.router, dashboard.router, _router),
+)
+# All apps share the routes, because FastAPI takes 0.1 s to make them.
+_ROUTES = [route for router in _ROUTERS for route in router.routes]
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:

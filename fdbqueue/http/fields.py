@@ -1,33 +1,33 @@
-"""The fields of requests: their types, with the ranges that OpenAPI describes."""
+"""The fields of bodies and answers, which the library declares: options, filters and records."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_type_hints, is_typeddict
 
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
+    BaseModel,
     BeforeValidator,
     Field,
+    Strict,
     TypeAdapter,
     WithJsonSchema,
+    create_model,
 )
 
-from fdbqueue.queue.arguments import validate_time
-from fdbqueue.queue.settings import LIMITS
+from fdbqueue import types
+
+_M = TypeVar("_M", bound=BaseModel)
 
 MAX_ITEMS = 1000
 """How many items one request pushes, pops, claims or lists at most."""
 
 MAX_WAIT = 300.0
 """Seconds for which a request waits at most."""
-
-_MAX_LIMIT = 2**53 - 1  # the largest integer that every JSON reader represents exactly
-_MAX_TEXT = 255  # characters of a name; fdbqueue counts bytes
-MAX_SECONDS = 10**10
-"""All lengths of time are shorter."""
 
 NAME_SCHEMA: dict[str, Any] = {"minLength": 1, "maxLength": 255, "format": "queue-name"}
 """The schema of a queue's name in OpenAPI. It counts characters; the limit is in bytes."""
@@ -44,22 +44,10 @@ def exact_integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
-"""An integer of a body."""
-
-Seconds = Annotated[float, Field(ge=0, lt=MAX_SECONDS)]
-Share = Annotated[float, Field(ge=0.001, le=1000)]
-PositiveSeconds = Annotated[float, Field(gt=0, lt=10**9)]
-Log = Annotated[
-    str, Field(max_length=100_000, description="Lines of the log; the last 8,000 bytes are kept.")
-]
-
-
 def _time_from_text(value: Any) -> Any:
     """Return the time of an ISO 8601 text.
 
-    A strict model reads one from JSON, but not from what FastAPI has parsed. A lenient one reads
-    a text of digits as seconds.
+    A strict model reads no text that FastAPI has parsed. A lenient one reads digits as seconds.
     """
     if isinstance(value, str):
         if not _DATE_AND_TIME.match(value):
@@ -70,30 +58,84 @@ def _time_from_text(value: Any) -> Any:
 
 _DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]", re.ASCII)
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
-Time = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
-DueTime = Annotated[Time, AfterValidator(validate_time)]
 
+Integer: TypeAlias = Annotated[int, BeforeValidator(exact_integer)]
+"""An integer of a body."""
 
-def _validate_priority(value: Any) -> Any:
-    value = exact_integer(value)
-    if type(value) not in (int, list):  # a bool is an int
-        raise ValueError("a priority is an integer, or a list for a tuple")
-    return value
+Number: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ITEMS), BeforeValidator(exact_integer)]
+"""A number of items."""
 
+Wait: TypeAlias = Annotated[float, Field(ge=0, le=MAX_WAIT)]
+Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time_from_text)]
 
-Priority = Annotated[
+Duration: TypeAlias = float | str
+"""Seconds, or a text such as `"90s"`."""
+
+Priority: TypeAlias = Annotated[
     Any,
-    BeforeValidator(_validate_priority),
+    BeforeValidator(exact_integer),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "array"}]}),
-    Field(description="The lowest is taken first."),
 ]
-Wait = Annotated[float, Field(ge=0, le=MAX_WAIT)]
-# After the limits of a number: pydantic does not describe those of a validator.
-_EXACT = BeforeValidator(exact_integer)
-Limit = Annotated[int, Field(ge=1, le=_MAX_LIMIT), _EXACT]
-Slots = Annotated[int, Field(ge=1, le=LIMITS["concurrency"].highest), _EXACT]
-WholeSeconds = Annotated[int, Field(ge=1, lt=MAX_SECONDS), _EXACT]
-Text = Annotated[str, Field(min_length=1, max_length=_MAX_TEXT)]
-QueueName = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
-Token = Annotated[str, Field(min_length=1, max_length=2000)]
-Part = Annotated[str, Field(min_length=1, max_length=1000, description="As for the list of items.")]
+QueueName: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", **NAME_SCHEMA})]
+
+_FORMS: dict[Any, Any] = {
+    int: Integer,
+    datetime: Time,
+    types.Duration: Duration,
+    types.Priority: Priority,
+    types.Keep: str | Integer | Annotated[tuple[str, Integer], Strict(False)],
+    tuple[int, types.Duration]: Annotated[
+        tuple[Integer, Duration], Strict(False), Field(examples=[[100, 60]])
+    ],
+}
+"""The fields of a body by the types of the options that they set."""
+
+
+def with_fields(
+    *declarations: type, without: Collection[str] = ()
+) -> Callable[[type[_M]], type[_M]]:
+    """Return a decorator that adds the fields of typed dictionaries or dataclasses to a model.
+
+    An option of a typed dictionary may be absent from a body. The fields that the model declares
+    itself take precedence. All get the documentation of the declarations.
+
+    Args:
+        declarations: The typed dictionaries and dataclasses.
+        without: Names of fields that the model does not have.
+    """
+
+    def complete(model: type[_M]) -> type[_M]:
+        fields: dict[str, Any] = {}
+        texts: dict[str, str] = {}
+        for declaration in declarations:
+            texts = {**_documentation(declaration), **texts}
+            for name, hint in get_type_hints(declaration).items():
+                if name not in {*without, *model.model_fields, *fields}:
+                    fields[name] = _field(declaration, hint)
+        options: Any = {"__base__": model, "__module__": model.__module__, "__doc__": model.__doc__}
+        described: Any = create_model(model.__name__, **options, **fields)
+        for name, field in described.model_fields.items():
+            field.description = field.description or texts.get(name)
+        described.model_rebuild(force=True)
+        return cast("type[_M]", described)
+
+    return complete
+
+
+def _field(declaration: type, hint: Any) -> tuple[Any, Any]:
+    """Return the type and the default of a field of a model, for one of a declaration."""
+    if not is_typeddict(declaration):
+        return hint, ...
+    for known, form in _FORMS.items():
+        if hint == known:
+            hint = form
+        elif hint == known | None:
+            hint = form | None
+    return hint, Field(default_factory=lambda: None)
+
+
+def _documentation(declaration: type) -> dict[str, str]:
+    """Return what the section "Attributes" of a docstring says of each field."""
+    section = (inspect.getdoc(declaration) or "").partition("Attributes:\n")[2]
+    parts = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in parts}

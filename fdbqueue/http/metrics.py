@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from fdbqueue.aio import overview, run
 from fdbqueue.http.served import SharedReads
@@ -18,6 +17,8 @@ from fdbqueue.queue.overview import by_state, retries
 from fdbqueue.types import Database, QueueStats
 
 _SCAN_KEPT = 1.0  # seconds
+
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 _PAGE = 1000
 """How many queues are in memory at a time, beside those that are reported."""
@@ -93,31 +94,12 @@ class Metrics:
     def _render(self, scan: _Scan) -> bytes:
         return generate_latest(scan) + generate_latest(self._registry)
 
-    def middleware(self, app: ASGIApp) -> Any:
-        """Return ASGI middleware that counts and times requests."""
-
-        async def counting(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-                return
-            began = time.perf_counter()
-            status = 500
-
-            async def noted(message: Message) -> None:
-                nonlocal status
-                status = message.get("status", status)
-                await send(message)
-
-            try:
-                await app(scope, receive, noted)
-            finally:
-                # The route's template, because clients can invent any number of paths.
-                route = getattr(scope.get("route"), "path", "none")
-                method = scope["method"]
-                self._requests.labels(method, route, status).inc()
-                self._seconds.labels(method, route).observe(time.perf_counter() - began)
-
-        return counting
+    def observe(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count and time a request; clients can invent any number of paths and methods."""
+        route = getattr(scope.get("route"), "path", "none")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(method, route).observe(seconds)
 
 
 class _Scan(NamedTuple):
@@ -141,7 +123,7 @@ class _Scan(NamedTuple):
         )
         unknown = of_queue(
             "fdbqueue_queue_unknown",
-            "1 if another release stored the queue, so that its numbers are unknown.",
+            "1 if the numbers of the queue cannot be decoded.",
         )
         unknown_jobs = of_queue(
             "fdbqueue_unknown_jobs", "Ready and delayed jobs that a worker did not know."

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,25 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from fdbqueue.errors import (
-    FdbqueueError,
-    ForeignClaim,
-    LayoutVersionMismatch,
-    LeaseLost,
-    NoResult,
-    OptionsMismatch,
-    PushTooLarge,
-    QueueExists,
-    QueueFull,
-    QueueNotFound,
-    QueueRenamed,
-    StorageError,
-    UndecodableItem,
-    UndecodableQueue,
-    UnknownCodec,
-    WrongState,
-    error_classes,
-)
+from fdbqueue import errors
 from fdbqueue.queue.batches import BatchNotFound
 from fdbqueue.queue.overview import json_bytes
 from fdbqueue.queue.steps import TooManyWaiting
@@ -44,9 +26,6 @@ REQUEST_ID = "fdbqueue.request_id"
 
 GRANT = "fdbqueue.grant"
 """The `Grant` of a request in its scope, if the server has tokens."""
-
-CONNECTION = "fdbqueue.connection"
-"""The `Connection` of a request in its scope, if the server is `fdbq serve` without TLS."""
 
 # Turns of the event loop until it notices that a client has disconnected: it reads the end of the
 # connection, calls `connection_lost`, and resumes the waiting code.
@@ -59,24 +38,36 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0  # seconds between attempts to return items
 _log = logging.getLogger("fdbqueue.http")
 
 
-_CONFLICTS = (
-    *(LeaseLost, ForeignClaim, WrongState, QueueExists, QueueRenamed, TooManyWaiting),
-    *(OptionsMismatch, UnknownCodec, LayoutVersionMismatch, UndecodableItem, UndecodableQueue),
-)
-_STATUSES: dict[int, tuple[type[FdbqueueError], ...]] = {
-    404: (QueueNotFound, BatchNotFound),
-    409: _CONFLICTS,
-    413: (PushTooLarge,),
-    429: (QueueFull,),
-    503: (StorageError,),
-    422: (FdbqueueError,),  # a value that the library refuses
+_STATUSES: dict[type[BaseException], int] = {
+    errors.FdbqueueError: 422,  # a value that the library refuses
+    errors.QueueNotFound: 404,
+    BatchNotFound: 404,
+    errors.ForeignClaim: 409,
+    errors.LayoutVersionMismatch: 409,
+    errors.LeaseLost: 409,
+    errors.NoResult: 409,
+    errors.OptionsMismatch: 409,
+    errors.QueueExists: 409,
+    errors.QueueRenamed: 409,
+    TooManyWaiting: 409,
+    errors.UndecodableItem: 409,
+    errors.UndecodableQueue: 409,
+    errors.UnknownCodec: 409,
+    errors.WrongState: 409,
+    errors.PushTooLarge: 413,
+    errors.QueueFull: 429,
+    errors.StorageError: 503,
 }
-"""The errors of the library by their status; the first class that fits decides.
+"""The statuses of the errors of the library, and of their subclasses.
 
 `_CODES` has the errors of transactions, and `add_error_handlers` those of requests.
+Outside of `/v1`, a value that cannot be used is answered 400 instead of 422.
 """
 
-NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
+_LOCATIONS = ("body", "query", "path", "header")
+"""The parts of a request, which the message about a field leaves out."""
+
+_NOT_JSON = "send the body as JSON, with `Content-Type: application/json`"
 """The message for the status 415."""
 
 _UNKNOWN = "it is unknown whether this took effect; check before you repeat it"
@@ -93,7 +84,17 @@ _CODES: dict[int, tuple[int, str]] = {
 
 def json_response(content: dict[str, Any], status: int = 200) -> Response:
     """Return a JSON response with trusted content, without validation."""
-    return Response(json_bytes(content), status, media_type="application/json")
+    try:
+        body = json_bytes(content)
+    except ValueError as error:  # not of a value of the request
+        raise RuntimeError(f"the answer cannot be encoded: {error}") from error
+    return Response(body, status, media_type="application/json")
+
+
+def is_v1(scope: Scope) -> bool:
+    """Return whether a request is for a route below `/v1`."""
+    path: str = scope["path"]
+    return path.startswith("/v1/")
 
 
 def problem(
@@ -109,7 +110,7 @@ def problem(
     """
     # The client's text may contain lone surrogates, which UTF-8 cannot encode.
     clean = detail.encode("utf-8", "replace").decode()
-    if not scope["path"].startswith("/v1/"):
+    if not is_v1(scope):
         return "application/json", {"detail": clean}
     fields = {} if error is None else _fields(error)
     return "application/problem+json", {
@@ -126,7 +127,9 @@ def _fields(error: Exception) -> dict[str, Any]:
     """Return the fields of an error that are JSON values."""
     kinds = (str, int, bool, type(None))
     fields = {name: value for name, value in vars(error).items() if isinstance(value, kinds)}
-    clean: dict[str, Any] = json.loads(json.dumps(fields).encode("utf-8", "replace"))
+    clean: dict[str, Any] = json.loads(
+        json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    )
     return clean
 
 
@@ -150,9 +153,10 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(FdbqueueError, _failed)
-    for kind in error_classes():
+    app.add_exception_handler(errors.FdbqueueError, _failed)
+    for kind in errors.error_classes():
         app.add_exception_handler(kind, _unavailable)
+    app.add_exception_handler(ValueError, _invalid_value)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -164,6 +168,8 @@ def answer(
     error: Exception | None = None,
 ) -> JSONResponse:
     """Return the response to a request that failed; see `problem`."""
+    if status == 422 and not is_v1(request.scope):
+        status = 400
     media_type, content = problem(request.scope, status, detail, error)
     return JSONResponse(content, status, headers, media_type)
 
@@ -175,12 +181,17 @@ async def _invalid(request: Request, error: Any) -> JSONResponse:
         return answer(request, 400, f"the body is not JSON: {first['ctx']['error']}")
     is_json = "json" in request.headers.get("content-type", "")
     if not is_json and request.method == "POST" and first["loc"][:1] == ("body",):
-        return answer(request, 415, NOT_JSON)
-    is_v1 = request.url.path.startswith("/v1/")
-    skipped = ("body", "query", "path") if is_v1 else ("body",)
-    location = ".".join(str(part) for part in first["loc"] if part not in skipped)
+        return answer(request, 415, _NOT_JSON)
+    location = ".".join(str(part) for part in first["loc"] if part not in _LOCATIONS)
     reason = first["msg"].removeprefix("Value error, ")
     return answer(request, 422, f"{location or 'the body'}: {reason}")
+
+
+async def _invalid_value(request: Request, error: Exception) -> JSONResponse:
+    """Answer a request with a value that the library refuses, by an error without a class."""
+    if type(error) is not ValueError:
+        return await _unexpected(request, error)
+    return answer(request, 422, str(error))
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
@@ -194,15 +205,15 @@ async def _gone(request: Request, error: Exception) -> JSONResponse:
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     """Answer a request that the library has refused, or could not store."""
-    status = next(status for status, kinds in _STATUSES.items() if isinstance(error, kinds))
-    if isinstance(error, NoResult):
-        status = 404 if error.state is None else 409  # 404: there is no such item
+    status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+    if isinstance(error, errors.NoResult) and error.state is None:
+        status = 404  # there is no such item
     if status == 503:
         _log.error("%s %s: %s", request.method, request.url.path, error)
         return answer(request, 503, "the database cannot be used; see the server's log")
     detail = str(error)
     grant = request.scope.get(GRANT)
-    if isinstance(error, QueueNotFound) and grant is not None and grant.queues != "*":
+    if isinstance(error, errors.QueueNotFound) and grant is not None and grant.queues != "*":
         detail = f"there is no queue named {error.name!r}"  # no names that the token cannot see
     return answer(request, status, detail, error=error)
 
@@ -221,26 +232,13 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     return answer(request, 500, "the server failed; see its log", headers)
 
 
-class Connection(Protocol):
-    """The connection that a response is written to."""
-
-    def has_left(self) -> bool:
-        """Return whether the client has disconnected, even if the event loop has not noticed."""
-        ...
-
-    def is_closing(self) -> bool:
-        """Return whether the connection is closed, or a write to it failed."""
-        ...
-
-
 class Delivered(Response):
     """A response with items that were taken, and that are returned if it cannot be delivered.
 
     A server discards what is written for a client that it knows to have disconnected. So the end of
     the response is held back until the server has had time to notice. After it is written, one
     check shows whether it was discarded. If anything fails before (an item cannot be encoded, the
-    request is cancelled), the items return as well. Without TLS, `fdbq serve` can tell at once
-    whether the client is still connected, and whether it could write.
+    request is cancelled), the items return as well.
 
     Args:
         content: Returns the content, which is encoded as JSON.
@@ -258,7 +256,7 @@ class Delivered(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond as an ASGI application."""
         try:
-            await self._send(json_response(self._content()), scope.get(CONNECTION), receive, send)
+            await self._send(json_response(self._content()), receive, send)
         finally:
             if not self._is_delivered:
                 await self._return()
@@ -269,14 +267,12 @@ class Delivered(Response):
         while True:
             try:
                 return await self._undo()
-            except StorageError as error:  # it stored nothing
+            except errors.StorageError as error:  # it stored nothing
                 _log.warning("%s: items that no client got are put back in %g s", error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
-    async def _send(
-        self, answer: Response, connection: Connection | None, receive: Receive, send: Send
-    ) -> None:
+    async def _send(self, answer: Response, receive: Receive, send: Send) -> None:
         """Send a response. Once its end is written, its items belong to the client."""
         body = bytes(answer.body)
         head = {"status": answer.status_code, "headers": answer.raw_headers}
@@ -284,19 +280,16 @@ class Delivered(Response):
         if len(body) > _LAST_BYTES:
             for part in (body[:-_LAST_BYTES], b""):  # the server waits while its buffer is full
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-        if connection is None or connection.has_left():
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         last = body[-_LAST_BYTES:]
         await send({"type": "http.response.body", "body": last, "more_body": True})
         # If it could not be written, the connection is closed before this turn ends. A client that
         # closes the connection after reading its response is not noticed that soon.
         try:
-            if connection is None:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
         finally:
-            is_lost = _is_gone(receive) if connection is None else connection.is_closing()
-            self._is_delivered = not is_lost
+            self._is_delivered = not _is_gone(receive)
         await send({"type": "http.response.body", "body": b""})
 
 

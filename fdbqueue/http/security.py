@@ -1,24 +1,19 @@
-"""Access control: tokens, body sizes, request rates and browser origins."""
+"""Access control: tokens, body sizes and browser origins."""
 
 from __future__ import annotations
 
 import functools
 import hmac
 import logging
-import math
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-import limits
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Mount, Route, Router
@@ -212,44 +207,6 @@ def authorize(request: Request, role: Role, queue: str) -> None:
         raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}{only}")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of requests.
-
-    Args:
-        body: The largest body, in bytes.
-        rate: The requests allowed per client address, such as `"100/second"`; `None` for any.
-
-    Raises:
-        ValueError: `rate` is not such a text.
-    """
-
-    body: int = 9_000_000
-    rate: str | None = None
-    _window: MovingWindowRateLimiter = field(
-        default_factory=lambda: MovingWindowRateLimiter(MemoryStorage()), compare=False, repr=False
-    )
-
-    def __post_init__(self) -> None:
-        if self.rate is not None:
-            try:
-                amount = limits.parse(self.rate).amount
-            except ValueError:
-                amount = 0
-            if amount < 1:
-                raise ValueError(f"rate must be like '100/second', not {self.rate!r}")
-
-    def wait(self, address: str) -> int | None:
-        """Count a request; return the seconds to wait if there were too many, else `None`."""
-        if self.rate is None:
-            return None
-        rate = limits.parse(self.rate)
-        if self._window.hit(rate, address):
-            return None
-        reset = self._window.get_window_stats(rate, address).reset_time
-        return max(1, math.ceil(reset - time.time()))
-
-
 def _validate_token(token: str) -> bytes:
     if not _TOKEN.fullmatch(token):
         # The message omits the token, which may be a mistyped secret.
@@ -261,15 +218,15 @@ def _validate_token(token: str) -> bytes:
 
 
 class Guard:
-    """ASGI middleware that refuses requests beyond the tokens and limits."""
+    """ASGI middleware that refuses requests of foreign pages, without a token, or too large."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, limits: Limits, origins: frozenset[str]
+        self, app: ASGIApp, tokens: Tokens, max_body: int, origins: frozenset[str]
     ) -> None:
         self._app = app
         self._origins = origins
         self._tokens = tokens
-        self._limits = limits
+        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -277,11 +234,6 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        seconds = self._limits.wait((scope.get("client") or ("",))[0])
-        if seconds is not None:
-            retry = [(b"retry-after", b"%d" % seconds)]
-            await refuse(scope, send, 429, f"too many requests; try again in {seconds} s", retry)
-            return
         foreign = self._foreign(headers, scope["method"])
         if foreign is not None:
             await refuse(scope, send, 403, foreign)
@@ -299,7 +251,7 @@ class Guard:
                     await refuse(scope, send, 403, "this token does not allow all queues")
                     return
                 scope[GRANT] = grant
-        most = self._limits.body
+        most = self._max_body
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > most:
             await refuse(scope, send, 413, f"the body has more than {most:,} bytes")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
 from fastapi import Depends, Request, Response
@@ -28,19 +25,11 @@ Handle: TypeAlias = aio.PriorityQueue | aio.Queue | aio.TaskQueue
 _KNOWN_FOR = 1.0  # seconds for which a name is taken to be that of the same queue
 
 
-@dataclass
-class _Read:
-    """A read that some requests wait for; it begins at infinity until it has begun."""
-
-    result: asyncio.Task[Any]
-    began: float = math.inf
-
-
 class SharedReads:
     """Reads of many queues, of which one runs at a time, and whose results requests share.
 
     The result that a request gets was read after the request came, or began at most `max_age`
-    seconds before. A request that is cancelled does not end a read.
+    seconds before.
 
     Args:
         max_age: Seconds for which a result is kept for later requests.
@@ -49,25 +38,24 @@ class SharedReads:
     def __init__(self, max_age: float = 0.0) -> None:
         self._max_age = max_age
         self._one_at_a_time = asyncio.Lock()
-        self._reads: dict[Hashable, _Read] = {}
+        self._results: dict[Hashable, tuple[float, Any]] = {}  # with the times when they began
 
     async def get(
         self, read: Callable[_P, Awaitable[_T]], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
         """Return the result of `await read(...)`, or of another request for the same."""
         oldest = time.monotonic() - self._max_age
-        self._reads = {kept: each for kept, each in self._reads.items() if each.began >= oldest}
         key = read, args, *kwargs.items()
-        if key not in self._reads:
-            result = asyncio.create_task(self._perform(key, partial(read, *args, **kwargs)))
-            self._reads[key] = _Read(result)
-        shared: _T = await asyncio.shield(self._reads[key].result)
-        return shared
-
-    async def _perform(self, key: Hashable, read: Callable[[], Awaitable[_T]]) -> _T:
         async with self._one_at_a_time:
-            self._reads[key].began = time.monotonic()
-            return await read()
+            # Requests get the lock in the order in which they came: none needs an older result.
+            self._results = {
+                kept: found for kept, found in self._results.items() if found[0] >= oldest
+            }
+            if key not in self._results:
+                began = time.monotonic()
+                self._results[key] = began, await read(*args, **kwargs)
+            shared: _T = self._results[key][1]
+        return shared
 
 
 class Served:
@@ -177,16 +165,22 @@ async def _disconnect(request: Request) -> None:
         pass
 
 
-def popped(
-    db: Database, handle: Handle, items: list[Any], as_json: Callable[[Any], dict[str, Any]]
+async def popped(
+    request: Request,
+    handle: Handle,
+    n: int,
+    wait: float,
+    as_json: Callable[[Any], dict[str, Any]],
+    **options: Any,
 ) -> Response:
-    """Return the response to a pop; if it is not delivered, the items are put back."""
+    """Pop items and return the response; if it is not delivered, the items are put back."""
+    items = await call_waiting(request, handle, "pop_many", n, wait=wait, **options)
 
     def content() -> dict[str, Any]:
         return {"items": [as_json(item) for item in items]}
 
     async def put_back() -> None:
         if items:
-            await handle.put_back(db, items)
+            await handle.put_back(request.app.state.served.db, items)
 
     return Delivered(content, put_back)

@@ -16,58 +16,33 @@ A job is an item of an ordinary priority queue, with the value
 
 from fdbqueue.jobs.app import App
 from fdbqueue.jobs.errors import (
-    AppNotBound,
-    AppNotFound,
-    DuplicateJob,
-    DuplicateSchedule,
     InvalidArguments,
-    UndecodableArguments,
-    UnsupportedAnnotation,
 )
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry
-from fdbqueue.queue.batches import BatchClosed, BatchNotFound, TooManyFollowing
-from fdbqueue.queue.steps import TooManySteps, TooManyWaiting
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 from fdbqueue.worker.steps.errors import (
     ChildFailed,
     ChildNotPushed,
-    DuplicateStep,
-    HandlerExited,
-    StepChanged,
     StepFailed,
     WaitTimedOut,
 )
 
 __all__ = [
     "App",
-    "AppNotBound",
-    "AppNotFound",
-    "BatchClosed",
-    "BatchNotFound",
     "ChildFailed",
     "ChildNotPushed",
     "Context",
     "Dead",
     "Discard",
-    "DuplicateJob",
-    "DuplicateSchedule",
-    "DuplicateStep",
     "Handle",
-    "HandlerExited",
     "InvalidArguments",
     "Job",
     "Retry",
     "RetryIn",
     "Snooze",
-    "StepChanged",
     "StepFailed",
-    "TooManyFollowing",
-    "TooManySteps",
-    "TooManyWaiting",
-    "UndecodableArguments",
-    "UnsupportedAnnotation",
     "WaitTimedOut",
 ]

@@ -17,11 +17,12 @@ from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch
 from fdbqueue.jobs.errors import AppNotBound, AppNotFound, DuplicateJob
 from fdbqueue.jobs.handler import Around, JobHandler
-from fdbqueue.jobs.job import Group, Job, JobSettings, Unique
+from fdbqueue.jobs.job import Job, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules
 from fdbqueue.jobs.shares import QueueShare, shares_of
+from fdbqueue.options import JobOptions, LateOptions, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,
@@ -32,17 +33,8 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.schedules import LateOptions, ScheduleOptions
 from fdbqueue.queue.steps import KEPT
-from fdbqueue.types import (
-    Database,
-    Duration,
-    Keep,
-    OnDead,
-    Transaction,
-    Transactor,
-    UniqueUntil,
-)
+from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.processes.lifetime import run_worker, summary_of
@@ -216,15 +208,10 @@ class App:
         /,
         *,
         name: str | None = None,
-        queue: str = "jobs",
-        priority: int = 0,
         retry: Retry | Decision | None = None,
         timeout: Duration | None = None,
-        unique: Unique | None = None,
-        unique_until: UniqueUntil | None = None,
-        unique_for: Duration | None = None,
-        group: Group | None = None,
         version: int = 1,
+        **options: Unpack[JobOptions],
     ) -> _Decorator:
         """Return a decorator that makes a job of a function or a coroutine function.
 
@@ -240,29 +227,18 @@ class App:
             function: Must not be given. It exists to report that `@app.job` needs parentheses.
             name: The name that is stored with each item; by default the module's and the
                 function's, `module.function`.
-            queue: The name of its queue.
-            priority: Its priority, the lowest first.
             retry: When to try it again after an error: a policy, or a function of the error and the
                 context that returns a delay or an outcome. By default `Retry()`, of 20 attempts.
             timeout: The time after which it is told to stop: a coroutine is cancelled and has
                 failed, a function finds `Context.cancelled` set. See `grace` of `work`.
-            unique: `True`, a unique key, or a function of the arguments that returns one, or `None`
-                for no key: nothing is pushed while an unfinished job has the same key. `True` makes
-                a key from the name of the job and all arguments.
-            unique_until: `"claimed"` to free the key once a worker has the job: one job can wait
-                while another one runs. By default `"ended"`.
-            unique_for: How long the key stays in use from the push on, whether the job has ended or
-                not; instead of `unique_until`.
-            group: The name of its group, or a function of the arguments that returns one, or `None`
-                for none. Groups share the workers in proportion to their weights, however much one
-                of them pushes.
             version: The version of the job, from 1. Workers with an older one leave it to others.
+            options: How it is pushed; see `fdbqueue.options.JobOptions`.
 
         Raises:
             DuplicateJob: Another job of this app has the name.
             InvalidUniqueKey: `unique` is a text that is not a key.
-            TypeError: `retry` is neither a policy nor a function, `name` is no text, or the
-                parentheses are missing.
+            TypeError: `retry` is neither a policy nor a function, `name` is no text, there is no
+                such option, or the parentheses are missing.
             ValueError: `version` or `timeout` is out of range, or `unique_until` and `unique_for`
                 do not fit.
         """
@@ -275,8 +251,7 @@ class App:
         if not isinstance(name, str | None):
             raise TypeError(f"the name of a job is text, not {name!r}")
         seconds = None if timeout is None else validate_timeout(timeout)
-        scope = unique, unique_until, unique_for
-        settings = JobSettings(queue, priority, policy, seconds, *scope, group)
+        settings = JobSettings(policy, seconds).changed(options)
 
         def declare(function: Callable[..., Any]) -> Job[Any, Any, Any, Any]:
             module = importable(function.__module__).removesuffix(".__main__")

@@ -12,7 +12,7 @@ from fdbqueue.database.guard import Guard
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import BoundJob, Job, JobPusher
-from fdbqueue.queue.arguments import validate_on_dead
+from fdbqueue.queue.arguments import validate_choice
 from fdbqueue.queue.batches import Batches, BatchNotFound, BatchProgress
 from fdbqueue.types import OnDead
 
@@ -66,7 +66,7 @@ class Batch(Generic[_R]):
 
     def push(
         self,
-        job: Job[Any, _P, Any, Any] | JobPusher[_P, Any],
+        job: JobPusher[_P, Any],
         /,
         *args: _P.args,
         **kwargs: _P.kwargs,
@@ -85,15 +85,12 @@ class Batch(Generic[_R]):
         """
         self.push_many(job, [job.bind(*args, **kwargs)])
 
-    def push_many(
-        self, job: Job[Any, _P, Any, _R2] | JobPusher[_P, _R2], calls: Iterable[BoundJob[_P, _R2]]
-    ) -> None:
+    def push_many(self, job: JobPusher[_P, _R2], calls: Iterable[BoundJob[_P, _R2]]) -> None:
         """Add many jobs, each of them what `Job.bind` returned; see `push`."""
-        pusher = job.using() if isinstance(job, Job) else job
-        pusher.check_member()
+        job.check_member()
         with self._guard:
             for call in calls:
-                self._collected.append((pusher, call))
+                self._collected.append((job, call))
                 if len(self._collected) >= _TOGETHER:
                     self._flush()
 
@@ -158,7 +155,7 @@ def begin_batch(
     on_dead: OnDead,
 ) -> Batch[_R]:
     """Begin a batch; `App.batch` describes the arguments."""
-    validate_on_dead(on_dead)
+    validate_choice("on_dead", on_dead, OnDead)
     call = then.bind(*args, **{**kwargs, "done": 0, "dead": 0, "cancelled": 0})
     queue, priority = then.settings.queue, then.settings.priority
     value, group = call.stored.value, call.group

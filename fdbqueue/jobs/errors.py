@@ -78,25 +78,19 @@ class DuplicateJob(FdbqueueError, ValueError):
 class _OfParameter(FdbqueueError):
     """An error of one parameter of a job, of its result, or of all its arguments."""
 
-    _text = "{place}: {reason}"
+    job: str
+    parameter: str | None
+    reason: str
+    path: str = ""
+    kind: Literal["job", "step"] = "job"
 
-    def __init__(
-        self,
-        job: str,
-        parameter: str | None,
-        reason: str,
-        path: str = "",
-        kind: Literal["job", "step"] = "job",
-    ) -> None:
-        self.job = job
-        self.parameter = parameter
-        self.reason = reason
-        self.path = path
+    _template = "{self._place}: {self.reason}"
+
+    @property
+    def _place(self) -> str:
         names = {None: "the arguments", "return": "the result"}
-        place = f"{names.get(parameter, repr(parameter))} of the {kind} {job}"
-        if path:
-            place += f" at {path}"
-        super().__init__(self._text.format(place=place, reason=reason))
+        name = names.get(self.parameter, repr(self.parameter))
+        return f"{name} of the {self.kind} {self.job}" + (f" at {self.path}" if self.path else "")
 
 
 class InvalidArguments(_OfParameter, TypeError):
@@ -116,9 +110,9 @@ class UndecodableArguments(_OfParameter, ValueError):
     The fields are those of `InvalidArguments`.
     """
 
-    _text = (
-        "{place}, as stored: {reason}; another version of the function, or another client, has "
-        "pushed it"
+    _template = (
+        "{self._place}, as stored: {self.reason}; another version of the function, or another "
+        "client, has pushed it"
     )
 
 
@@ -128,4 +122,4 @@ class UnsupportedAnnotation(_OfParameter, TypeError):
     The fields are those of `InvalidArguments`.
     """
 
-    _text = "{place}: the annotation cannot be used: {reason}"
+    _template = "{self._place}: the annotation cannot be used: {self.reason}"

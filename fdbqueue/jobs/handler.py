@@ -13,7 +13,8 @@ from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Handler, Invocation, in_this_process
+from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.invocation import Handler, Invocation
 from fdbqueue.worker.outcomes import Dead, Spent
 from fdbqueue.worker.telemetry import Log
 
@@ -54,13 +55,6 @@ class JobHandler(Handler):
         """True if the policy of a job has a single attempt."""
         policies = [job.settings.retry for job in self._jobs.values()]
         return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
-
-    def is_spent(self, item: Item[Any], attempt: int) -> bool:
-        """Return whether the policy of a job has no attempt of this number."""
-        stored = stored_job(item.value)
-        job = None if stored is None else self._jobs.get(stored.name)
-        policy = job and job.settings.retry
-        return isinstance(policy, Retry) and policy.is_spent(attempt)
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""
@@ -104,7 +98,8 @@ class JobHandler(Handler):
     def _entered(self, context: Context) -> Generator[None]:
         with ExitStack() as stack:
             for around in self._middleware:
-                in_this_process(context.job, partial(stack.enter_context, around(context)))
+                with InThisProcess(context.job):
+                    stack.enter_context(around(context))
             yield
 
     def _say_once(self, name: str, version: int) -> None:

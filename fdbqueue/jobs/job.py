@@ -6,30 +6,28 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from fdbqueue.jobs.arguments import Arguments
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.retry import Decision, Retry
+from fdbqueue.options import JobOptions
 from fdbqueue.queue.arguments import (
+    validate_choice,
     validate_key,
-    validate_on_dead,
+    validate_options,
     validate_scope,
     validate_share,
     validate_unique,
 )
 from fdbqueue.queue.batches import Members, push_after
-from fdbqueue.types import (
-    Duration,
-    OnDead,
-    StoredJob,
-    Transactor,
-    UniqueUntil,
-)
-from fdbqueue.worker.handler import supplied
+from fdbqueue.types import Duration, Group, OnDead, StoredJob, Transactor, Unique, UniqueUntil
+from fdbqueue.worker.functions.supplied import supplied
 from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from fdbqueue.jobs.app import App
 
 _Call = ParamSpec("_Call")
@@ -37,38 +35,24 @@ _Push = ParamSpec("_Push")
 _Returned = TypeVar("_Returned")
 _Result = TypeVar("_Result")
 
-Unique: TypeAlias = bool | str | Callable[..., str | None]
-"""A unique key, a function of the arguments that returns one, or `True` for all arguments."""
-
-Group: TypeAlias = str | Callable[..., str | None]
-"""The name of a group, or a function of the arguments that returns one, or `None` for no group."""
-
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
     """How a job is pushed and run.
 
     Attributes:
-        queue: The name of its queue.
-        priority: Its priority, the lowest first.
         retry: When to try it again after an error.
         timeout: The seconds after which it is told to stop; `None` for no limit.
-        unique: Its unique key, or how the key is derived from its arguments.
-        unique_until: When the key is free again.
-        unique_for: For how long the key is not free, instead of `unique_until`.
-        group: Its group, or how the group is derived from its arguments.
-        cost: What it counts for in the share of its group.
-        delay: The time until it is ready.
-        at: The time at which it is ready.
-        ttl: The time after which it expires.
         after: The jobs that it follows.
         on_dead: What happens if one of these is not done.
+
+    The others are those of `JobOptions`, with their defaults.
     """
 
-    queue: str
-    priority: int
     retry: Retry | Decision
     timeout: float | None
+    queue: str = "jobs"
+    priority: int = 0
     unique: Unique | None = None
     unique_until: UniqueUntil | None = None
     unique_for: Duration | None = None
@@ -80,6 +64,12 @@ class JobSettings:
     after: Sequence[Handle[Any]] = ()
     on_dead: OnDead = "cancel"
 
+    def changed(self, options: JobOptions, **others: Any) -> JobSettings:
+        """Return these settings with the options that are given, and are not `None`."""
+        validate_options(JobOptions, options)
+        given: dict[str, Any] = {**options, **others}
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
     def __post_init__(self) -> None:
         unique = self.unique
         if isinstance(unique, str):
@@ -90,7 +80,7 @@ class JobSettings:
             validate_key("a group", self.group)
         validate_share("cost", self.cost)
         validate_scope(unique, self.unique_until, self.unique_for)
-        validate_on_dead(self.on_dead)
+        validate_choice("on_dead", self.on_dead, OnDead)
         if self.after and (self.delay is not None or self.at is not None):
             raise ValueError("give jobs to follow, or a delay or a time, not both")
 
@@ -122,44 +112,46 @@ class BoundJob(Generic[_Push, _Result]):
 
 
 class JobPusher(Generic[_Push, _Result]):
-    """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`."""
+    """A job with options for its pushes, and perhaps a transaction for them; see `Job.using`.
+
+    Attributes:
+        job: The job.
+        settings: How it is pushed and run.
+    """
 
     def __init__(
         self, job: Job[Any, _Push, Any, _Result], tr: Transactor | None, settings: JobSettings
     ) -> None:
-        self._job = job
+        self.job = job
+        self.settings = settings
         self._tr = tr
-        self._settings = settings
-
-    @property
-    def job(self) -> Job[Any, _Push, Any, _Result]:
-        """The job."""
-        return self._job
 
     @property
     def queue(self) -> str:
         """The name of the queue that it pushes to."""
-        return self._settings.queue
+        return self.settings.queue
 
     def check_member(self) -> None:
         """Raise `TypeError` if this pushes in a transaction of the caller, or after other jobs."""
-        if self._tr is not None or self._settings.after:
+        if self._tr is not None or self.settings.after:
             raise TypeError("a job of a batch or of a step is pushed without tr and after")
 
     def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
-        """Return the job with arguments of its function; see `Job.bind`."""
+        """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
         # First, so that the functions below are called only with valid arguments.
-        stored_args, stored_kwargs = self._job.arguments.encode(args, kwargs)
-        unique = self._job.settings.unique
+        stored_args, stored_kwargs = self.job.arguments.encode(args, kwargs)
+        unique = self.settings.unique
         key = unique(*args, **kwargs) if callable(unique) else None
-        group = self._settings.group
+        group = self.settings.group
         if callable(group):
             group = group(*args, **kwargs)
-        stored = StoredJob(self._job.name, stored_args, stored_kwargs, self._job.version)
+        stored = StoredJob(self.job.name, stored_args, stored_kwargs, self.job.version)
         return BoundJob(self, stored, key, group)
 
     def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
-        """Push the job with these arguments of its function.
+        """Push the job with these arguments of its function, by default on the app's database.
+
+        There it takes effect exactly once, like the push of a queue.
 
         Raises:
             InvalidArguments: The function does not take these arguments.
@@ -175,26 +167,26 @@ class JobPusher(Generic[_Push, _Result]):
         handle is that of the job that has the key.
 
         Args:
-            calls: What `Job.bind` returned for each of them.
+            calls: What `bind` returned for each of them.
         """
-        app, queue = self._job.app, self._settings.queue
+        app, queue = self.job.app, self.settings.queue
         tr = app.db if self._tr is None else self._tr
-        if self._settings.after:
-            others = [(app.queue(each.queue), each.id) for each in self._settings.after]
-            new = Members(app.queue(queue), self.arguments(calls))
-            items = push_after(tr, new, others, self._settings.on_dead)
+        if self.settings.after:
+            others = [(app.queue(each.queue), each.id) for each in self.settings.after]
+            new = Members(app.queue(queue), self._arguments_of(calls))
+            items = push_after(tr, new, others, self.settings.on_dead)
         else:
-            items = app.queue(queue).push_many(tr, **self.arguments(calls))
-        return [Handle(self._job, queue, item.id, is_new=item.is_new) for item in items]
+            items = app.queue(queue).push_many(tr, **self._arguments_of(calls))
+        return [Handle(self.job, queue, item.id, is_new=item.is_new) for item in items]
 
     def members(self, calls: Iterable[BoundJob[_Push, _Result]]) -> Members:
         """Return what to push for these calls, in a transaction of a batch or of a step."""
         self.check_member()
-        return Members(self._job.app.queue(self.queue), self.arguments(calls))
+        return Members(self.job.app.queue(self.queue), self._arguments_of(calls))
 
-    def arguments(self, calls: Iterable[BoundJob[_Push, _Result]]) -> dict[str, Any]:
-        """Return the arguments with which the queue pushes these calls, with `push_many`."""
-        settings, calls = self._settings, list(calls)
+    def _arguments_of(self, calls: Iterable[BoundJob[_Push, _Result]]) -> dict[str, Any]:
+        """Return the arguments with which the queue pushes these calls, by its `push_many`."""
+        settings, calls = self.settings, list(calls)
         scope: dict[str, Any] = {}
         if settings.unique not in (None, False):
             scope["unique"] = map(self._key_of, calls)
@@ -216,13 +208,13 @@ class JobPusher(Generic[_Push, _Result]):
 
     def _key_of(self, call: BoundJob[_Push, _Result]) -> str | None:
         """Return the unique key of a call."""
-        unique = self._settings.unique
+        unique = self.settings.unique
         if unique is True:
-            return self._job.arguments.key_of(call.stored.args, call.stored.kwargs)
+            return self.job.arguments.key_of(call.stored.args, call.stored.kwargs)
         return unique if isinstance(unique, str) else call.unique
 
 
-class Job(Generic[_Call, _Push, _Returned, _Result]):
+class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
     """A function that workers call for items of a queue; `App.job` makes it.
 
     It can still be called like the function. Its type has the parameters of the function, those of
@@ -233,7 +225,6 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         name: Its name.
         function: The function.
         version: Its version.
-        settings: How it is pushed and run.
         arguments: How its arguments are stored.
         takes: The type of the first parameter, if the worker supplies it: `"Context"` or
             `"Transaction"`, or an empty text.
@@ -254,7 +245,7 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         self.name = name
         self.function = function
         self.version = version
-        self.settings = settings
+        super().__init__(self, None, settings)
         self.arguments = Arguments(name, function, 1 if self.takes else 0, app.jobs)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -266,84 +257,31 @@ class Job(Generic[_Call, _Push, _Returned, _Result]):
         """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
-    def bind(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> BoundJob[_Push, _Result]:
-        """Return the job with arguments of its function, for `push_many` and `Context.gather`."""
-        return JobPusher(self, None, self.settings).bind(*args, **kwargs)
-
-    def push(self, /, *args: _Push.args, **kwargs: _Push.kwargs) -> Handle[_Result]:
-        """Push the job with these arguments of its function, on the database of the app.
-
-        The push takes effect exactly once, like that of a queue. `using` gives it options or a
-        transaction.
-
-        Raises:
-            InvalidArguments: The function does not take these arguments.
-            QueueFull: The queue is full.
-        """
-        return JobPusher(self, None, self.settings).push(*args, **kwargs)
-
-    def push_many(self, calls: Iterable[BoundJob[_Push, _Result]]) -> list[Handle[_Result]]:
-        """Push many jobs in one transaction, each of them what `bind` returned."""
-        return JobPusher(self, None, self.settings).push_many(calls)
-
     def using(
         self,
         tr: Transactor | None = None,
         *,
-        queue: str | None = None,
-        priority: int | None = None,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        ttl: Duration | None = None,
-        unique: bool | str | None = None,
-        unique_until: UniqueUntil | None = None,
-        unique_for: Duration | None = None,
-        group: str | None = None,
-        cost: float | None = None,
         after: Handle[Any] | Iterable[Handle[Any]] | None = None,
         on_dead: OnDead | None = None,
+        **options: Unpack[JobOptions],
     ) -> JobPusher[_Push, _Result]:
         """Return a way to push the job with options, or as part of a transaction.
 
         Args:
             tr: A transaction; `None` for the database of the app.
-            queue: The name of another queue.
-            priority: Another priority.
-            delay: The time until the job is ready.
-            at: The time at which it is ready, with a time zone.
-            ttl: The time after which it expires, unless a worker has taken it.
-            unique: A unique key, `True` for one derived from all arguments, or `False` for none:
-                nothing is pushed while an unfinished job has it.
-            unique_until: `"claimed"` to free the key once a worker has the job.
-            unique_for: For how long the key is not free, instead of `unique_until`.
-            group: Another group.
-            cost: How much it counts in the share of its group, by default 1.
             after: A handle, or handles, of jobs of this app that have to end before it is ready. Up
                 to 100 jobs may follow one. Jobs that are no longer known count as ended.
             on_dead: `"cancel"`, the default: if one of these dies, is cancelled or expires, the job
                 is cancelled once all have ended. `"continue"`: it still runs.
+            options: See `fdbqueue.options.JobOptions`; `unique=False` is for no key.
 
         Raises:
             InvalidUniqueKey: `unique` is not a key.
-            TypeError: `after` is not made of handles.
+            TypeError: `after` is not made of handles, or there is no such option.
             ValueError: `unique_until` and `unique_for` do not fit, or `after` and a delay.
         """
-        given = {
-            "queue": queue,
-            "priority": priority,
-            "delay": delay,
-            "at": at,
-            "ttl": ttl,
-            "unique": unique,
-            "unique_until": unique_until,
-            "unique_for": unique_for,
-            "group": group,
-            "cost": cost,
-            "after": None if after is None else _handles(after),
-            "on_dead": on_dead,
-        }
-        chosen: dict[str, Any] = {k: value for k, value in given.items() if value is not None}
-        return JobPusher(self, tr, replace(self.settings, **chosen))
+        handles = None if after is None else _handles(after)
+        return JobPusher(self, tr, self.settings.changed(options, after=handles, on_dead=on_dead))
 
 
 def _handles(after: Handle[Any] | Iterable[Handle[Any]]) -> list[Handle[Any]]:

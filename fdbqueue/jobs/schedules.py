@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs.errors import DuplicateSchedule
 from fdbqueue.jobs.job import BoundJob, Job
+from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.schedules import (
-    Declared,
-    Schedule,
-    ScheduleOptions,
-    declare,
-    validate_schedule,
-)
+from fdbqueue.queue.schedules import Declared, Schedule, declare, validate_schedule
 from fdbqueue.worker.presence import LOOK
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.codecs import json_bytes
 from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
@@ -69,8 +69,6 @@ class StoredBatch(NamedTuple):
         job: The first position of the job that waits for it in a step; otherwise empty.
         jobs: The first 100 jobs that the item follows: for each, the prefix of its queue (empty for
             the queue of the item) and its first position.
-        queues: The prefixes of the other queues that its jobs are in, unless a step waits for it,
-            which names them. A queue without a name cannot be found in another way.
     """
 
     on_dead: OnDead
@@ -79,22 +77,9 @@ class StoredBatch(NamedTuple):
     kind: BatchKind = "then"
     job: bytes = b""
     jobs: tuple[tuple[bytes, bytes], ...] = ()
-    queues: tuple[bytes, ...] = ()
 
 
-def encode_batch(batch: StoredBatch) -> bytes:
-    """Return the value of a batch.
-
-    >>> decode_batch(encode_batch(StoredBatch("cancel")))  # doctest: +NORMALIZE_WHITESPACE
-    StoredBatch(on_dead='cancel', stage='open', cancelled=False, kind='then', job=b'', jobs=(),
-        queues=())
-    """
-    return fdb_tuple.pack(batch)
-
-
-def decode_batch(value: bytes) -> StoredBatch:
-    """Return the batch with this value."""
-    return StoredBatch(*fdb_tuple.unpack(value))
+encode_batch, decode_batch = record_codec(StoredBatch)
 
 
 class BatchCounts(NamedTuple):
@@ -165,19 +150,12 @@ def _layout_of(prefix: bytes) -> Layout:
     return Layout(Subspace(rawPrefix=prefix))
 
 
-def encode_membership(membership: Membership) -> bytes:
-    """Return what the header of a job, or the row of a follower, says of a batch.
-
-    >>> membership = Membership(b"q", b"id", step="resize")
-    >>> memberships_of(encode_membership(membership)) == [membership]
-    True
-    """
-    return fdb_tuple.pack(membership)
+encode_membership, _decode_membership = record_codec(Membership)
 
 
 def memberships_of(batch: bytes) -> list[Membership]:
     """Return the batch that `encode_membership` has encoded; an empty list for no bytes."""
-    return [Membership(*fdb_tuple.unpack(batch))] if batch else []
+    return [_decode_membership(batch)] if batch else []
 
 
 def is_link(batch: bytes) -> bool:
@@ -205,9 +183,8 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
 # References to batches of other queues
 
 
-_KEYS = Layout(Subspace(rawPrefix=b""))
-_PARKED = (_KEYS.delayed, _KEYS.dead, _KEYS.done)
-_UNFINISHED = (_KEYS.items, _KEYS.claims, _KEYS.delayed, _KEYS.followers)
+_PARKED = (Layout.delayed, Layout.dead, Layout.done)
+_UNFINISHED = (Layout.items, Layout.claims, Layout.delayed, Layout.followers)
 
 Change = Callable[[Membership], Membership]
 
@@ -232,13 +209,13 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
         same = batch == header.batch
         return value if same else with_header(header._replace(batch=batch), rest)
 
-    if key.startswith(_KEYS.followers):
+    if key.startswith(Layout.followers):
         return changed(value)
     if HEADER_MARK not in value:
         return value
-    if key.startswith(_KEYS.items):
+    if key.startswith(Layout.items):
         return of_item(value)
-    if key.startswith(_KEYS.claims):
+    if key.startswith(Layout.claims):
         claimed = decode_claim(value)
         return encode_claim(claimed._replace(value=of_item(claimed.value)))
     if key.startswith(_PARKED):
@@ -271,11 +248,11 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
     def shown(queue: bytes) -> bytes:
         return (queue and other(queue)) or queue
 
-    if key.startswith(_KEYS.batches):
+    if key.startswith(Layout.batches):
         batch = decode_batch(value)
         jobs = tuple((shown(queue), first) for queue, first in batch.jobs)
-        return encode_batch(batch._replace(jobs=jobs, queues=(*map(shown, batch.queues),)))
-    if key.startswith(_KEYS.steps):
+        return encode_batch(batch._replace(jobs=jobs))
+    if key.startswith(Layout.steps):
         step = decode_step(value)
         return encode_step(step._replace(queue=shown(step.queue))) if step.queue else value
     return with_memberships(key, value, changed)
@@ -307,9 +284,9 @@ class Links:
 
     def add(self, queue: bytes, key: bytes, value: bytes) -> None:
         """Add a row of a queue."""
-        if key.startswith(_KEYS.batch_counts):
+        if key.startswith(Layout.batch_counts):
             counts = decode_counts(value)
-            self._left[queue, key[len(_KEYS.batch_counts) :]] += counts.pushed - counts.ended
+            self._left[queue, key[len(Layout.batch_counts) :]] += counts.pushed - counts.ended
         elif key.startswith(_UNFINISHED):
             with_memberships(key, value, partial(self._note, queue))
 

@@ -1,25 +1,19 @@
-"""Items as they are stored, their levels and counters."""
+"""Items as they are stored, their levels and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
-from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.key_table import TALLIES, Space
+from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
+    PARKED,
     PIECES,
     ClaimedItem,
-    Dead,
-    Delayed,
-    Done,
     Header,
-    decode_count,
-    decode_tallies,
     encode_claim,
     encode_metadata,
     header_of,
@@ -27,7 +21,7 @@ from fdbqueue.layout.values import (
     payload_size,
     with_header,
 )
-from fdbqueue.types import KeyValue, Outcome, Priority, State
+from fdbqueue.types import Outcome, Priority, State
 
 if TYPE_CHECKING:
     from fdbqueue.layout.keys import Layout
@@ -71,8 +65,7 @@ class Filter(NamedTuple):
         error: Text within the error of the last failed attempt, ignoring case.
         client: Text within the name of the client that has claimed the item, ignoring case.
         job: The name of the job that is its value, or the end of the name behind a dot.
-        group: Their group; an empty string for the items without one. The group of a task is its
-            agent.
+        group: Their group; an empty string for the items without one.
     """
 
     priority: Any = None
@@ -82,6 +75,22 @@ class Filter(NamedTuple):
     client: str | None = None
     job: str | None = None
     group: str | None = None
+
+
+class Selection(NamedTuple):
+    """The items in a state that match, in order. Done items begin with the latest.
+
+    Attributes:
+        state: The state.
+        wanted: What they match.
+        after: An item, or the id of one: only the items behind it.
+        reverse: Whether they are in the opposite order.
+    """
+
+    state: State
+    wanted: Filter = Filter()
+    after: Any = None
+    reverse: bool = False
 
 
 Rate: TypeAlias = tuple[int, int]
@@ -112,20 +121,9 @@ class GroupSettings(NamedTuple):
 
     def over(self, default: GroupSettings) -> GroupSettings:
         """Return these settings of a group, given those for all groups."""
-        return GroupSettings(
-            default.weight if self.weight is None else self.weight,
-            default.concurrency if self.concurrency is None else self.concurrency,
-            self.paused,
-            default.rate if self.rate is None else self.rate,
-            default.in_order if self.in_order is None else self.in_order,
-            default.max_size if self.max_size is None else self.max_size,
-            default.latest if self.latest is None else self.latest,
+        return GroupSettings._make(
+            [other if own is None else own for own, other in zip(self, default)]
         )
-
-    @property
-    def may_be_full(self) -> bool:
-        """True if a push may be refused, or may replace other items."""
-        return self.max_size is not None or self.latest is True
 
     @property
     def is_sequence(self) -> bool:
@@ -140,20 +138,12 @@ class GroupSettings(NamedTuple):
 _PASS_OF_ONE = 1 << 20  # what an item of cost 1 adds to the pass of a group of weight 1
 
 
-def encode_group_settings(settings: GroupSettings) -> bytes:
-    """Return the stored form of the settings of a group.
-
-    >>> decode_group_settings(encode_group_settings(GroupSettings(2.5, 3))).concurrency
-    3
-    """
-    # Those behind the last one that is set are left out. `paused` is always set.
-    given = [number for number, value in enumerate(settings, 1) if value is not None]
-    return fdb_tuple.pack(settings[: given[-1]])
+encode_group_settings, _decode_group_settings = record_codec(GroupSettings)
 
 
 def decode_group_settings(value: bytes | None) -> GroupSettings:
     """Return stored settings of a group; the defaults for `None`."""
-    return GroupSettings() if value is None else GroupSettings(*fdb_tuple.unpack(value))
+    return _decode_group_settings(value or b"")
 
 
 def encode_start(time: int, n: int) -> bytes:
@@ -279,12 +269,8 @@ class ItemRow(NamedTuple):
         if state == "claimed":
             claimed = (self.token, self.lease_end, self.attempts, self.slots, value)
             return encode_claim(ClaimedItem(*claimed))
-        if state == "delayed":
-            return encode_metadata(Delayed(self.due), value)
-        if state == "dead":
-            return encode_metadata(Dead(self.attempts, self.died_at, self.error), value)
-        done = (self.finished_at, self.attempts, self.outcome, self.error)
-        return encode_metadata(Done(*done, self.started_at, self.client, self.log), value)
+        metadata = tuple(getattr(self, name) for name in PARKED[state]._fields)
+        return encode_metadata(metadata, value)
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
         """Return the key and the value of its timer; `None` if it has none in its state."""
@@ -299,86 +285,3 @@ class ItemRow(NamedTuple):
         if state == "ready" and expires is not None:
             return layout.timer_key(layout.expiries, expires, position), b""
         return None
-
-
-_COUNTS, _ITEMS = fdb_tuple.pack((Space.COUNTS,)), fdb_tuple.pack((Space.ITEMS,))
-_TOTALS = fdb_tuple.pack((Space.TOTALS,))
-_TOTAL_IN = fdb_tuple.pack((Space.TOTALS, 11))
-_REJECTED, _TALLIES = fdb_tuple.pack((Space.TOTALS, 4)), fdb_tuple.pack((Space.TOTALS, 10))
-
-
-def counters_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of a queue's counters: those of its levels, and its totals.
-
-    Of many queues this is much faster than to make a `Layout` of each.
-    """
-    prefix: bytes = subspace.key()
-    return prefix + _COUNTS, prefix + _TOTALS + b"\xff"
-
-
-def totals_range(subspace: Subspace) -> tuple[bytes, bytes]:
-    """Return the range of the counters that suffice for all numbers but `Counters.levels`."""
-    prefix: bytes = subspace.key()
-    return prefix + _TOTALS, prefix + _TOTALS + b"\xff"
-
-
-class Counters:
-    """The counters of one queue.
-
-    Attributes:
-        show_layout: Whether they show that the queue has this layout: another one has other keys.
-        levels: The number of ready items, by the prefix of the level, if it is not zero.
-        pushed: The number of items pushed.
-        taken: The number of items popped or claimed.
-        completed: The number of items popped or acknowledged.
-        claimed: The number of claimed items, including those staged for waiting pops.
-        rejected: The number of items for which the queue had no room.
-        tallies: The tallies of the queue, by their names.
-    """
-
-    __slots__ = (
-        *("claimed", "completed", "levels", "pushed", "rejected", "show_layout"),
-        *("taken", "tallies"),
-    )
-
-    def __init__(self, subspace: Subspace, rows: Iterable[KeyValue]) -> None:
-        """Decode the rows of `counters_range` or `totals_range`."""
-        prefix: bytes = subspace.key()
-        items = prefix + _ITEMS
-        levels: dict[bytes, int] = {}
-        total_in = self.rejected = 0
-        tallies = _NO_TALLIES
-        self.show_layout = True
-        for row in rows:
-            key = row.key[len(prefix) :]
-            if key == _TOTAL_IN:
-                total_in = decode_count(row.value)
-            elif key == _TALLIES:
-                tallies = decode_tallies(row.value)
-            elif key == _REJECTED:
-                self.rejected = decode_count(row.value)
-            elif key.startswith(_COUNTS):
-                levels[items + key[len(_COUNTS) :]] = decode_count(row.value)
-            else:
-                self.show_layout = False
-        self.levels = levels
-        self.tallies = tallies
-        self.pushed = total_in - tallies["moved"]
-        self.taken = tallies["popped"] + tallies["claimed"]
-        self.completed = tallies["popped"] + tallies["acked"]
-        self.claimed = tallies["claimed"] - tallies["acked"] - tallies["returned"]
-
-    @property
-    def unfinished(self) -> int:
-        """The number of ready, delayed and claimed items."""
-        tallies = self.tallies
-        ended = self.completed + tallies["expired"] + tallies["removed"]
-        return self.pushed + tallies["put_back"] - ended - tallies["dead"]
-
-    @property
-    def ready(self) -> int:
-        """The number of ready items."""
-        return self.unfinished - self.tallies["delayed"] - self.claimed
-
-
-_NO_TALLIES = dict.fromkeys(TALLIES, 0)

@@ -17,8 +17,7 @@ from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidItemId
-from fdbqueue.layout.key_table import Space
-from fdbqueue.layout.values import pieces_id, time_of, unpack_staged
+from fdbqueue.layout.values import SLOT_OF_QUEUE, pieces_id, time_of, unpack_staged
 from fdbqueue.types import KeyValue, Priority, State
 
 WANT_ALL = fdboptions.StreamingMode["want_all"][0]
@@ -57,8 +56,6 @@ _NULL = b"\x00"  # the priority of a FIFO queue in the keys of groups
 _NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a schedule
 _VERSIONSTAMP = b"\x33"  # before a versionstamp in a tuple
 _STAMP = 12  # bytes of a versionstamp with the number of the transaction
-_OF_GROUP = 3  # the kind of a slot
-_SLOT_OF_GROUP = fdb_tuple.pack((_OF_GROUP,))
 _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
@@ -76,11 +73,6 @@ def _packed_group(group: str | None) -> bytes:
 def _unpacked_group(packed: bytes) -> str:
     group: str = fdb_tuple.unpack(packed)[0]
     return group
-
-
-@functools.lru_cache(1024)
-def _unpacked_slot(slot: bytes) -> tuple[Any, ...]:
-    return fdb_tuple.unpack(slot)
 
 
 def unpack_priority(packed: bytes) -> Any:
@@ -108,16 +100,18 @@ def receipts_before(receipts: Subspace, hour: int) -> tuple[bytes, bytes]:
 
 
 class _Prefix:
-    """The first bytes of some keys of a layout, which computes them when it first needs them."""
+    """The first bytes of some keys; on a layout, behind the prefix of its queue."""
 
     def __init__(self, *parts: Any) -> None:
-        self._packed = fdb_tuple.pack(parts)
+        self._packed: bytes = fdb_tuple.pack(parts)
 
     def __set_name__(self, _: type[Layout], name: str) -> None:
         self._name = name
 
-    def __get__(self, layout: Layout, _: type[Layout]) -> bytes:
-        prefix = layout.subspace.key() + self._packed
+    def __get__(self, layout: Layout | None, _: type[Layout]) -> bytes:
+        if layout is None:
+            return self._packed
+        prefix: bytes = layout.subspace.key() + self._packed
         layout.__dict__[self._name] = prefix  # which Python finds first from now on
         return prefix
 
@@ -137,79 +131,71 @@ class Layout:
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
-    items = _Prefix(Space.ITEMS)
-    counts = _Prefix(Space.COUNTS)
-    totals = _Prefix(Space.TOTALS)
-    total_in = _Prefix(Space.TOTALS, 11)
-    total_rejected = _Prefix(Space.TOTALS, 4)
-    # Layouts that have other counters have other numbers here, so counters show the layout.
-    tallies = _Prefix(Space.TOTALS, 10)
-    pieces = _Prefix(Space.PIECES)
-    options = _Prefix(Space.QUEUE, "layout")
-    scheduled = _Prefix(Space.QUEUE, "scheduled")
-    linked = _Prefix(Space.QUEUE, "linked")
-    wake_counter = _Prefix(Space.QUEUE, "freed")
-    cancel_counter = _Prefix(Space.QUEUE, "cancelled")
-    arrivals = _Prefix(Space.QUEUE, "arrived")
-    waiters = _Prefix(Space.QUEUE, "idle")
-    waiting_claims = _Prefix(Space.QUEUE, "idle", 0)
-    waiting_pops = _Prefix(Space.QUEUE, "idle", 1)
-    imports = _Prefix(Space.IMPORTS)
-    requests = _Prefix(Space.REQUESTS)
-    results = _Prefix(Space.RESULTS)
-    leader = _Prefix(Space.LEADER)
-    places = _Prefix(Space.PLACES)
-    idempotency_keys = _Prefix(Space.IDEMPOTENCY_KEYS)
-    idempotency_hours = _Prefix(Space.IDEMPOTENCY_HOURS)
-    ids = _Prefix(Space.TASK_IDS, 0)
-    ids_parked = _Prefix(Space.TASK_IDS, 1)
-    agents = _Prefix(Space.TASK_OWNERS, 0)
-    clients = _Prefix(Space.TASK_OWNERS, 1)
-    agent_counts = _Prefix(Space.AGENT_COUNTS)
-    claims = _Prefix(Space.CLAIMS)
-    leases = _Prefix(Space.LEASES)
-    delayed = _Prefix(Space.DELAYED)
-    dues = _Prefix(Space.DUE_TIMES)
-    dead = _Prefix(Space.DEAD)
-    expiries = _Prefix(Space.EXPIRIES)
-    unique_keys = _Prefix(Space.UNIQUE_KEYS)
-    unique_ends = _Prefix(Space.UNIQUE_ENDS)
-    slots = _Prefix(Space.SLOTS)
-    agent_slots = _Prefix(Space.SLOTS, 1)
-    slot_places = _Prefix(Space.SLOTS, 2)
-    attempts = _Prefix(Space.ATTEMPTS)
-    done = _Prefix(Space.DONE)
-    done_times = _Prefix(Space.DONE_TIMES)
-    returned = _Prefix(Space.RETURNED)
-    moved = _Prefix(Space.MOVED)
-    history = _Prefix(Space.HISTORY)
-    waits = _Prefix(Space.HISTORY, 0)
-    samples = _Prefix(Space.HISTORY, 1)
-    runs = _Prefix(Space.HISTORY, 2)
-    schedules = _Prefix(Space.SCHEDULES)
-    steps = _Prefix(Space.STEPS)
-    signals = _Prefix(Space.SIGNALS)
-    signal_ends = _Prefix(Space.SIGNAL_ENDS)
-    signal_waits = _Prefix(Space.SIGNAL_WAITS)
-    batches = _Prefix(Space.BATCHES, 0)
-    batch_counts = _Prefix(Space.BATCHES, 1)
-    batch_places = _Prefix(Space.BATCHES, 2)
-    followers = _Prefix(Space.BATCHES, 3)
-    group_slots = _Prefix(Space.SLOTS, 3)
-    turns = _Prefix(Space.GROUPS, 0)
-    group_members = _Prefix(Space.GROUPS, 1)
-    group_passes = _Prefix(Space.GROUPS, 2)
-    idle_groups = _Prefix(Space.GROUPS, 3)
-    taken_passes = _Prefix(Space.GROUPS, 4)
-    group_settings = _Prefix(Space.GROUPS, 5)
-    held_groups = _Prefix(Space.GROUPS, 6)
-    group_counts = _Prefix(Space.GROUPS, 7)
-    starts = _Prefix(Space.GROUPS, 8)
-    start_counts = _Prefix(Space.GROUPS, 9)
-    awaited_retries = _Prefix(Space.GROUPS, 10)
-    group_delays = _Prefix(Space.GROUPS, 11)
-    group_places = _Prefix(Space.GROUPS, 12)
-    settling = _Prefix(Space.GROUPS, 13)
+    items = _Prefix(0)
+    counts = _Prefix(1)
+    totals = _Prefix(2)
+    total_in = _Prefix(2, 0)
+    total_rejected = _Prefix(2, 1)
+    tallies = _Prefix(2, 2)
+    pieces = _Prefix(3)
+    options = _Prefix(5, "layout")
+    scheduled = _Prefix(5, "scheduled")
+    linked = _Prefix(5, "linked")
+    wake_counter = _Prefix(5, "freed")
+    cancel_counter = _Prefix(5, "cancelled")
+    arrivals = _Prefix(5, "arrived")
+    waiters = _Prefix(5, "idle")
+    waiting_claims = _Prefix(5, "idle", 0)
+    waiting_pops = _Prefix(5, "idle", 1)
+    requests = _Prefix(7)
+    results = _Prefix(8)
+    leader = _Prefix(9)
+    places = _Prefix(10)
+    idempotency_keys = _Prefix(11)
+    idempotency_hours = _Prefix(12)
+    claims = _Prefix(16)
+    leases = _Prefix(17)
+    delayed = _Prefix(18)
+    dues = _Prefix(19)
+    dead = _Prefix(20)
+    expiries = _Prefix(21)
+    unique_keys = _Prefix(22)
+    unique_ends = _Prefix(30)
+    slots = _Prefix(23)
+    slot_places = _Prefix(23, 2)
+    attempts = _Prefix(24)
+    done = _Prefix(25)
+    done_times = _Prefix(26)
+    returned = _Prefix(27)
+    moved = _Prefix(28)
+    history = _Prefix(29)
+    waits = _Prefix(29, 0)
+    samples = _Prefix(29, 1)
+    runs = _Prefix(29, 2)
+    schedules = _Prefix(31)
+    steps = _Prefix(32)
+    signals = _Prefix(33)
+    signal_ends = _Prefix(34)
+    signal_waits = _Prefix(35)
+    batches = _Prefix(36, 0)
+    batch_counts = _Prefix(36, 1)
+    batch_places = _Prefix(36, 2)
+    followers = _Prefix(36, 3)
+    group_slots = _Prefix(23, 3)
+    turns = _Prefix(37, 0)
+    group_members = _Prefix(37, 1)
+    group_passes = _Prefix(37, 2)
+    idle_groups = _Prefix(37, 3)
+    taken_passes = _Prefix(37, 4)
+    group_settings = _Prefix(37, 5)
+    held_groups = _Prefix(37, 6)
+    group_counts = _Prefix(37, 7)
+    starts = _Prefix(37, 8)
+    start_counts = _Prefix(37, 9)
+    awaited_retries = _Prefix(37, 10)
+    group_delays = _Prefix(37, 11)
+    group_places = _Prefix(37, 12)
+    settling = _Prefix(37, 13)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -224,7 +210,7 @@ class Layout:
             )
         self.subspace = subspace
         self.name = name
-        self.receipts = subspace[Space.RECEIPTS]
+        self.receipts = subspace[4]
         self.all_items = self.range_of(self.items)
         self.position: Callable[[bytes], bytes] = itemgetter(slice(len(self.items), None))
         """Return the position of the item with this key."""
@@ -242,7 +228,7 @@ class Layout:
     def counters(self) -> tuple[bytes, ...]:
         """The prefixes of the counters that have no key at zero, and of the levels."""
         return (
-            *(self.counts, self.agent_counts, self.slots),
+            *(self.counts, self.slots),
             *(self.group_counts, self.group_delays),
         )
 
@@ -250,9 +236,8 @@ class Layout:
     def indexes(self) -> tuple[bytes, ...]:
         """The prefixes of all keys that lead to an item, a schedule or a signal."""
         return (
-            *(self.ids, self.ids_parked, self.agents, self.clients),
             *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
-            *(self.moved, self.unique_ends, self.signal_ends),
+            *(self.moved, self.unique_ends, self.signal_ends, self.signal_waits),
             *(self.turns, self.group_members),
         )
 
@@ -261,12 +246,11 @@ class Layout:
         """The prefixes of all keys that a queue without items does not have, but for totals."""
         return (
             *(self.items, self.pieces, self.results),
-            *(self.counts, self.agent_counts, self.slots),
+            *(self.counts, self.slots),
             *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
             *(self.done, self.returned, self.history, self.steps),
-            *(self.signals, self.signal_waits),
-            *(self.batches, self.batch_counts, self.followers),
-            *(self.group_passes, self.idle_groups, self.taken_passes, self.held_groups),
+            *(self.signals, self.batches, self.batch_counts, self.followers),
+            *(self.group_passes, self.idle_groups, self.taken_passes),
             *(self.group_counts, self.group_delays, self.awaited_retries, self.settling),
         )
 
@@ -346,14 +330,14 @@ class Layout:
         """
         return time_of(self.unpack_item_key(key)[-1])
 
-    # Tasks and counters
+    # Entries and counters
 
     @staticmethod
     def entry_key(index: bytes, name: bytes | str | None) -> bytes:
         """Return the key of the entry of an index for a name.
 
-        The indexes are those of tasks by id, agent or client, the counters of agents, unique keys,
-        and the waiting clients. The tasks of an agent or client have the entry as their prefix.
+        The indexes are the schedules, the unique keys, the waiting clients, and the spaces of
+        groups by name.
         """
         return index + fdb_tuple.pack((name,))
 
@@ -435,10 +419,10 @@ class Layout:
         """Return the key that finds a signal by its end, in milliseconds since 1970."""
         return self.signal_ends + fdb_tuple.pack((end, name, key))
 
-    def unpack_signal_end_key(self, key: bytes) -> tuple[str, str]:
-        """Return the name and the key of the signal from a key of `signal_end_key`."""
+    def signal_of_end(self, key: bytes) -> bytes:
+        """Return the key of the signal from a key of `signal_end_key`."""
         _, name, signal = fdb_tuple.unpack(key[len(self.signal_ends) :])
-        return name, signal
+        return self.signal_key(name, signal)
 
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
@@ -574,37 +558,7 @@ class Layout:
 
     # Slots of concurrency limits
 
-    @staticmethod
-    def slot_of(agent: str | None) -> bytes:
-        """Return the slot of an agent, or of the whole queue, as a claim stores it.
-
-        After the prefix of all slots it is the key of the counter.
-        """
-        return fdb_tuple.pack((0,) if agent is None else (1, agent))
-
-    def slot_counter(self, slot: bytes) -> bytes:
-        """Return the key of the counter of a slot that a claim holds.
-
-        Claims of layout 4 have stored the number of the slot behind its name.
-        """
-        kind, *agent = _unpacked_slot(slot)
-        return self.slots + (slot if kind == _OF_GROUP else self.slot_of(*agent[:kind] or (None,)))
-
-    @staticmethod
-    def slot_of_group(group: str) -> bytes:
-        """Return the slot of a group, as a claim stores it."""
-        return _SLOT_OF_GROUP + _packed_group(group)
-
-    @staticmethod
-    def group_of_slot(slot: bytes) -> str | None:
-        """Return the group of a slot; `None` for the slot of a queue or an agent.
-
-        >>> slots = Layout.slot_of_group("ada"), Layout.slot_of(None)
-        >>> [*map(Layout.group_of_slot, slots)]
-        ['ada', None]
-        """
-        kind, *name = _unpacked_slot(slot)
-        return name[0] if kind == _OF_GROUP else None
+    slot_of_queue = SLOT_OF_QUEUE
 
     # Groups. The rest of a level is the prefix of its priority without that of all items.
 
@@ -615,10 +569,7 @@ class Layout:
 
     def group_counters(self, group: str) -> tuple[bytes, bytes]:
         """Return the keys of the numbers of the ready and of the claimed items of a group."""
-        return (
-            self.group_key(self.group_counts, group),
-            self.slot_counter(self.slot_of_group(group)),
-        )
+        return self.group_key(self.group_counts, group), self.group_key(self.group_slots, group)
 
     def group_delays_range(self, group: str) -> tuple[bytes, bytes]:
         """Return the range of the numbers of the delayed items of a group, by priority."""
@@ -720,26 +671,12 @@ class Layout:
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ranges of all keys that the queue may have, in order."""
-        prefixes = (
-            *self.of_items,
-            self.schedules,
-            *(self.group_settings, self.starts, self.start_counts),
-            self.totals,
-            self.receipts.key(),
-            self.imports,
-            self.arrivals,
-            self.waiters,
-            self.requests,
-            self.idempotency_keys,
-            self.idempotency_hours,
-        )
-        keys = (
-            *(self.options, self.scheduled, self.linked),
-            *(self.wake_counter, self.cancel_counter, self.leader),
-        )
-        return sorted(
-            [self.range_of(prefix) for prefix in prefixes] + [(key, key + b"\0") for key in keys]
-        )
+        names = [name for name, each in vars(Layout).items() if isinstance(each, _Prefix)]
+        known: list[bytes] = []
+        for prefix in sorted([self.receipts.key(), *[getattr(self, name) for name in names]]):
+            if not (known and prefix.startswith(known[-1])):
+                known.append(prefix)
+        return [(prefix, prefix + b"\xff") for prefix in known]
 
     def lasting_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ranges of the keys that mean the same in another database, in order.
@@ -754,22 +691,6 @@ class Layout:
             begin = prefix + b"\xff"
         return [*ranges, (begin, stop)]
 
-    def watched_ranges(self) -> list[tuple[tuple[bytes, bytes], int]]:
-        """Return ranges that show whether the queue has changed, and how many rows of each do.
-
-        Every change of an item changes the options, the counters or the leases. If the queue was
-        emptied and filled again, the first items are others. Unique keys are deleted in the order
-        of the ends of their periods. A change of the settings of a group, or of whether it is held,
-        does not show.
-        """
-        whole = [self.counts, self.totals, self.leases, self.schedules]
-        return [
-            ((self.options, self.options + b"\x00"), 1),
-            *((self.range_of(prefix), 0) for prefix in whole),
-            *((self.range_of(prefix), 1) for prefix in self.prefix_of.values()),
-            (self.range_of(self.unique_ends), 1),
-        ]
-
     def newest_waiter(self, waiters: bytes) -> bytes:
         """Return the key that holds the name of the client of this kind that came last."""
         return self.arrivals + waiters[len(self.waiters) :]
@@ -778,22 +699,18 @@ class Layout:
         """Return the key that holds the record of the push with this idempotency key."""
         return self.idempotency_keys + fdb_tuple.pack((key,))
 
-    def import_key(self, source: str) -> bytes:
-        """Return the key that holds the progress of an import."""
-        return self.imports + fdb_tuple.pack((source,))
-
     @staticmethod
     def dated_key(index: bytes, number: int, name: str) -> bytes:
-        """Return the key of a name in an index of hours, weeks or milliseconds since 1970.
+        """Return the key of a name in an index of hours or milliseconds since 1970.
 
-        The indexes are those of imports by week, of idempotency keys by hour, and of unique keys by
-        the time at which their periods end.
+        The indexes are those of idempotency keys by hour, and of unique keys by the time at which
+        their periods end.
         """
         return index + fdb_tuple.pack((number, name))
 
     @staticmethod
     def dated_before(index: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the keys of earlier hours, weeks or milliseconds."""
+        """Return the range of the keys of earlier hours or milliseconds."""
         return index + fdb_tuple.pack((0,)), index + fdb_tuple.pack((number,))
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fdb import tuple as fdb_tuple
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import InvalidQueueName
@@ -80,24 +79,9 @@ def restored_subspace(uuid: bytes) -> Subspace:
 
 
 def unfinished_key(name: str) -> bytes:
-    """Return the key of the restored rows that will become the queue with this name."""
+    """Return the key of the UUID of the rows that will become the queue with this name."""
     name_key(name)  # raises for a text that cannot be a name
     return ROOT[5].pack((name,))
-
-
-def encode_unfinished(prefix: bytes, rows: int, digest: bytes) -> bytes:
-    """Return the progress of a restore: where the queue is, how many rows it has, their digest.
-
-    >>> decode_unfinished(encode_unfinished(b"prefix", 7, b"digest"))
-    (b'prefix', 7, b'digest')
-    """
-    return fdb_tuple.pack((prefix, rows, digest))
-
-
-def decode_unfinished(value: bytes) -> tuple[bytes, int, bytes]:
-    """Return the prefix, the number of rows and the digest of an unfinished restore."""
-    prefix, rows, digest = fdb_tuple.unpack(value)
-    return prefix, rows, digest
 
 
 def workers_range() -> tuple[bytes, bytes]:

@@ -1,4 +1,7 @@
-"""The levels of a queue, and the priorities that it accepts: integers, or tuples of one shape."""
+"""The levels of a queue, and its priorities.
+
+These are integers, tuples of one shape, or the priorities of tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from fdbqueue.layout.keys import (
     Layout,
     unpack_priority,
 )
-from fdbqueue.layout.values import Done, decode_claim, decode_metadata
+from fdbqueue.layout.tasks import NO_DEADLINE, RANK
+from fdbqueue.layout.values import PARKED, decode_claim, decode_metadata
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -55,6 +59,15 @@ class Levels:
         if priority is not None:
             raise InvalidPriority(priority, _OMITTED)
         return self._only
+
+    def level_at_tick(self, priority: Any, tick: int) -> Level:
+        """Return the level of an item that a schedule pushes with this priority.
+
+        Args:
+            priority: The priority that the schedule has.
+            tick: The tick, in milliseconds since 1970.
+        """
+        return self.level(priority)
 
     def from_json(self, value: PriorityJson) -> Priority:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
@@ -94,13 +107,8 @@ class Levels:
             return ItemRow(state, item, attempts, 0, token, lease_end, slots)
         metadata, value = decode_metadata(stored)
         item = self.item(key, value)
-        if state == "delayed":
-            return ItemRow(state, item, item.header.attempts, *metadata)
-        if state == "dead":
-            attempts, died_at, error = metadata
-            return ItemRow(state, item, attempts, died_at=died_at, error=error)
-        done = Done(*metadata)
-        return ItemRow(state, item, **done._asdict())
+        fields = PARKED[state](*metadata)._asdict()
+        return ItemRow(state, item, fields.pop("attempts", item.header.attempts), **fields)
 
 
 def _level(
@@ -123,7 +131,6 @@ class Priorities(Levels):
     Args:
         layout: The keys of the queue.
         kind: The type of its priorities.
-        are_counted: Whether each level has a counter.
 
     Example:
         >>> from fdb.subspace_impl import Subspace
@@ -133,7 +140,7 @@ class Priorities(Levels):
 
     position_parts = 3
 
-    def __init__(self, layout: Layout, kind: PriorityKind, are_counted: bool = True) -> None:
+    def __init__(self, layout: Layout, kind: PriorityKind) -> None:
         super().__init__(layout)
         if kind is not int and not (
             isinstance(kind, tuple) and kind and all(element in _ELEMENTS for element in kind)
@@ -143,7 +150,6 @@ class Priorities(Levels):
                 f"not {kind!r}"
             )
         self._kinds = kind if isinstance(kind, tuple) else None
-        self._are_counted = are_counted
         # Most queues have few priorities, and a process uses them again and again.
         self.level_of_valid = lru_cache(_CACHED)(self._new_level)
         self._level_of_packed = lru_cache(_CACHED)(self._unpack_level)
@@ -155,8 +161,12 @@ class Priorities(Levels):
     def _new_level(self, priority: Priority) -> Level:
         layout = self._layout
         prefix = layout.level_prefix(priority)
-        counter = layout.counter_key(prefix) if self._are_counted else None
+        counter = self._counter_of(priority, prefix)
         return _level(prefix, counter, priority, prefix[len(layout.items) :])
+
+    def _counter_of(self, priority: Priority, prefix: bytes) -> bytes:
+        """Return the key of the counter of a priority with this prefix."""
+        return self._layout.counter_key(prefix)
 
     def level(self, priority: Priority | None) -> Level:
         """Return the level of a priority; raise `InvalidPriority` if it has another type."""
@@ -209,6 +219,37 @@ class Priorities(Levels):
                 raise InvalidPriority(value, _INTEGER)
             given = (*map(_part_from_json, value, kinds), *value[len(kinds) :])
         return cast("Priority", self.level(given).priority)
+
+
+class TaskLevels(Priorities):
+    """The levels of a task queue, whose priorities are (urgency, deadline, cost).
+
+    The items of all levels of one urgency have one counter.
+
+    Example:
+        >>> from fdb.subspace_impl import Subspace
+        >>> levels = TaskLevels(Layout(Subspace(("q",))))
+        >>> levels.level_at_tick((2, 3_000_000, 0.0), 60_000).priority
+        (2, 63000000, 0.0)
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout, RANK)
+
+    def _counter_of(self, priority: Any, prefix: bytes) -> bytes:
+        return self._layout.counter_key(self._layout.level_prefix(priority[0]))
+
+    def level_at_tick(self, priority: Any, tick: int) -> Level:
+        """Return the level of a task that a schedule pushes.
+
+        Args:
+            priority: The priority that the schedule has: with the microseconds from the tick to the
+                deadline as the deadline.
+            tick: The tick, in milliseconds since 1970.
+        """
+        urgency, left, cost = priority
+        deadline = NO_DEADLINE if left == NO_DEADLINE else tick * 1000 + left
+        return self.level((urgency, deadline, cost))
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

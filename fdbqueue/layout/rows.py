@@ -19,9 +19,9 @@ from fdbqueue.layout.codecs import with_new_stack
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
-from fdbqueue.layout.tasks import TaskRecord, deadline_from, task_id, validate_id
-from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, time_of, utc_time
-from fdbqueue.types import Codec, Item, Task
+from fdbqueue.layout.tasks import TaskRecord, deadline_from
+from fdbqueue.layout.values import MAX_PAYLOAD, NO_HEADER, Header, utc_time
+from fdbqueue.types import Codec, Item, Task, TaskPriority
 
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ class RowCodec(ABC, Generic[_T]):
     def encode(self, value: object, *, was_decoded: bool = False) -> bytes:
         """Return the payload of a value; raise `InvalidValue` or `PayloadTooLarge`.
 
-        An older release may have nested a value deeper that `was_decoded`.
+        Another program may have nested a value deeper that `was_decoded`.
         """
         encode: Callable[[Any], bytes] = self._codec.encode
         if was_decoded:
@@ -83,86 +83,78 @@ class RowCodec(ABC, Generic[_T]):
         """Return what `push` returns for a new item with this key, value and priority."""
 
     @abstractmethod
+    def value_of(self, item: _T) -> Any:
+        """Return the value of an item that `public` returned."""
+
     def id_of(self, item: StoredItem) -> str:
         """Return the id of an item."""
+        return self._id(item.key, item.header)
 
-    @abstractmethod
+    def _id(self, key: bytes, header: Header) -> str:
+        origin = header.origin
+        return self._layout.item_id(key if origin is None else self._layout.items + origin)
+
     def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
         """Return the key, the payload and the header of an item that was popped."""
-
-    @abstractmethod
-    def reference(self, item: _T | str) -> bytes:
-        """Return the reference of an item or id; raise `InvalidItemId` for an invalid one."""
-
-    @abstractmethod
-    def pushed_at(self, item: _T | str) -> datetime | None:
-        """Return when an item was pushed, by its client's clock; `None` if unknown."""
-
-
-class ItemCodec(RowCodec[Item]):
-    """The items of a priority queue or a FIFO queue. Their reference is their first position."""
-
-    def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
-        """Return the item with this key, value, priority and header as users see it."""
-        first = key if header.origin is None else self._layout.items + header.origin
-        tick = None if header.tick is None else utc_time(header.tick)
-        item_id = self._layout.item_id(first)
-        return Item(value, priority, item_id, key, tick=tick, metadata=header)
-
-    pushed = public
-
-    def id_of(self, item: StoredItem) -> str:
-        """Return the id of an item."""
-        origin = item.header.origin
-        return self._layout.item_id(item.key if origin is None else self._layout.items + origin)
-
-    def restore(self, item: Item) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of an item that was popped."""
+        popped: Any = item
         key, first = self.key_of(item), self.reference(item)
         origin = None if first == self._layout.position(key) else first
-        header = Header(*item.metadata)._replace(origin=origin)
-        return key, self.encode(item.value, was_decoded=True), header
+        header = Header(*popped.metadata)._replace(origin=origin)
+        return key, self.encode(self.value_of(item), was_decoded=True), header
 
-    def reference(self, item: Item | str) -> bytes:
+    def reference(self, item: _T | str) -> bytes:
         """Return the first position of an item or id; raise `InvalidItemId` for an invalid one."""
         key = self.key_of(item)
-        if isinstance(item, Item) and self._layout.item_id(key) != item.id:  # it was moved
-            key = self.key_of(item.id)
+        if isinstance(item, (Item, Task)) and self._layout.item_id(key) != item.id:
+            key = self.key_of(item.id)  # it was moved
         return self._layout.position(key)
 
-    def pushed_at(self, item: Item | str) -> datetime | None:
+    def pushed_at(self, item: _T | str) -> datetime | None:
         """Return when an item was pushed, by its client's clock; `None` if unknown."""
         return self._layout.pushed_at(self.key_of(item))
 
-    def key_of(self, item: Item | str) -> bytes:
+    def key_of(self, item: _T | str) -> bytes:
         """Return the key of an item of this queue, or of an id; raise `InvalidItemId`."""
-        if not isinstance(item, Item):
-            return self._layout.unpack_item_id(item, self._levels.position_parts)
+        if not isinstance(item, (Item, Task)):
+            text: Any = item
+            return self._layout.unpack_item_id(text, self._levels.position_parts)
         if not item.key.startswith(self._layout.items):
             raise InvalidItemId(item.id)
         return item.key
 
 
+class ItemCodec(RowCodec[Item]):
+    """The items of a priority queue or a FIFO queue."""
+
+    def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
+        """Return the item with this key, value, priority and header as users see it."""
+        tick = None if header.tick is None else utc_time(header.tick)
+        return Item(value, priority, self._id(key, header), key, tick=tick, metadata=header)
+
+    pushed = public
+
+    def value_of(self, item: Item) -> Any:
+        """Return the value of an item that `public` returned."""
+        return item.value
+
+
 class TaskRowCodec(RowCodec[Task]):
-    """The tasks of a task queue. Their reference is their id, which never changes."""
+    """The tasks of a task queue."""
 
     def public(
         self, key: bytes, value: TaskRecord, priority: Any, header: Header = NO_HEADER
     ) -> Task:
         """Return the task with this key, record, rank and header as its user sees it."""
-        random = self._layout.unpack_item_key(key)[-1]
-        _, deadline, cost = priority
-        created = time_of(random)
+        urgency, deadline, cost = priority
+        created = self._layout.pushed_at(key)
         if created is None:
             raise ForeignKey(key)
         return Task(
-            task_id(random),
-            value.priority,
+            self._id(key, header),
+            TaskPriority(urgency),
             deadline_from(deadline),
             cost,
-            value.agent_name,
-            value.client_id,
-            value.payload,
+            *value,
             created,
             key,
             header,
@@ -170,23 +162,8 @@ class TaskRowCodec(RowCodec[Task]):
 
     def pushed(self, key: bytes, value: TaskRecord, priority: Any) -> str:
         """Return the id of a new task."""
-        return task_id(self._layout.unpack_item_key(key)[-1])
+        return self._layout.item_id(key)
 
-    def id_of(self, item: StoredItem) -> str:
-        """Return the id of a task."""
-        return task_id(self._layout.unpack_item_key(item.key)[-1])
-
-    def restore(self, item: Task) -> tuple[bytes, bytes, Header]:
-        """Return the key, the payload and the header of a task that was popped."""
-        if not isinstance(item, Task) or not item.key.startswith(self._layout.items):
-            raise InvalidItemId(item.id if isinstance(item, Task) else item)
-        record = TaskRecord(item.priority, item.agent_name, item.client_id, item.payload)
-        return item.key, self.encode(record, was_decoded=True), Header(*item.metadata)
-
-    def reference(self, item: Task | str) -> bytes:
-        """Return the bytes of a task's id; raise `InvalidItemId` for another text."""
-        return validate_id(item.id if isinstance(item, Task) else item)
-
-    def pushed_at(self, item: Task | str) -> datetime | None:
-        """Return when a task was pushed, by its client's clock; `None` if unknown."""
-        return time_of(self.reference(item))
+    def value_of(self, item: Task) -> TaskRecord:
+        """Return the record of a task that `public` returned."""
+        return TaskRecord(item.agent_name, item.client_id, item.payload)

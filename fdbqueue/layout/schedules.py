@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fdb import tuple as fdb_tuple
-
+from fdbqueue.layout.records import record_codec
 from fdbqueue.types import Missed, Overlap
 
 
@@ -72,15 +71,21 @@ class StoredSchedule(NamedTuple):
         return None if self.definition.overlap == "allow" else f"schedule {name}"
 
 
-def encode_schedule(schedule: StoredSchedule) -> bytes:
-    """Return the value of a schedule.
+encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+
+
+def decode_schedule(value: bytes) -> StoredSchedule:
+    """Return the schedule with this value.
 
     >>> timing = Timing("*/5 * * * *", tz="Europe/Lisbon")
     >>> schedule = StoredSchedule(Definition(timing, b"{}", b"", "latest", "allow"), 300_000)
     >>> decode_schedule(encode_schedule(schedule)) == schedule
     True
     """
-    return fdb_tuple.pack(schedule)
+    schedule = _decode_schedule(value)
+    definition = Definition(*schedule.definition)
+    definition = definition._replace(timing=Timing(*definition.timing))
+    return schedule._replace(definition=definition)
 
 
 MAX_ROW = 100_000
@@ -93,9 +98,3 @@ def schedule_size(definition: Definition) -> int:
     """Return the most bytes that the row of a schedule with this definition may have."""
     largest = StoredSchedule(definition, position=definition.level)
     return len(encode_schedule(largest)) + _STATE_SIZE
-
-
-def decode_schedule(value: bytes) -> StoredSchedule:
-    """Return the schedule with this value."""
-    (timing, *defined), *state = fdb_tuple.unpack(value)
-    return StoredSchedule(Definition(Timing(*timing), *defined), *state)

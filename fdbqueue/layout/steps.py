@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from fdb import tuple as fdb_tuple
+from fdbqueue.layout.records import record_codec
 
 StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
 """The kind of a step: a call of a function, in a transaction or not, a sleep, a wait for a signal,
@@ -48,19 +48,7 @@ class StoredStep(NamedTuple):
     queue: bytes = b""
 
 
-def encode_step(step: StoredStep) -> bytes:
-    """Return the value of a step.
-
-    >>> step = StoredStep("wait", "waiting", 1000, due=5000, key="order 7")
-    >>> decode_step(encode_step(step)) == step
-    True
-    """
-    return fdb_tuple.pack(step)
-
-
-def decode_step(value: bytes) -> StoredStep:
-    """Return the step with this value."""
-    return StoredStep(*fdb_tuple.unpack(value))
+encode_step, decode_step = record_codec(StoredStep)
 
 
 class StoredSignal(NamedTuple):
@@ -77,19 +65,7 @@ class StoredSignal(NamedTuple):
     value: bytes
 
 
-def encode_signal(signal: StoredSignal) -> bytes:
-    """Return the value of a signal.
-
-    >>> signal = StoredSignal(1000, 5000, b"{}")
-    >>> decode_signal(encode_signal(signal)) == signal
-    True
-    """
-    return fdb_tuple.pack(signal)
-
-
-def decode_signal(value: bytes) -> StoredSignal:
-    """Return the signal with this value."""
-    return StoredSignal(*fdb_tuple.unpack(value))
+encode_signal, decode_signal = record_codec(StoredSignal)
 
 
 class NamedStep(NamedTuple):

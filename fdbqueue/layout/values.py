@@ -6,23 +6,23 @@ Source: RFC 9562, section 5.7, for UUIDs of version 7, which items have in their
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import hashlib
-import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout.key_table import TALLIES
+from fdbqueue.layout.records import record_codec
 from fdbqueue.types import Options, Outcome, PriorityKind, State
 
-LAYOUT_VERSION = 8
+LAYOUT_VERSION = 1
 
 Moment: TypeAlias = datetime
 """A time, for the annotations of code that must not be able to read a clock."""
@@ -48,22 +48,27 @@ item may have. One transaction also moves hundreds of rows.
 # An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
 _SIZE = struct.Struct(">H")
 
+# A claim: the version of its end, how often the item was claimed, whether it holds a slot, and the
+# size of its token, which follows.
+_CLAIM = struct.Struct(">QQ?B")
+
+SLOT_OF_QUEUE = fdb_tuple.pack((0,))
+"""The slot of the whole queue, which is the only one that a claim may hold."""
+
 _LEASE = struct.Struct(">QQ")
 
-# Staged items: the size of the position and of the value before each item, and zeros before the
-# items of each pop.
-_SIZES = struct.Struct(">HI")
-_BEGIN = _SIZES.pack(0, 0)
+_RECEIPT = struct.Struct(">Qi")
 
 UUID_SIZE = 16  # bytes
 
 _SIZE_BYTES = 4  # of the size of a payload in pieces
 
-_TOKEN = re.compile(rb"\x01([^\x00]*(?:\x00\xff[^\x00]*)*)\x00")  # bytes in the tuple layer
+_KINDS: dict[str | None, Any] = {
+    None: None,
+    **{kind.__name__: kind for kind in (int, float, str, bytes)},
+}
 
-_SETTINGS = {int, bool, type(None)}
-_ALWAYS_STORED = 10  # settings of a queue; those behind are stored if they are set
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bytes)}
+_UNSET = {"priorities": None, "max_size": None}  # options without a default
 
 
 UNDECODABLE = (
@@ -97,7 +102,7 @@ class Header(NamedTuple):
         cost: What it adds to the pass of its group, as a multiple of what most items add.
         earlier_attempts: The number of attempts that failed before it was retried by hand.
         followers: The number of jobs that follow it, each of which has a row until this one ends.
-        alone: Whether a worker runs it alone in its process, `NEXT` or `NOW`, because its last
+        alone: Whether a worker runs it alone in its worker, `NEXT` or `NOW`, because its last
             claim ended with its lease; 0 if not.
         unknown: When a worker that does not know its job first met it, in milliseconds since 1970;
             `None` if none has, or if it was claimed since then.
@@ -155,6 +160,8 @@ class Header(NamedTuple):
 
 NO_HEADER = Header()
 
+_encode_header, _decode_header = record_codec(Header)
+
 NEXT, NOW = 1, 2
 """Values of `Header.alone`: its next attempt is to run alone, or the present one does."""
 
@@ -169,18 +176,17 @@ def header_of(value: bytes) -> tuple[Header, bytes]:
     """
     if not value.startswith(HEADER_MARK):
         return NO_HEADER, value
-    metadata, rest = decode_metadata(value[len(HEADER_MARK) :])
-    return Header(*metadata), rest
+    begin = len(HEADER_MARK) + _SIZE.size
+    end = begin + _SIZE.unpack_from(value, len(HEADER_MARK))[0]
+    return _decode_header(value[begin:end]), value[end:]
 
 
 def with_header(header: Header, value: bytes) -> bytes:
     """Return the value of an item with this header."""
     if header == NO_HEADER:
         return value
-    size = len(header)  # fields at the end that have their defaults are not stored
-    while header[size - 1] == NO_HEADER[size - 1]:
-        size -= 1
-    return HEADER_MARK + encode_metadata(header[:size], value)
+    packed = _encode_header(header)
+    return b"%b%b%b%b" % (HEADER_MARK, _SIZE.pack(len(packed)), packed, value)
 
 
 def pieces_reference(id: bytes, size: int) -> bytes:
@@ -206,7 +212,7 @@ def payload_size(content: bytes) -> int:
 
 
 def runs_alone(item: object) -> bool:
-    """Return whether a claimed item is to run alone in its process."""
+    """Return whether a claimed item is to run alone in its worker."""
     metadata: Any = getattr(item, "metadata", NO_HEADER)
     return metadata is not NO_HEADER and Header(*metadata).alone != 0
 
@@ -237,20 +243,11 @@ def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
     return _SIZE.pack(len(packed)) + packed + value
 
 
-@functools.lru_cache(1024)
-def _packed(metadata: tuple[Any, ...]) -> bytes:
-    return fdb_tuple.pack(metadata)
-
-
-@functools.lru_cache(1024)
-def _unpacked(packed: bytes) -> tuple[Any, ...]:
-    return fdb_tuple.unpack(packed)
-
-
 def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     """Return the metadata and the value of a delayed, claimed, dead or done item."""
-    end = _SIZE.size + _SIZE.unpack_from(stored)[0]
-    metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[_SIZE.size : end])
+    begin = _SIZE.size
+    end = begin + _SIZE.unpack_from(stored)[0]
+    metadata: tuple[Any, ...] = fdb_tuple.unpack(stored[begin:end])
     return metadata, stored[end:]
 
 
@@ -331,39 +328,21 @@ class ClaimedItem(NamedTuple):
 def encode_claim(item: ClaimedItem) -> bytes:
     """Return the stored form of a claimed item.
 
-    Equal to `encode_metadata((token, lease_end, delivery_count, *slots), value)`, and several times
-    faster. A test compares both.
-
-    >>> item = ClaimedItem(b"token", 300, 1, (), b"value")
+    >>> item = ClaimedItem(b"token", 300, 1, (SLOT_OF_QUEUE,), b"value")
     >>> decode_claim(encode_claim(item)) == item
     True
     """
     token, end, delivery_count, slots, value = item
-    size = (end.bit_length() + 7) // 8
-    metadata = b"\x01%b\x00%c%b%b" % (
-        token.replace(b"\x00", b"\x00\xff"),
-        0x14 + size,
-        end.to_bytes(size, "big"),
-        _packed((delivery_count, *slots)),
-    )
-    return _SIZE.pack(len(metadata)) + metadata + value
+    fixed = _CLAIM.pack(end, delivery_count, bool(slots), len(token))
+    return b"%b%b%b" % (fixed, token, value)
 
 
 def decode_claim(stored: bytes) -> ClaimedItem:
     """Return a claimed item, given its stored form."""
-    value_begin = _SIZE.size + _SIZE.unpack_from(stored)[0]
-    token = _TOKEN.match(stored, _SIZE.size)
-    assert token is not None
-    begin = token.end() + 1
-    end = begin + stored[begin - 1] - 0x14
-    delivery_count, *slots = _unpacked(stored[end:value_begin])
-    return ClaimedItem(
-        token[1].replace(b"\x00\xff", b"\x00"),
-        int.from_bytes(stored[begin:end], "big"),
-        delivery_count,
-        tuple(slots),
-        stored[value_begin:],
-    )
+    lease_end, delivery_count, has_slot, size = _CLAIM.unpack_from(stored)
+    slots = (SLOT_OF_QUEUE,) if has_slot else ()
+    begin, end = _CLAIM.size, _CLAIM.size + size
+    return ClaimedItem(stored[begin:end], lease_end, delivery_count, slots, stored[end:])
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
@@ -392,29 +371,13 @@ def pack_staged(pops: Iterable[Iterable[tuple[bytes, bytes]]]) -> bytes:
     >>> unpack_staged(pack_staged([[(b"p", b"value")], []]))
     [[(b'p', b'value')], []]
     """
-    parts: list[bytes] = []
-    for items in pops:
-        parts.append(_BEGIN)
-        for position, value in items:
-            parts += (_SIZES.pack(len(position), len(value)), position, value)
-    return b"".join(parts)
+    packed: bytes = fdb_tuple.pack(tuple(tuple(items) for items in pops))
+    return packed
 
 
 def unpack_staged(result: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """Return what `pack_staged` packed; raise `struct.error` or `IndexError` for other bytes."""
-    pops: list[list[tuple[bytes, bytes]]] = []
-    offset = 0
-    while offset < len(result):
-        position_size, value_size = _SIZES.unpack_from(result, offset)
-        offset += _SIZES.size
-        if not position_size:
-            pops.append([])
-            continue
-        middle = offset + position_size
-        end = middle + value_size
-        pops[-1].append((result[offset:middle], result[middle:end]))
-        offset = end
-    return pops
+    """Return what `pack_staged` packed; raise one of `UNDECODABLE` for other bytes."""
+    return [[(position, value) for position, value in items] for items in fdb_tuple.unpack(result)]
 
 
 def encode_claim_text(token: bytes, position: bytes, attempt: int, client: str, id: str) -> str:
@@ -571,35 +534,31 @@ class StoredAttempt(NamedTuple):
     retried_by: str | None = None
 
 
-def encode_attempt(attempt: StoredAttempt) -> bytes:
-    """Return the value of a failed attempt.
-
-    >>> decode_attempt(encode_attempt(StoredAttempt(1000, "host:7", "busy", None, 900)))[:3]
-    (1000, 'host:7', 'busy')
-    """
-    return fdb_tuple.pack(attempt)
-
-
-def decode_attempt(value: bytes) -> StoredAttempt:
-    """Return a failed attempt, given its value."""
-    return StoredAttempt(*fdb_tuple.unpack(value))
+encode_attempt, decode_attempt = record_codec(StoredAttempt)
 
 
 def encode_options(options: Options) -> bytes:
-    """Return the stored form of a queue's options."""
-    kind, codec, _, *settings = (getattr(options, name) for name in Options.__slots__)
-    priorities = options.priorities
-    names: str | tuple[str, ...] | None = None
+    """Return the stored form of a queue's options: the names and values of those that are set."""
+    stored: list[Any] = [LAYOUT_VERSION]
+    for each in dataclasses.fields(Options):
+        value = getattr(options, each.name)
+        if value != _UNSET.get(each.name, each.default):
+            stored += (each.name, _names_of(value) if each.name == "priorities" else value)
+    packed: bytes = fdb_tuple.pack(tuple(stored))
+    return packed
+
+
+def _names_of(priorities: PriorityKind) -> str | tuple[str, ...]:
     if isinstance(priorities, tuple):
-        names = tuple(element.__name__ for element in priorities)
-    elif priorities is not None:
-        names = priorities.__name__
-    *settings, rate, limited_groups = settings
-    if rate is not None:  # as a number and milliseconds
-        settings.append((rate[0], round(1000 * rate[1])))
-    if limited_groups:
-        settings.append(True)
-    return fdb_tuple.pack((LAYOUT_VERSION, kind, codec, names, *settings))
+        return tuple(kind.__name__ for kind in priorities)
+    name: str = priorities.__name__
+    return name
+
+
+def _priorities_of(names: str | tuple[str, ...] | None) -> Any:
+    if isinstance(names, tuple):
+        return tuple(_KINDS[name] for name in names)
+    return _KINDS[names]
 
 
 @functools.lru_cache(1024)
@@ -611,34 +570,17 @@ def decode_options(value: bytes) -> Options:
         UndecodableQueue: These are not the options of a queue.
     """
     try:
-        version, *fields = fdb_tuple.unpack(value)
+        version, *stored = fdb_tuple.unpack(value)
         if version != LAYOUT_VERSION:
             raise LayoutVersionMismatch(version, LAYOUT_VERSION)
-        return _options_of(*fields)
+        found: dict[str, Any] = {**_UNSET, **dict(zip(stored[::2], stored[1::2], strict=True))}
+        options = Options(**{**found, "priorities": _priorities_of(found["priorities"])})
+        has_none = options.priorities is None
+        if options.kind not in ("priority", "fifo", "task") or has_none != (options.kind == "fifo"):
+            raise ValueError(f"there is no queue of kind {options.kind!r} with such options")
+        return options
     except UNDECODABLE as error:
         raise UndecodableQueue(f"its options: {error}") from error
-
-
-def _options_of(
-    kind: Any, codec: Any, names: str | tuple[str, ...] | None, *settings: Any
-) -> Options:
-    priorities: PriorityKind | None = None
-    if isinstance(names, tuple):
-        priorities = tuple(_KINDS[name] for name in names)
-    elif names is not None:
-        priorities = _KINDS[names]
-    fields: dict[str, Any] = {}
-    settings, rest = settings[:_ALWAYS_STORED], settings[_ALWAYS_STORED:]
-    for value in rest:
-        if isinstance(value, tuple):
-            n, time = cast("tuple[int, int]", value)
-            fields["rate"] = n, time / 1000
-        else:
-            fields["limited_groups"] = value
-    is_kind = kind in ("priority", "fifo", "task") and (kind == "fifo") == (priorities is None)
-    if not (is_kind and isinstance(codec, str) and {*map(type, settings)} <= _SETTINGS):
-        raise ValueError(f"there is no queue of kind {kind!r} with such options")
-    return Options(kind, codec, priorities, *settings, **fields)
 
 
 ONE = (1).to_bytes(8, "little")
@@ -694,6 +636,25 @@ def decode_fields(value: bytes, n: int) -> list[int]:
         fields.append(field)
         left = (left - field) // _FIELD
     return fields
+
+
+TALLIES = (
+    *("popped", "claimed", "acked", "returned", "failed", "retried", "died", "dead", "delayed"),
+    *("expired", "removed", "moved", "put_back", "expiring", "paused", "done", "unknown"),
+)
+"""The tallies of a queue, in the order in which one counter stores them.
+
+- `popped`, `claimed`: items popped and claimed.
+- `acked`, `returned`: claims acknowledged, and claims that ended in any other way.
+- `failed`: failed attempts. `retried`: items returned after a failure, or from the dead letters.
+- `died`: items that became dead letters. `dead`: those that still are. `delayed`: delayed items.
+- `expired`, `removed`: items that ended in these ways.
+- `moved`: items in the total of those pushed or returned that were not new. `put_back`: popped
+  items that returned; they count as moved too.
+- `expiring`: ready items that will expire. `paused`: 1 if the queue is paused.
+- `done`: acknowledged and cancelled items that are kept.
+- `unknown`: ready and delayed items whose job no worker that met it knows.
+"""
 
 
 @functools.lru_cache(256)
@@ -770,17 +731,17 @@ def decode_times(value: bytes | None) -> tuple[int, ...]:
 def encode_receipt(sequence: int, try_number: int) -> bytes:
     """Return the receipt of one try of a client's operation with this sequence number.
 
-    >>> decode_receipt(encode_receipt(7, 0))
-    (7, 0)
+    The number of a try that is only to keep an earlier one from committing is negative.
+
+    >>> decode_receipt(encode_receipt(7, -1))
+    (7, -1)
     """
-    # Equal to fdb.tuple.pack((sequence, try_number)), and several times faster.
-    size = (sequence.bit_length() + 7) // 8
-    return b"%c%b%b" % (0x14 + size, sequence.to_bytes(size, "big"), _packed((try_number,)))
+    return _RECEIPT.pack(sequence, try_number)
 
 
 def decode_receipt(value: bytes) -> tuple[int, int]:
     """Return the sequence number of the operation, and the number of the try."""
-    sequence, try_number = fdb_tuple.unpack(value)
+    sequence, try_number = _RECEIPT.unpack(value)
     return sequence, try_number
 
 
@@ -860,21 +821,6 @@ def as_uuid(digest: bytes) -> bytes:
     return b"%b%c%b%c%b" % (digest[:6], version, digest[7:8], variant, digest[9:UUID_SIZE])
 
 
-def encode_progress(lines: int, digest: bytes) -> bytes:
-    """Return the progress of an import: the number of stored lines, and their digest.
-
-    >>> decode_progress(encode_progress(7, b"digest"))
-    (7, b'digest')
-    """
-    return fdb_tuple.pack((lines, digest))
-
-
-def decode_progress(value: bytes) -> tuple[int, bytes]:
-    """Return the number of lines that an import has stored, and their digest."""
-    lines, digest = fdb_tuple.unpack(value)
-    return lines, digest
-
-
 def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
     """Return the record of a push with an idempotency key: hour, digest and item ids.
 
@@ -922,11 +868,16 @@ class StoredWorker(NamedTuple):
     end: int
 
 
-def encode_worker(worker: StoredWorker) -> bytes:
-    """Return the row of a worker.
+encode_worker, _decode_worker = record_codec(StoredWorker)
 
-    >>> worker = StoredWorker("a", "b", 1, (("c", 2), ("d", 20)), 20, 3, 4, 5, 6)
-    >>> fdb_tuple.unpack(encode_worker(worker)) == worker
+
+def decode_worker(value: bytes) -> StoredWorker | None:
+    """Return the row of a worker; `None` for bytes that no worker has written.
+
+    >>> decode_worker(b"anything") is None
     True
     """
-    return fdb_tuple.pack(worker)
+    try:
+        return _decode_worker(value)
+    except UNDECODABLE:
+        return None

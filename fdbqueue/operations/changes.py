@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fdbqueue.layout.batches import End
+from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.layout.values import NEVER, with_header
+from fdbqueue.layout.values import with_header
 from fdbqueue.operations.items import Items, Tail
-from fdbqueue.operations.maintainers.batches import begin_join, end_wait
 from fdbqueue.operations.parallel import stored_at
-from fdbqueue.operations.payloads import own_id, write_payload
+from fdbqueue.operations.payloads import own_id, with_small_row, write_payload
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import KeyValue, Options, ReadTransaction, State, Transaction
 
@@ -67,14 +66,20 @@ class Changes:
         self._perform(tr, now, [Change("run now", row, ItemRow("ready", item, row.attempts))])
         return True
 
-    def end_wait(self, tr: Transaction, now: int, row: ItemRow) -> bool:
-        """Let a delayed item go on if nothing will end its wait; return whether it does."""
-        position, header = self._layout.position(row.key), row.item.header
-        return row.due == NEVER and end_wait(tr, self._layout, now, position, header)
-
     def join(self, tr: Transaction, now: int, row: ItemRow, batches: list[bytes]) -> None:
-        """Let a waiting or claimed item count in more batches when it ends."""
-        self._perform(tr, now, [begin_join(tr, self._layout, row, batches)])
+        """Let a waiting or claimed item count in more batches when it ends.
+
+        These are the batches of its followers. A transaction that takes, ends or moves it meanwhile
+        conflicts: it reads the row of the item.
+        """
+        layout, item = self._layout, with_small_row(tr, self._layout, row.item)
+        followers = item.header.followers
+        for number, batch in enumerate(batches, followers):
+            tr[layout.follower_key(layout.position(row.key), number)] = batch
+        if any(map(is_link, batches)):
+            tr[layout.linked] = b""
+        item = item.with_header(item.header._replace(followers=followers + len(batches)))
+        self._perform(tr, now, [Change("marked", row, row._replace(item=item))])
 
     def move(
         self,
@@ -96,8 +101,7 @@ class Changes:
         attempts: list[KeyValue] = []
         if header.failed_attempts or row.state == "dead":
             attempts += tr.get_range(*layout.attempts_range(position))
-        if self._items.ids_are_positions:
-            header = header._replace(origin=header.origin or position)
+        header = header._replace(origin=header.origin or position)
         tail = tails.get(level.prefix) or Tail(tr.snapshot, level)
         tails[level.prefix] = tail
         count = tail.take_count(tr.get_read_version().wait())
@@ -122,7 +126,7 @@ class Changes:
         layout = self._layout
         positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
         return [
-            self._items.located("done", layout.items + position, stored)
+            self._items.levels.row("done", layout.items + position, stored)
             for position, stored in stored_at(tr, layout.done, positions)
         ]
 

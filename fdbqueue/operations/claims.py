@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -14,6 +13,7 @@ from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import (
+    MAX_INLINE,
     NO_HEADER,
     NOW,
     ONE,
@@ -27,7 +27,6 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.failures import Failed, Failures, traceback_text, unknown_delay
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.limits.slots import Candidate, Limit
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
@@ -40,10 +39,10 @@ _log = logging.getLogger("fdbqueue")
 _KEPT_SIZE = 4  # items in a batch of acknowledgements for which one counts that may be kept
 _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
-_slot_of = attrgetter("slot")
+_attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
-_Reads: TypeAlias = list[tuple[bytes, Any]]
-"""The keys of the items of a claim, and the reads of what is stored there."""
+_Reads: TypeAlias = list[Value]
+"""The reads of the rows of a claim, in the order of its items."""
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
@@ -62,7 +61,7 @@ def _survived(header: Header) -> Header:
 
 
 def _begun_alone(header: Header) -> Header:
-    """Return the header of an item that begins to run alone in its process."""
+    """Return the header of an item that begins to run alone in its worker."""
     return header._replace(alone=NOW)
 
 
@@ -71,20 +70,9 @@ def _claimed_header(header: Header) -> Header:
 
     The item no longer counts as unknown: this worker may know its job.
     """
-    if header is NO_HEADER:
-        return header
     frees_key = header.unique is not None and header.key is not None
     unique = None if frees_key else header.unique
     return header._replace(unknown=None, step="", unique=unique)
-
-
-def _lost(end: Callable[[], None]) -> LeaseLost | None:
-    """Call `end`, which ends or extends a claim; return `LeaseLost` if the claim is over."""
-    try:
-        end()
-    except LeaseLost as error:
-        return error
-    return None
 
 
 class ClaimRequest(NamedTuple):
@@ -179,6 +167,7 @@ class ClaimedItems:
     ) -> None:
         self._layout = items.layout
         self._items = items
+        self._row = items.levels.row
         self._perform = items.transitions.perform
         self._codec = codec
         self._failures = failures
@@ -190,9 +179,10 @@ class ClaimedItems:
         self,
         tr: Transaction,
         now: int,
-        requests: Sequence[tuple[ClaimRequest, list[Candidate]]],
+        requests: Sequence[tuple[ClaimRequest, Sequence[StoredItem]]],
         version: int,
-        mark: Value,
+        slots: tuple[bytes, ...],
+        is_marked: bool,
     ) -> list[Claim | None]:
         """Claim items, except those that cannot be decoded; return a claim for each request.
 
@@ -204,36 +194,33 @@ class ClaimedItems:
             now: The time in milliseconds since 1970.
             requests: What to claim, and the items to claim for it.
             version: The read version of the transaction.
-            mark: The mark that the queue has timers, whose read has begun.
+            slots: The slots that each item holds; `Slots.hold` has taken them.
+            is_marked: Whether the queue has the mark that it has timers.
         """
         layout = self._layout
         claims: list[Claim | None] = []
         changes: list[Change] = []
         undecodable: list[tuple[Failed, UndecodableItem]] = []
-        held: list[Limit] = []
-        contents = [each.item.content for _, candidates in requests for each in candidates]
+        contents = [each.content for _, found in requests for each in found]
         payloads = iter(read_payloads(tr, layout, contents))
-        for request, candidates in requests:
+        for request, found in requests:
             items: list[Any] = []
             rows: list[ItemRow] = []
-            for (stored, limits), payload in zip(candidates, payloads):
+            for stored, payload in zip(found, payloads):
                 if stored.turn is None:  # otherwise its group adds a range
                     tr.add_read_conflict_key(stored.key)
-                row = self._claimed_row(tr, now, version, request, stored, limits)
+                row = self._claimed_row(tr, now, version, request, stored, slots)
                 changes.append(Change("claimed", ItemRow("ready", stored, 0), row))
-                held += limits
                 try:
                     items.append(self._codec.decode(stored, payload))
                     rows.append(row)
                 except UndecodableItem as error:
                     due = now + int(1000 * self._retry_delay(row.attempts))
                     undecodable.append((Failed(row, due, request.client), error))
-            attempts, keys = tuple(row.attempts for row in rows), tuple(row.key for row in rows)
+            attempts, keys = tuple(map(_attempts_of, rows)), tuple(map(_key_of, rows))
             claim = Claim(tuple(items), attempts, keys, request.token, request.client)
             claims.append(claim if items else None)
-        self._perform(tr, now, changes, mark=mark)
-        for limit, n in Counter(held).items():
-            limit.hold(tr, n)
+        self._perform(tr, now, changes, is_marked=is_marked)
         for failed, why in undecodable:  # counts as a failed attempt
             _log.warning("%s", why)
             self._failures.fail(tr, now, [failed], error_text(why), traceback_text(why))
@@ -246,41 +233,44 @@ class ClaimedItems:
         version: int,
         request: ClaimRequest,
         stored: StoredItem,
-        limits: tuple[Limit, ...],
+        slots: tuple[bytes, ...],
     ) -> ItemRow:
         """Return the row of an item that a request claims."""
-        header, group = stored.header, stored.level.group
-        attempts, end = header.attempts + 1, version + int(request.lease * VERSIONS)
-        slots = tuple(map(_slot_of, limits))
-        if group is not None:
-            slots += (self._layout.slot_of_group(group),)
-        item = with_small_row(tr, self._layout, stored)
-        if (claimed := _claimed_header(header)) != header:
+        header, item = stored.header, stored
+        if len(stored.content) > MAX_INLINE:
+            item = with_small_row(tr, self._layout, stored)
+        if header is not NO_HEADER and (claimed := _claimed_header(header)) != header:
             item = item.with_header(claimed)
+        attempts, end = header.attempts + 1, version + int(request.lease * VERSIONS)
         lease = encode_lease(request.lease, now, request.client)
         return ItemRow("claimed", item, attempts, 0, request.token, end, slots, lease)
 
     # Find
 
     def _begin(self, tr: ReadTransaction, claim: Claim) -> _Reads:
-        """Start to read the items of a claim; return their keys and the reads."""
-        layout, reads = self._layout, list[tuple[bytes, Any]]()
+        """Start to read the rows of a claim."""
+        layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
                 raise ForeignClaim(layout.name, key)
-            reads.append((key, tr.get(layout.claims + layout.position(key))))
+            reads.append(tr.get(layout.claims + layout.position(key)))
         return reads
+
+    def _located(self, claim: Claim, reads: _Reads) -> list[ItemRow | None]:
+        """Return the claimed items at the keys of a claim, under whatever token."""
+        rows: list[ItemRow | None] = []
+        for key, read in zip(claim.keys, reads):
+            rows.append(None if read.value is None else self._row("claimed", key, read.value))
+        return rows
 
     def _claimed(self, claim: Claim, reads: _Reads) -> list[ItemRow]:
         """Return the items of a claim; raise `LeaseLost` if the claim is over."""
         claimed: list[ItemRow] = []
-        for key, read in reads:
-            row = None
-            if read.value is not None:
-                row = self._items.located("claimed", key, read.value)
+        for row in self._located(claim, reads):
             if row is None or row.token != claim.token:
-                id = self._layout.item_id(key)
-                raise LeaseLost(claim.items[len(claimed)].id if claim.items else id)
+                n = len(claimed)
+                id = claim.items[n].id if claim.items else self._layout.item_id(claim.keys[n])
+                raise LeaseLost(id)
             claimed.append(row)
         return claimed
 
@@ -291,44 +281,32 @@ class ClaimedItems:
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
         """Return whether any item of a claim is still stored under its token."""
-        if claim is None:
-            return False
-        stored = [(key, read.value) for key, read in self._begin(tr, claim)]
-        return any(
-            value is not None and self._items.located("claimed", key, value).token == claim.token
-            for key, value in stored
+        return claim is not None and any(
+            row is not None and row.token == claim.token
+            for row in self._located(claim, self._begin(tr, claim))
         )
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
         """Start to read whether claims were cancelled; return a function that waits for it."""
-        pending = [self._begin(tr, claim) for claim in claims]
-
-        def is_cancelled(key: bytes, value: bytes | None) -> bool:
-            if value is None:
-                return False
-            return self._items.located("claimed", key, value).item.header.cancelled is not None
-
+        pending = [(claim, self._begin(tr, claim)) for claim in claims]
         return lambda: [
-            any(is_cancelled(key, read.value) for key, read in each) for each in pending
+            any(row and row.item.header.cancelled is not None for row in self._located(*each))
+            for each in pending
         ]
 
     # Acknowledge
 
-    def begin_ack(self, tr: Transaction, now: int, request: AckRequest) -> Callable[[], EndWith]:
-        """Start to read the items of a claim; return a function that acknowledges the claim.
+    def ack_first(self, tr: Transaction, now: int, request: AckRequest) -> EndWith:
+        """Acknowledge a claim in the transaction of its handler, before the handler is called.
 
-        It returns a function that stores what the handler returned. Call it at the end of the
-        transaction, because what depends on the end of an item may depend on its result.
+        Returns:
+            A function that stores what the handler returned. Call it at the end of the transaction,
+            because what depends on the end of an item may depend on its result.
         """
         reads, begun_options = self._begin_request(tr, request)
-
-        def ack() -> EndWith:
-            rows = self._claimed(request.claim, reads)
-            changes = self._ended(now, request, rows, begun_options)
-            self._perform(tr, now, [change._replace(end=None) for change in changes])
-            return partial(self._end_with, tr, now, changes)
-
-        return ack
+        changes = self._ended(now, request, self._claimed(request.claim, reads), begun_options)
+        self._perform(tr, now, [change._replace(end=None) for change in changes])
+        return partial(self._end_with, tr, now, changes)
 
     def _end_with(
         self, tr: Transaction, now: int, changes: list[Change], returned: bytes | None
@@ -338,8 +316,7 @@ class ClaimedItems:
             assert end is not None
             if after is not None:
                 self._items.owned.store_result(tr, after.key, returned)
-            item, position = before.item, self._layout.position(before.key)
-            note_end(tr, self._layout, now, position, item.value, end._replace(returned=returned))
+            note_end(tr, self._layout, now, before.item, end._replace(returned=returned))
 
     def ack(self, tr: Transaction, now: int, request: AckRequest) -> None:
         """Acknowledge a claim: delete its items, or keep them as done if the queue does so."""
@@ -467,12 +444,18 @@ class ClaimedItems:
         self, tr: Transaction, now: int, extensions: Sequence[Extension], *, lease: float
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        results: list[LeaseLost | None] = []
         pending = [self._begin(tr, claim) for claim, _ in extensions]
-        extend = partial(self.extend, tr, now, lease=lease)
-        return [_lost(partial(extend, *each)) for each in zip(extensions, pending)]
+        for extension, reads in zip(extensions, pending):
+            try:
+                self.extend(tr, now, extension, reads, lease=lease)
+                results.append(None)
+            except LeaseLost as error:
+                results.append(error)
+        return results
 
     def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
-        """Note that the item of a claim begins to run alone in its process; renew the lease."""
+        """Note that the item of a claim begins to run alone in its worker; renew the lease."""
         self.extend(tr, now, (claim, None), lease=lease, change=_begun_alone)
 
     # Return
@@ -492,15 +475,11 @@ class ClaimedItems:
         """
         if not has_begun:
             self._take_back_starts(tr, now, claim)
-        rows = self._uncancelled(tr, now, claim)
-        waiting = [_waiting(row, due, change(_survived(row.item.header))) for row in rows]
-        self._return(tr, now, rows, waiting)
-
-    def _return(
-        self, tr: Transaction, now: int, rows: list[ItemRow], waiting: list[ItemRow]
-    ) -> None:
-        held = self._items.unique_keys.held_again(tr, waiting)
-        self._perform(tr, now, [Change("returned", *each) for each in zip(rows, held)])
+        changes = [
+            Change("returned", row, _waiting(row, due, change(_survived(row.item.header))))
+            for row in self._uncancelled(tr, now, claim)
+        ]
+        self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
 
     def leave(
         self,
@@ -527,8 +506,7 @@ class ClaimedItems:
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
-        rows: list[ItemRow] = []
-        waiting: list[ItemRow] = []
+        changes: list[Change] = []
         self._take_back_starts(tr, now, claim)
         for row in self._uncancelled(tr, now, claim):
             header = row.item.header
@@ -539,9 +517,9 @@ class ClaimedItems:
                 self._failures.bury(tr, now, row, why)
             else:
                 due = now + int(1000 * unknown_delay(passed, uniform))
-                rows.append(row)
-                waiting.append(_waiting(row, due, header._replace(unknown=since)))
-        self._return(tr, now, rows, waiting)
+                waiting = _waiting(row, due, header._replace(unknown=since))
+                changes.append(Change("returned", row, waiting))
+        self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
 
     def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
         """Give the starts of the items of a claim back to the rates of their queue and groups."""
@@ -601,12 +579,8 @@ class ClaimedItems:
                 swept = True
         return swept
 
-    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
-        """End leases that are over by their versions, and renew those not over by the clock.
-
-        Returns:
-            The positions of the items that became ready and have expired.
-        """
+    def end_over(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """End leases that are over by their versions, and renew those not over by the clock."""
         layout = self._layout
         ends = [layout.unpack_timer_key(layout.leases, timer.key) for timer in timers]
         claims = read_all(tr, [layout.claims + position for _, position in ends])
@@ -616,7 +590,7 @@ class ClaimedItems:
         for timer, (end, position), claim in zip(timers, ends, claims):
             if claim is None:
                 continue
-            row = self._items.located("claimed", layout.items + position, claim)
+            row = self._row("claimed", layout.items + position, claim)
             if row.lease_end != end:
                 continue
             lease = lease_of(timer.value)
@@ -631,7 +605,7 @@ class ClaimedItems:
             else:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)
-        return self._failures.fail(tr, now, failed, None, are_lost=True)
+        self._failures.fail(tr, now, failed, None, are_lost=True)
 
 
 def _waiting(row: ItemRow, due: int | None, header: Header) -> ItemRow:

@@ -1,4 +1,4 @@
-"""Failures within a transaction: attempts, the delay before the next one, and dead letters."""
+"""Failures within a transaction: attempts and dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fdbqueue.layout.values import (
     text_room,
     utc_time,
 )
-from fdbqueue.operations.items import Items
+from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, is_last
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import FailedAttempt, Options, ReadTransaction, State, Transaction
@@ -144,37 +144,35 @@ class Failures:
         traceback: str | None = None,
         dead: bool = False,
         are_lost: bool = False,
-    ) -> list[bytes]:
+    ) -> None:
         """Return failed items to their positions, now or when due, or make them dead letters.
 
         They become dead letters after their last attempt, or at once with `dead`. The last failed
         attempts of an item are kept until it ends, as many as the options say. With `are_lost`,
-        their leases ran out: their next attempts run alone, because one of them may have killed
-        the worker.
-
-        Returns:
-            The positions of the returned items that have expired. The sweep then deletes them.
+        their leases ran out: those that have expired end, and the next attempts of the others run
+        alone, because one of them may have killed the worker.
         """
-        expired: list[bytes] = []
         if not failed:
-            return expired
+            return
         options = self._items.options.read(tr.snapshot) or _NO_OPTIONS
         room = text_room(len(failed))
         if traceback is not None:
             traceback = text_end(traceback, min(options.traceback_bytes, room)) or None
         why: Why = "lease over" if are_lost else "failed"
         changes: list[Change] = []
-        rows: list[ItemRow] = []
-        waiting: list[ItemRow] = []
         for row, due, client, log in failed:
             header, attempts = row.item.header, row.attempts
+            is_dead = dead or is_last(attempts, options)
+            if are_lost and not is_dead and has_expired(header.expires, now):
+                changes.append(Change("expired", row, None, EXPIRED))
+                continue
             if are_lost:
                 error = error_of_lease(header)
             header = header._replace(alone=NEXT if are_lost else 0)
             attempt = (now, client, error, traceback, row.claimed_at, text_end(log, room))
             number = header.earlier_attempts + attempts
             self._store_attempt(tr, row, number, StoredAttempt(*attempt), options.kept_attempts)
-            if dead or is_last(attempts, options):
+            if is_dead:
                 died = ItemRow(
                     "dead", row.item.with_header(header), attempts, died_at=now, error=error
                 )
@@ -182,13 +180,8 @@ class Failures:
                 continue
             item = row.item.with_header(header._replace(attempts=attempts, since=now))
             state: State = "ready" if due is None else "delayed"
-            rows.append(row)
-            waiting.append(ItemRow(state, item, attempts, due or 0))
-            if has_expired(header.expires, now):
-                expired.append(self._layout.position(row.key))
-        held = self._items.unique_keys.held_again(tr, waiting) if waiting else []
-        self._perform(tr, now, [*changes, *(Change(why, *each) for each in zip(rows, held))])
-        return expired
+            changes.append(Change(why, row, ItemRow(state, item, attempts, due or 0)))
+        self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
 
     def _store_attempt(
         self, tr: Transaction, row: ItemRow, number: int, attempt: StoredAttempt, kept: int
@@ -218,7 +211,7 @@ class Failures:
         now: int,
         dead: ItemRow,
         by: str,
-        reserve: Callable[[Transaction], None],
+        reserve: Callable[[Transaction], object],
     ) -> bool:
         """Return a dead letter to its position; return false if its unique key is in use.
 

@@ -9,22 +9,24 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.errors import ForeignKey
 from fdbqueue.layout.batches import End
-from fdbqueue.layout.items import Counters, ItemRow, Level, StoredItem, totals_range
+from fdbqueue.layout.counters import Counters, totals_range
+from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.values import NO_HEADER, Header, encode_tallies
-from fdbqueue.operations.groups.groups import Groups
-from fdbqueue.operations.groups.queue_rate import QueueRate
+from fdbqueue.operations.limits.rates import QueueRate
+from fdbqueue.operations.limits.turns import Turns
 from fdbqueue.operations.maintainers.batches import Memberships
+from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.history import History
 from fdbqueue.operations.maintainers.owned import OwnedRows
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.options import StoredOptions
-from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import write_payload
-from fdbqueue.operations.transitions import Change, Transitions
+from fdbqueue.operations.transitions import Change, Maintainer, Transitions
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import (
+    ENDED,
     KeySelector,
     KeyValue,
     Options,
@@ -39,7 +41,7 @@ BATCH_BYTES = 1_000_000
 ITEM_BYTES = 250
 """The bytes of a transaction that an item takes, in addition to its payload."""
 
-POPPED = End("popped")
+POPPED, EXPIRED = End("popped"), End("expired")
 
 Moved: TypeAlias = tuple[Level, bytes | None]
 """The new level of an item, and its new payload; `None` keeps the payload."""
@@ -109,23 +111,19 @@ class Items:
     one level per priority. All changes of items are `transitions`.
     """
 
-    ids_are_positions = True
-    """True if the id of an item is its first position."""
-
     def __init__(self, layout: Layout, levels: Levels, options: Options) -> None:
         self.layout = layout
         self.levels = levels
         self.options = StoredOptions(layout, options)
         self.history = History(layout)
         self.waiters = Waiters(layout, layout.waiters)
+        self.turns = Turns(layout, levels)
         self.groups = Groups(layout, levels, self.options)
         self.rate = QueueRate(layout, self.options)
         self.owned = OwnedRows(layout)
-        self.memberships = Memberships(layout)
         self.unique_keys = UniqueKeys(layout)
-        self.transitions = Transitions(layout)
-        self.transitions.always.append(self.history)
-        self.transitions.special += [self.groups, self.unique_keys, self.owned, self.memberships]
+        followers: list[Maintainer] = [self.unique_keys, self.owned, Memberships(layout)]
+        self.transitions = Transitions(layout, self.history, self.groups, followers)
 
     # Totals and counters
 
@@ -146,38 +144,7 @@ class Items:
         rows = tr.get_range(*of(subspace), streaming_mode=WANT_ALL)
         return lambda: Counters(subspace, rows)
 
-    def group_of(self, tr: ReadTransaction, item: StoredItem) -> str | None:
-        """Return the group of an item; in a task queue, the agent of a task."""
-        return item.level.group
-
-    def level_at_tick(self, tr: ReadTransaction, priority: Any, tick: int) -> Level:
-        """Return the level of an item that a schedule pushes with this priority at this tick."""
-        return self.levels.level(priority)
-
-    # Indexes, which depend on the kind of the queue
-
-    def index_entries(
-        self, tr: ReadTransaction, item: StoredItem
-    ) -> tuple[dict[bytes, bytes], list[bytes]]:
-        """Return the index entries of a ready item, and the keys of its counters.
-
-        The counter of its level is not among them.
-        """
-        expires = item.header.expires
-        if expires is None:
-            return {}, []
-        layout = self.layout
-        return {layout.timer_key(layout.expiries, expires, layout.position(item.key)): b""}, []
-
-    def parked_index_entries(self, position: bytes) -> dict[bytes, bytes]:
-        """Return the index entries of a delayed, claimed, dead or done item."""
-        return {}
-
     # Finding
-
-    def find(self, tr: ReadTransaction, reference: bytes) -> ItemRow | None:
-        """Return the item with this reference in any state; `None` if it ended."""
-        return self.at(tr, reference)
 
     def at(self, tr: ReadTransaction, position: bytes) -> ItemRow | None:
         """Return the item that has, or first had, this position; `None` if it ended.
@@ -199,31 +166,21 @@ class Items:
         layout = self.layout
         key = layout.items + position
         if (value := tr[key].value) is not None:
-            return self.located("ready", key, value)
-        states: tuple[State, ...] = ("delayed", "claimed", "dead", "done")
+            return self.levels.row("ready", key, value)
+        states: list[State] = [state for state in layout.prefix_of if state != "ready"]
         parked = [tr[layout.prefix_of[state] + position] for state in states]
         moved = tr[layout.moved + position]
         for state, stored in zip(states, parked):
             if stored.value is not None:
-                return self.located(state, key, stored.value)
+                return self.levels.row(state, key, stored.value)
         position_now = moved.value
         # An item may have come back to its first position.
         return None if position_now in (None, position) else self.at(tr, position_now)
 
-    def located(self, state: State, key: bytes, stored: bytes) -> ItemRow:
-        """Return the item that is stored in a state; `key` is the one that it has while ready."""
-        return self.levels.row(state, key, stored)
-
-    def at_positions(self, tr: ReadTransaction, positions: Iterable[bytes]) -> list[StoredItem]:
-        """Return the ready items at some positions."""
-        items = self.layout.items
-        stored = stored_at(tr, items, positions)
-        return [self.levels.item(items + position, value) for position, value in stored]
-
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
         """Return the keys to watch until an item becomes done or dead, or is moved."""
         layout = self.layout
-        ends = [layout.prefix_of[state] + position for state in ("dead", "done")]
+        ends = [layout.prefix_of[state] + position for state in sorted(ENDED)]
         return [*ends, layout.moved + reference]
 
     def first(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
@@ -281,9 +238,9 @@ class Items:
                 found.append(StoredItem(row.key, row.value, level_of(row.key)))
                 if found[-1].level.group is not None:
                     known = [] if start else found
-                    return self.groups.in_turns(tr, known, begin, end, n, skipped, before)
+                    return self.turns.in_turns(tr, known, begin, end, n, skipped, before)
             if found and start and self._has_groups(tr, found[0].level, heads):
-                return self.groups.in_turns(tr, [], begin, end, n, skipped)
+                return self.turns.in_turns(tr, [], begin, end, n, skipped)
             return found
 
         return finish
@@ -357,33 +314,34 @@ class Items:
         now: int,
         items: Sequence[StoredItem],
         staged: Sequence[StoredItem] = (),
-        *,
-        are_first: bool = True,
     ) -> None:
         """Pop ready items that the transaction conflicts on, with what they own.
 
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
-            items: The items. Their payloads have been read.
+            items: The items, as `first` has returned them. Their payloads have been read.
             staged: The items behind these, which it stages for the pops of other processes.
-            are_first: Whether `first` has returned them, in one range.
         """
-        changes = [Change("popped", ItemRow("ready", item, 0), None, POPPED) for item in items]
+        changes: list[Change] = []
+        for item in items:
+            changes.append(Change("popped", ItemRow("ready", item, 0), None, POPPED))
         for item in staged:
             row = ItemRow("ready", item, item.header.attempts)
             changes.append(Change("staged", row, row._replace(state="claimed")))
-        self.transitions.perform(tr, now, changes, are_first=are_first)
-        self.rate.note_popped(tr, now, len(changes))
+        self.transitions.perform(tr, now, changes, are_first=True)
+        if self.options.has_any_rate:
+            self.rate.note_popped(tr, now, len(changes))
 
     def clear(self, tr: Transaction, now: int) -> None:
-        """Delete all items, their claims, dead letters and counters, and the import progress."""
+        """Delete all items, their claims, dead letters and counters."""
         layout = self.layout
         is_paused = self.options.is_paused(tr)
-        for prefix in (*layout.of_items, layout.totals, layout.imports):
+        for prefix in (*layout.of_items, layout.totals):
             tr.clear_range(*layout.range_of(prefix))
-        self.groups.settling.begin_again(tr, now)
-        self.rate.begin_again(tr, now)
+        held = [*tr.get_range(*layout.range_of(layout.held_groups), limit=1)]
+        if held or self.options.has_any_rate:
+            self.groups.settle_all(tr, now)  # their timers are gone
         self.history.begin_again(tr, now)
         if is_paused:
             self.tally(tr, now, paused=1)

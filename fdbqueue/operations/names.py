@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from difflib import get_close_matches
 
 from fdb.subspace_impl import Subspace
@@ -13,14 +12,14 @@ from fdbqueue.layout.names import (
     RENAMES,
     decode_name,
     decode_subspace,
-    decode_unfinished,
     default_subspace,
     first_name,
     name_key,
     renames_key,
+    restored_subspace,
     unfinished_key,
 )
-from fdbqueue.layout.values import UNDECODABLE, decode_count, encode_count
+from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.types import ReadTransaction, Transaction
 
 _NAMES = NAMES.range().start, NAMES.range().stop
@@ -110,8 +109,7 @@ def drop_unfinished(tr: Transaction, name: str) -> bool:
     stored = tr[key].value
     if stored is None:
         return False
-    with suppress(*UNDECODABLE):  # else it does not say where its rows are
-        del tr[decode_subspace(decode_unfinished(stored)[0]).range()]
+    del tr[restored_subspace(stored).range()]
     del tr[key]
     return True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from fdbqueue.errors import OptionsMismatch
@@ -19,7 +18,7 @@ _log = logging.getLogger("fdbqueue")
 _FLEXIBLE = ("max_size", "max_attempts", "keep_seconds", "keep_number")
 """Options that a client may omit when it opens a queue, and may change later."""
 
-LIMITING = frozenset({"concurrency", "agent_concurrency", "paused", "rate"})
+LIMITING = frozenset({"concurrency", "paused", "rate"})
 """The options that limit claims and pops."""
 
 
@@ -29,7 +28,7 @@ def reconcile_options(given: Options, stored: Options) -> Options:
     Log a warning if a limit that was given differs: the clients of a deployment that changes it
     must go on. Raise `OptionsMismatch` if another option differs.
     """
-    for option in ("kind", "codec", "priorities", "ageing", *_FLEXIBLE):
+    for option in ("kind", "codec", "priorities", *_FLEXIBLE):
         wanted, actual = getattr(given, option), getattr(stored, option)
         if wanted == actual or (option in _FLEXIBLE and wanted is None):
             continue
@@ -50,11 +49,9 @@ def begin_options(tr: ReadTransaction, layout: Layout) -> Callable[[], Options |
     return finish
 
 
-def limits_agents(options: Options) -> bool:
-    """Return whether a claim has to look for the limits of the agents of a task queue."""
-    return options.kind == "task" and (
-        options.limited_groups or options.agent_concurrency is not None
-    )
+def has_kept(options: Options) -> bool:
+    """Return whether done items may be stored, perhaps some that are no longer to be kept."""
+    return (options.keep_seconds, options.keep_number) != (None, None)
 
 
 class StoredOptions:
@@ -70,28 +67,41 @@ class StoredOptions:
     Attributes:
         agreed: The options that the client has last agreed with; at first, the given ones.
         stored: Their stored form; `None` if it is not known.
-        max_attempts: As the last claim has read it; `None` also before the first one.
-        has_rate: Likewise, whether the queue has a rate.
-        has_rate_of_group: Whether this client has taken items of a group with a rate.
-        keeps_done: Likewise, whether done items are kept; `None` if that is not known.
-        may_have_done: Whether some may be stored that are no longer to be kept.
-        may_have_rate: Whether the queue has a rate, as the last sweep of this client has read.
-        limited_groups: Whether a claim or sweep of this client has read that groups have limits.
+        has_bounds: Whether they give the queue or some groups a bound.
+        max_attempts: As this client has last read it; `None` also before that.
+        keeps_done: Likewise, whether done items are kept; true if that is not known.
+        may_have_done: Likewise, whether some may be stored that are no longer to be kept.
+        has_any_rate: Whether this client has found a rate, of the queue or of a group of which it
+            has taken items.
     """
 
     def __init__(self, layout: Layout, given: Options) -> None:
         self._layout = layout
-        self.begin_read = partial(begin_options, layout=layout)
-        """Start to read the options in a transaction; return a function that waits for them."""
         self._given = given
-        self.agreed = given
-        self.stored: bytes | None = None
+        self._agree_on(given, None)
+        self._seen: Options | None = None
         self.max_attempts: int | None = None
-        self.has_rate = self.has_rate_of_group = False
-        self.keeps_done: bool | None = None
+        self.keeps_done = True
         self.may_have_done = False
-        self.may_have_rate = False
-        self.limited_groups = False
+        self.has_any_rate = False
+
+    def begin_read(self, tr: ReadTransaction) -> Callable[[], Options | None]:
+        """Start to read the options of the queue; return a function that waits for them."""
+        read = tr.get(self._layout.options)
+
+        def finish() -> Options | None:
+            if read.value is None:
+                return None
+            options = decode_options(read.value)
+            if options is not self._seen:
+                self._seen = options
+                self.max_attempts = options.max_attempts
+                self.keeps_done = options.keeps_done
+                self.may_have_done = has_kept(options)
+                self.has_any_rate |= options.rate is not None
+            return options
+
+        return finish
 
     def read(self, tr: ReadTransaction) -> Options | None:
         """Return the options of the queue; `None` before its first push."""
@@ -105,13 +115,17 @@ class StoredOptions:
     def agree_with(self, tr: Transaction, stored: bytes | None) -> None:
         """Adopt the stored options; store the given ones if there are none yet."""
         if stored is None:
-            self.agreed, self.stored = self._given, None
+            self._agree_on(self._given, None)
             tr[self._layout.options] = encode_options(self._given)
             if self._layout.name is not None:
                 register(tr, self._layout.name, self._layout.subspace)
         else:
-            self.agreed = reconcile_options(self._given, decode_options(stored))
-            self.stored = stored
+            self._agree_on(reconcile_options(self._given, decode_options(stored)), stored)
+
+    def _agree_on(self, options: Options, stored: bytes | None) -> None:
+        self.agreed = options
+        self.stored = stored
+        self.has_bounds = options.max_size is not None or options.limited_groups
 
     def accept(self, changed: Iterable[str]) -> None:
         """Accept any stored value of some options from now on, because this client changes them."""
@@ -119,32 +133,13 @@ class StoredOptions:
         self._given = replace(self._given, **given)
         self.stored = None
 
-    def note(self, options: Options) -> None:
-        """Note the options that a claim has read."""
-        self.limited_groups |= options.limited_groups
-        self.max_attempts = options.max_attempts
-        self.has_rate = options.rate is not None
-        self.keeps_done = options.keeps_done
-        self.may_have_done = (options.keep_seconds, options.keep_number) != (None, None)
-
-    @property
-    def has_any_rate(self) -> bool:
-        """True if a claim may use up a start of a rate."""
-        return self.has_rate or self.has_rate_of_group
-
-    def note_rate_of_group(self) -> None:
-        """Note that the items of some group use up starts when they are taken."""
-        self.has_rate_of_group = True
-
     def forget(self) -> None:
-        """Forget what is known, because this client changes the options."""
-        self.keeps_done = None
+        """Expect that done items are kept, because this client changes the options."""
+        self._seen, self.keeps_done = None, True
 
     def is_paused(self, tr: Transaction) -> bool:
-        """Return whether the queue is paused, and note whether it or its groups have limits."""
+        """Return whether the queue is paused."""
         options = self.read(tr)
-        self.limited_groups |= options is not None and options.limited_groups
-        self.may_have_rate = options is not None and options.rate is not None
         return options is not None and options.paused
 
     def note_limit(self, tr: Transaction) -> None:

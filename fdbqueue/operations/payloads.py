@@ -16,7 +16,7 @@ from fdbqueue.layout.values import (
     pieces_reference,
     with_header,
 )
-from fdbqueue.types import ReadTransaction, Transaction
+from fdbqueue.types import RangeResult, ReadTransaction, Transaction
 
 _PIECE_SIZE = 90_000  # bytes; FoundationDB takes values up to 100,000
 
@@ -40,11 +40,10 @@ def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:
     """Return the payloads of items, given their contents; read the pieces of large payloads."""
-    pieces = {
-        content: tr.get_range(*layout.range_of(layout.pieces_prefix(content)))
-        for content in contents
-        if content.startswith(PIECES)
-    }
+    pieces: dict[bytes, RangeResult] = {}
+    for content in contents:
+        if content.startswith(PIECES):
+            pieces[content] = tr.get_range(*layout.range_of(layout.pieces_prefix(content)))
     if not pieces:
         return contents
     whole = {content: b"".join(row.value for row in rows) for content, rows in pieces.items()}

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
-from fdbqueue.errors import PushTooLarge, QueueFull
-from fdbqueue.layout.items import GroupSettings, ItemRow
-from fdbqueue.layout.values import (
-    decode_holder,
-    encode_count,
-    encode_options,
-)
+from fdbqueue.errors import PushTooLarge
+from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.values import decode_holder, encode_options
 from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
-from fdbqueue.operations.limits.bounds import Bound
-from fdbqueue.operations.limits.full_groups import FullGroups, Room
+from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.options import has_kept
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.types import Transaction
 
 _log = logging.getLogger("fdbqueue")
 
 _items_of = attrgetter("items")
+_group_of = attrgetter("level.group")
 
 _MAX_PUSH = 9_900_000  # bytes; a transaction has up to 10,000,000
 _MAY_BE_LARGE = 5_000_000
 _LARGEST = 3_000  # bytes that an item with the longest names takes, in addition to its payload
 
 FindAt: TypeAlias = Callable[[Transaction, int, bytes], ItemRow | None]
-"""A function of a transaction, the time and a position: `Sweep.find_at`."""
+"""A function of a transaction, the time and a position: `Sweep.find`."""
 
 
 class PushRequest(NamedTuple):
@@ -75,60 +71,15 @@ class Pusher:
     The first push stores the queue's options. Every push reads them, so all clients follow the same
     options, even if the options changed after a client opened the queue.
 
-    In a bounded queue, a transaction takes one place for each item that it adds. An item occupies a
-    place from its push until it ends: while it is ready, delayed or claimed. Pops,
-    acknowledgements, expiry, removal and death end an item. A claim, its release, a retried failure
-    and an expired lease only move it, and the number of taken places stays the same. So only pushes
-    and retries of dead letters take places. (`put_back` takes none: it may exceed the bound.) The
-    transaction reads the counters in its own snapshot, so their sum is exact. Unbounded queues pay
-    nothing.
-
-    A group with a `max_size` takes places in the same way; `FullGroups` describes it.
-
-    `Places` says how pushes keep to the bound without conflicting with each other far from it. All
-    operations other than those above leave the number of taken places unchanged or lower it.
+    `Bounds` says which pushes are refused, and which replace older items.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        find_at: FindAt,
-        bound: Bound,
-        full_groups: FullGroups,
-    ) -> None:
+    def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
         self.layout = items.layout
         self._items = items
         self._options = items.options
         self._find_at = find_at
-        self._bound = bound
-        self._full_groups = full_groups
-
-    def may_refuse(self, items: list[NewItem]) -> bool:
-        """Return whether a push of some items may meet a bound, as the last push has read it."""
-        options = self._options.agreed
-        return options.max_size is not None or (
-            options.limited_groups and any(item.level.group is not None for item in items)
-        )
-
-    def _rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
-        """Conflict with every operation that makes room for items that were refused."""
-        if self._options.agreed.max_size is not None:
-            self._bound.rely_on_full(tr)
-        if self._options.agreed.limited_groups:
-            self._full_groups.rely_on_full(tr, items)
-
-    def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
-        """Return the error of a push of items that were refused; `None` if no bound is left."""
-        bound = self._options.agreed.max_size
-        full: QueueFull | None = None
-        if self._options.agreed.limited_groups:
-            full = self._full_groups.refusal(tr, items, must_be_full=bound is not None)
-        return full or (None if bound is None else QueueFull(bound, len(items)))
-
-    def reserve(self, tr: Transaction, group: str | None) -> None:
-        """Take a place for an item in the queue and in its group; raise `QueueFull` if full."""
-        self._bound.reserve(tr)
-        self._full_groups.reserve(tr, group)
+        self._bounds = bounds
 
     def note_limited_groups(self, tr: Transaction) -> None:
         """Let clients look for limits of groups from now on; see `Options`."""
@@ -145,8 +96,7 @@ class Pusher:
         if "paused" in changes:
             self._items.tally(tr, now, paused=changes["paused"] - options.paused)
         changed = replace(options, **changes)
-        has_kept = (options.keep_seconds, options.keep_number) != (None, None)
-        if has_kept and not changed.keeps_done:
+        if has_kept(options) and not changed.keeps_done:
             changed = replace(changed, keep_number=0)  # there may be done items to delete
         tr[self.layout.options] = encode_options(changed)
         return True
@@ -159,15 +109,16 @@ class Pusher:
         """
         begin, end = self.layout.waiters_and_options
         options = self._options
-        n = sum(map(len, map(_items_of, requests)))
+        items = [*chain.from_iterable(map(_items_of, requests))]
+        n = len(items)
         tr.add_read_conflict_key(self.layout.options)
         snapshot = tr.snapshot
         newest = snapshot.get_range(begin, end, limit=1 + n, reverse=True)
-        known_bound = options.agreed.max_size
-        taken = None if known_bound is None else self._bound.begin_count(tr)
-        in_groups = self._begin_groups(tr, requests) if options.agreed.limited_groups else None
+        begun = None
+        if options.has_bounds:
+            begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
         tails: dict[bytes, Tail] = {}
-        for item in chain.from_iterable(map(_items_of, requests)):
+        for item in items:
             level = item.level
             if level.prefix not in tails:
                 tails[level.prefix] = Tail(snapshot, level)
@@ -178,38 +129,23 @@ class Pusher:
         stored = waiters.pop(0).value if has_options else None
         if stored is None or stored != options.stored:
             options.agree_with(tr, stored)
-        fitting = [*map(_items_of, requests)]
-        bound = options.agreed.max_size
-        if bound is not None and (taken is None or bound != known_bound):
-            taken = self._bound.begin_count(tr)
-        if options.agreed.limited_groups and in_groups is None:
-            in_groups = self._begin_groups(tr, requests)
-        settings = {} if in_groups is None else in_groups()
-        rooms = self._full_groups.rooms(tr, settings) if settings else {}
-        if bound is not None or rooms:
-            room = None if bound is None or taken is None else Room(taken(), bound)
-            fitting = self._fitting(tr, requests, room, rooms)
-        replacing = [group for group, each in settings.items() if each.latest] if settings else []
-        if replacing:
-            self._full_groups.begin_replacing(tr, replacing)
+            begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
+        fitting, limited = [*map(_items_of, requests)], begun and begun()
+        if limited is not None and limited.rooms:
+            fitting = self._bounds.fitting(tr, requests, limited.rooms)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
         remaining = iter(keys)
         # Most transactions have one request.
         pushed = (
-            [keys] if len(fitting) == 1 else [[*islice(remaining, len(items))] for items in fitting]
+            [keys] if len(fitting) == 1 else [[*islice(remaining, len(each))] for each in fitting]
         )
-        for group in replacing:
+        for group in limited.latest if limited is not None else ():
             self._replace(tr, now, group, requests, pushed)
         if n > 1:
             _check_size(tr, [*chain.from_iterable(fitting)])
         return pushed
-
-    def _begin_groups(
-        self, tr: Transaction, requests: list[PushRequest]
-    ) -> Callable[[], dict[str, GroupSettings]]:
-        return self._full_groups.begin(tr, chain.from_iterable(map(_items_of, requests)))
 
     def _replace(
         self,
@@ -225,13 +161,13 @@ class Pusher:
             new = {key for item, key in zip(push.items, keys) if item.level.group == group}
             kept, n = new | push.kept if new else kept, n + len(new)
         if kept:
-            self._full_groups.replace(tr, now, group, kept, n)
+            self._bounds.replace(tr, now, group, kept, n)
 
     def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
         """Append items; return their keys. The rest of the transaction may rely on a refusal."""
         (keys,) = self.push(tr, now, [push])
         if len(keys) < len(push.items):
-            self._rely_on_full(tr, push.items)
+            self._bounds.rely_on_full(tr, push.items)
         return keys
 
     def push_unique(
@@ -265,8 +201,7 @@ class Pusher:
         keys = self.push(tr, now, [request])[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
         if len(stored) < len(new) and relies_on_full:
-            self._rely_on_full(tr, new)
-        self._begin_periods(tr, now, new, keys)
+            self._bounds.rely_on_full(tr, new)
         _check_size(tr, new)
         pushed: list[Pushed] = []
         for item, name in zip(push.items, names):
@@ -279,19 +214,6 @@ class Pusher:
                 return pushed if push.as_many_as_fit else []
             pushed.append(holder)
         return pushed
-
-    def _begin_periods(
-        self, tr: Transaction, now: int, items: list[NewItem], keys: list[bytes]
-    ) -> None:
-        """Store the unique keys with a period of new items; delete some whose periods are over."""
-        unique_keys, has_period = self._items.unique_keys, False
-        for (*_, header, _), key in zip(items, keys):
-            if header.key is not None and header.key_ends is not None:
-                has_period = True
-                position = self.layout.position(key)
-                unique_keys.begin_period(tr, header.key, position, header.key_ends)
-        if has_period:
-            unique_keys.drop_ended_periods(tr, now)
 
     def _holder(self, tr: Transaction, now: int, name: str, value: bytes | None) -> Pushed | None:
         """Return the item that has a unique key of this value; `None` if the key is free."""
@@ -307,34 +229,6 @@ class Pusher:
             return None
         return Pushed(self.layout.items + position, found, is_new=False)
 
-    def _fitting(
-        self,
-        tr: Transaction,
-        pushes: list[PushRequest],
-        room: Room | None,
-        rooms: dict[str, Room],
-    ) -> list[list[NewItem]]:
-        """Return the items of each push for which the queue and their groups have room."""
-        fitting: list[list[NewItem]] = []
-        n, in_groups = 0, Counter[str]()
-        for push in pushes:
-            items = push.items
-            left = len(items) if room is None else max(0, room.bound - room.taken - n)
-            fit = _number_that_fits(items[:left], rooms, in_groups)
-            if fit < len(items):
-                items = items[:fit] if push.as_many_as_fit else []
-            n += len(items)
-            in_groups.update(item.level.group for item in items if item.level.group in rooms)
-            fitting.append(items)
-        if n and room is not None:
-            self._bound.take(tr, room.taken, room.bound, n)
-        for group, number in in_groups.items():
-            self._full_groups.take(tr, group, rooms[group], number)
-        rejected = sum(len(push.items) for push in pushes) - n
-        if rejected:
-            tr.add(self.layout.total_rejected, encode_count(rejected))
-        return fitting
-
 
 def _check_size(tr: Transaction, items: list[NewItem]) -> None:
     """Raise `PushTooLarge` if the transaction, which pushes these items, cannot be committed."""
@@ -344,19 +238,3 @@ def _check_size(tr: Transaction, items: list[NewItem]) -> None:
     size: int = approximate.get_approximate_size().wait()
     if size > _MAX_PUSH:
         raise PushTooLarge(len(items), size, _MAX_PUSH)
-
-
-def _number_that_fits(
-    items: list[NewItem], rooms: dict[str, Room], in_groups: Mapping[str, int]
-) -> int:
-    """Return how many of the first items fit into their groups, behind others."""
-    left = {
-        group: bound - taken - in_groups.get(group, 0) for group, (taken, bound) in rooms.items()
-    }
-    for number, item in enumerate(items):
-        group = item.level.group
-        if group in left:
-            left[group] -= 1
-            if left[group] < 0:
-                return number
-    return len(items)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from fdbqueue.layout.batches import End
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import NEVER
-from fdbqueue.operations.items import Items
+from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
@@ -20,7 +19,7 @@ from fdbqueue.types import KeySelector, KeyValue, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.claims import ClaimedItems
-    from fdbqueue.operations.schedules.schedules import Schedules
+    from fdbqueue.operations.jobs.schedules import Schedules
 
 _FOREIGN_LOOK = 10_000  # milliseconds between looks for leases of another cluster
 
@@ -77,16 +76,12 @@ class Sweep:
             begin: Where to begin; by default with the items that were due first.
         """
         version = tr.get_read_version().wait()
-        begin_sweep = partial(self.begin_sweep, tr, now, version, may_leave=False)
+        begin_sweep = partial(self.begin_sweep, tr, now, version, MAX_SWEPT, may_leave=False)
         if begin is not None:
-            swept = begin_sweep(MAX_SWEPT, begin=begin)()
+            swept = begin_sweep(begin=begin)()
             if swept.wrote:
                 return swept._replace(all=False)
-        few = begin_sweep(_FEW)()
-        if few.all:
-            return few
-        rest = begin_sweep(MAX_SWEPT - _FEW)()
-        return rest._replace(wrote=True)
+        return begin_sweep()()
 
     def begin_sweep(
         self,
@@ -141,11 +136,10 @@ class Sweep:
                 self._expire(tr, now, expiries)
             if moves:
                 # Leases last: an item that returns has its unique key again unless another has it.
-                self._expire(tr, now, [], self._make_available(tr, now, dues))
-                self._expire(tr, now, [], self._claimed.end_over(tr, now, leases))
+                self._make_available(tr, now, dues)
+                self._claimed.end_over(tr, now, leases)
                 is_behind = self._schedules.tick_all(tr, now, dues)
                 self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
-                self._items.groups.settling.end_hold(tr, now, dues)
                 self._items.rate.end_hold(tr, now, dues)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
@@ -161,59 +155,49 @@ class Sweep:
 
         If its lease or its delay is over, or if it has expired, sweep it alone first.
         """
-        return self._swept(tr, now, lambda: self._items.find(tr, reference))
-
-    def find_at(self, tr: Transaction, now: int, position: bytes) -> ItemRow | None:
-        """Return the item at this position as `find` does."""
-        return self._swept(tr, now, lambda: self._items.at(tr, position))
-
-    def _swept(
-        self, tr: Transaction, now: int, find: Callable[[], ItemRow | None]
-    ) -> ItemRow | None:
-        found = find()
+        found = self._items.at(tr, reference)
         timer = found and timer_over(tr, self._layout, found, now)
         if found is None or timer is None:
             return found
         rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
         if found.state == "ready":
             self._expire(tr, now, rows)
+        elif found.state == "delayed":
+            self._make_available(tr, now, rows)
         else:
-            move = self._claimed.end_over if found.state == "claimed" else self._make_available
-            self._expire(tr, now, [], move(tr, now, rows))
-        return find()
+            self._claimed.end_over(tr, now, rows)
+        return self._items.at(tr, reference)
 
-    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> list[bytes]:
-        """Make the items of these delays available; return the positions of those that expired.
+    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """Make the items of these delays available, and delete those that have expired.
 
         Timers of schedules and groups may be among them, which have no item.
         """
-        layout, changes, expired = self._layout, list[Change](), list[bytes]()
+        layout, changes = self._layout, list[Change]()
         dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
         due_of = {position: due for due, position in dues}
         found = stored_at(tr, layout.delayed, due_of)
         clear_timers(tr, timers)
         for position, stored in found:
-            row = self._items.located("delayed", layout.items + position, stored)
+            row = self._items.levels.row("delayed", layout.items + position, stored)
+            if has_expired(row.item.header.expires, now):
+                changes.append(Change("expired", row, None, EXPIRED))
+                continue
             header = row.item.header._replace(since=due_of[position])
             ready = ItemRow("ready", row.item.with_header(header), row.attempts)
             changes.append(Change("due", row, ready))
-            if has_expired(header.expires, now):
-                expired.append(position)
         self._items.transitions.perform(tr, now, changes)
-        return expired
 
-    def _expire(
-        self, tr: Transaction, now: int, timers: list[KeyValue], returned: Iterable[bytes] = ()
-    ) -> None:
-        """Delete the items of these timers, and items that became ready when they had expired."""
+    def _expire(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
+        """Delete the ready items of these timers."""
         layout, changes = self._layout, list[Change]()
         positions = [layout.unpack_timer_key(layout.expiries, timer.key)[1] for timer in timers]
-        positions += returned
-        found = self._items.at_positions(tr, positions)
+        found = stored_at(tr, layout.items, positions)
         clear_timers(tr, timers)
-        for item in found:
+        for position, stored in found:
+            item = self._items.levels.item(layout.items + position, stored)
             tr.add_read_conflict_key(item.key)
-            changes.append(Change("expired", ItemRow("ready", item, 0), None, End("expired")))
+            changes.append(Change("expired", ItemRow("ready", item, 0), None, EXPIRED))
         self._items.transitions.perform(tr, now, changes)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
@@ -25,8 +26,8 @@ VERSIONS = 1_000_000
 LEASE_OVER = "its lease ran out"
 """The error of an attempt whose lease has ended."""
 
-DIED_ALONE = "its worker died, or was stopped, while it ran alone in its process"
-"""The error of an attempt that ran alone in its process, and whose lease has ended."""
+DIED_ALONE = "its worker died, or was stopped, while it ran alone in its worker"
+"""The error of an attempt that ran alone in its worker, and whose lease has ended."""
 
 
 def due_after(now: int, delay: float | None) -> int | None:
@@ -95,3 +96,22 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     """
     tr[layout.timer_key(layout.dues, due, reference)] = b""
     tr[layout.scheduled] = b""
+
+
+def drop_ended(
+    tr: Transaction, ended: tuple[bytes, bytes], limit: int, row_of: Callable[[bytes], bytes]
+) -> int:
+    """Delete up to `limit` rows whose time is over, without conflicts; return their number.
+
+    Args:
+        tr: A transaction.
+        ended: A range of an index by end. Each value in it equals the value of the row.
+        limit: The maximum number of rows.
+        row_of: Returns the key of the row, given that in the index.
+    """
+    rows = [*tr.snapshot.get_range(*ended, limit=limit)]
+    for each in rows:
+        # Unless another transaction stores the row again meanwhile.
+        tr.compare_and_clear(row_of(each.key), each.value)
+        tr.clear(each.key)
+    return len(rows)

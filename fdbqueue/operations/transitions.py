@@ -23,7 +23,7 @@ from fdbqueue.layout.values import (
     encode_tallies,
 )
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import State, Transaction, Value
+from fdbqueue.types import State, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.batches import End
@@ -82,6 +82,8 @@ TABLE: dict[tuple[Why, State | None, State | None], dict[str, int]] = {
     ("due", "delayed", "ready"): {"delayed": -1},
     ("run now", "delayed", "ready"): {"delayed": -1, **_BACK},
     ("expired", "ready", None): {"expired": 1},
+    ("expired", "delayed", None): {"delayed": -1, "expired": 1},
+    ("expired", "claimed", None): {**_FAILED, "expired": 1},
     ("retried", "dead", "ready"): {"dead": -1, "retried": 1, **_BACK},
     ("cancelled", "ready", None): {"removed": 1},
     ("cancelled", "delayed", None): {"removed": 1, "delayed": -1},
@@ -106,7 +108,7 @@ clients wake for them."""
 TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
 """The transitions that take ready items."""
 
-_SWEPT = ("due", "lease over", "trimmed")
+_SWEPT = ("due", "lease over", "expired", "trimmed")
 """The transitions whose timers are already cleared, in one range."""
 
 _PLAIN = ("ready", "delayed", "claimed")
@@ -134,7 +136,20 @@ Finish: TypeAlias = Callable[[], None]
 
 
 class Maintainer(Protocol):
-    """Keeps what depends on items besides their rows, for all queues or for those that use it."""
+    """Keeps what depends on items besides their rows."""
+
+    def follow(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> None:
+        """Write what follows from some transitions, once the rows are written.
+
+        Args:
+            tr: The transaction.
+            now: The time in milliseconds since 1970.
+            changes: The transitions.
+        """
+
+
+class EarlyMaintainer(Protocol):
+    """Keeps what depends on items, and reads before their rows are written."""
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change], /) -> Finish | None:
         """Start the reads for some transitions, before anything is written for them.
@@ -156,20 +171,29 @@ class Maintainer(Protocol):
 class Transitions:
     """The transitions of the items of one queue. Each method is part of a transaction.
 
-    A queue without a feature does not pay for it: only the maintainers in `always` see the
-    transitions of plain items. A plain item has no header, no group, no slot and a small payload,
-    and is neither dead nor done.
+    A queue without a feature does not pay for it: only `history` sees the transitions of plain
+    items. A plain item has no header, no group, no slot and a small payload, and is neither dead
+    nor done.
 
     Attributes:
-        always: The maintainers that see every transition.
-        special: The maintainers that see a list of transitions if an item in it is not plain.
+        history: The only maintainer that sees every transition.
+        groups: The maintainer that reads first if an item is not plain.
+        followers: The other maintainers, which see a list of transitions if an item in it is not
+            plain.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        history: EarlyMaintainer,
+        groups: EarlyMaintainer,
+        followers: list[Maintainer],
+    ) -> None:
         self._layout = layout
         self._waiters = Waiters(layout, layout.waiters)
-        self.always: list[Maintainer] = []
-        self.special: list[Maintainer] = []
+        self.history = history
+        self.groups = groups
+        self.followers = followers
 
     def perform(
         self,
@@ -178,7 +202,7 @@ class Transitions:
         changes: Sequence[Change],
         *,
         are_first: bool = False,
-        mark: Value | None = None,
+        is_marked: bool = False,
     ) -> None:
         """Perform transitions of items that the transaction conflicts on.
 
@@ -189,14 +213,14 @@ class Transitions:
             are_first: Whether ready items are the first of their levels, in a range that the
                 transaction has read. Then this clears one range per level: keys cleared one by one
                 would slow down the next reader, which has to skip each of them.
-            mark: The read of the mark that the queue has timers. It is a key that all clients
-                share, so that a claim does not write it again. `None` if it was not read.
+            is_marked: Whether the queue is known to have the mark that it has timers. All clients
+                share this key, so that a claim does not write it again.
         """
         if not changes:
             return
-        finishes: list[Finish | None] = []
-        for maintainer in self._concerned(changes):
-            finishes.append(maintainer.begin(tr, now, changes))
+        self.history.begin(tr, now, changes)
+        are_plain = all(map(_is_plain, changes))
+        finish = None if are_plain else self.groups.begin(tr, now, changes)
         if are_first and len(changes) > 1:
             self._clear_ranges(tr, changes)
         else:
@@ -207,30 +231,18 @@ class Transitions:
         for change in changes:
             if change.after is not None:
                 has_timers |= self._store(tr, change.why, change.after)
-        if has_timers and (mark is None or mark.value is None):
+        if has_timers and not is_marked:
             tr[self._layout.scheduled] = b""
         self._count(tr, changes)
-        for finish in finishes:
-            if finish is not None:
-                finish()
-
-    def _concerned(self, changes: Sequence[Change]) -> list[Maintainer]:
-        """Return the maintainers that have to see some transitions."""
-        for change in changes:
-            for row in (change.before, change.after):
-                if row is None:
-                    continue
-                item = row.item
-                is_plain = not row.slots and row.state in _PLAIN and item.level.group is None
-                # Items without a group share turns with those that have one.
-                if not is_plain or item.turn is not None or item.value.startswith(MARKS):
-                    return self.always + self.special
-        return self.always
+        if finish is not None:
+            finish()
+        for maintainer in () if are_plain else self.followers:
+            maintainer.follow(tr, now, changes)
 
     def _clear(self, tr: Transaction, change: Change, row: ItemRow) -> None:
         why, _, after, _ = change
         layout, state = self._layout, row.state
-        if why == "marked" or (state == "claimed" and row.is_staged):
+        if why == "marked" or (state == "claimed" and not row.token):
             return
         if after is None or after.state != state or after.item.key != row.item.key:
             tr.clear(layout.prefix_of[state] + row.item.key[len(layout.items) :])
@@ -254,7 +266,7 @@ class Transitions:
             tr[item.key] = item.value
             if item.header is NO_HEADER:
                 return False
-        elif state == "claimed" and row.is_staged:
+        elif state == "claimed" and not row.token:
             return False
         else:
             tr[layout.prefix_of[state] + item.key[len(layout.items) :]] = row.encode()
@@ -275,20 +287,15 @@ class Transitions:
         for why, before, after, _ in changes:
             kind = (why, before and before.state, after and after.state)
             numbers[kind] = numbers.get(kind, 0) + 1
-            if before is not None:
-                counter = before.item.level.counter
-                if before.state == "ready" and counter is not None:
-                    levels[counter] = levels.get(counter, 0) - 1
-                if before.item.header is not NO_HEADER:
-                    _count_marks(tallies, before, -1)
-            else:
-                pushed += why == "pushed"
-            if after is not None:
-                counter = after.item.level.counter
-                if after.state == "ready" and counter is not None:
-                    levels[counter] = levels.get(counter, 0) + 1
-                if after.item.header is not NO_HEADER:
-                    _count_marks(tallies, after, 1)
+            pushed += why == "pushed"
+            for row, n in ((before, -1), (after, 1)):
+                if row is None:
+                    continue
+                counter = row.item.level.counter
+                if row.state == "ready" and counter is not None:
+                    levels[counter] = levels.get(counter, 0) + n
+                if row.item.header is not NO_HEADER:
+                    _count_marks(tallies, row, n)
         for kind, n in numbers.items():
             for tally, change in TABLE[kind].items():
                 tallies[tally] = tallies.get(tally, 0) + n * change
@@ -310,6 +317,20 @@ class Transitions:
         tr.add(self._layout.total_in, ONE)
         tr.add(self._layout.tallies, encode_tallies(moved=1))
         self._waiters.wake(tr, 1)
+
+
+def _is_plain(change: Change) -> bool:
+    """Return whether no feature depends on an item, before and after its transition."""
+    for row in (change.before, change.after):
+        if row is None:
+            continue
+        item = row.item
+        if row.slots or row.state not in _PLAIN or item.level.group is not None:
+            return False
+        # Items without a group share turns with those that have one.
+        if item.turn is not None or item.value.startswith(MARKS):
+            return False
+    return True
 
 
 def _count_marks(tallies: dict[str, int], row: ItemRow, n: int) -> None:

@@ -76,7 +76,7 @@ class Waiters:
             key: The key of the client, if it waited before.
             name: A new name, a UUID that begins with the time, in case it has no key any more.
             is_first: Whether the process of the client waits for the first time. Perhaps it was
-                started in place of dead ones. So the two clients on which most depends, the newest
+                started instead of dead ones. So the two clients on which most depends, the newest
                 and the oldest one, are woken: they wait again if they are alive.
         """
         is_new = key is None or not tr[key].present()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import wraps
@@ -14,12 +14,13 @@ from math import isfinite
 from numbers import Real
 from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
 
+from fdbqueue.coordination.sans_io import check_first, sans_io_of
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.items import Filter
-from fdbqueue.layout.tasks import TaskRecord, rank
+from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (
     LAST_MILLISECOND,
     MAX_LOG,
@@ -29,6 +30,7 @@ from fdbqueue.layout.values import (
     text_end,
     utc_time,
 )
+from fdbqueue.options import Filters, PushManyOptions
 from fdbqueue.types import (
     Claim,
     Duration,
@@ -37,6 +39,7 @@ from fdbqueue.types import (
     State,
     TaskPriority,
     Transactor,
+    UniqueUntil,
 )
 
 _P = ParamSpec("_P")
@@ -250,13 +253,17 @@ def validate_flag(name: str, flag: object) -> bool:
     raise ValueError(f"{name} is True or False, not {flag!r}")
 
 
-def validate_on_dead(on_dead: object) -> None:
-    """Raise `ValueError` unless a value is one of `OnDead`.
+def validate_choice(name: str, value: object, choices: Any) -> Any:
+    """Return a value that is one of a `Literal`; raise `ValueError` for another one.
 
-    >>> validate_on_dead("cancel")
+    >>> from fdbqueue.types import OnDead
+    >>> validate_choice("on_dead", "stop", OnDead)
+    Traceback (most recent call last):
+    ValueError: on_dead is one of 'continue', 'cancel', not 'stop'
     """
-    if on_dead not in ("continue", "cancel"):
-        raise ValueError(f'on_dead is "continue" or "cancel", not {on_dead!r}')
+    if value in get_args(choices):
+        return value
+    raise ValueError(f"{name} is one of {', '.join(map(repr, get_args(choices)))}, not {value!r}")
 
 
 def validate_client_name(name: object) -> str:
@@ -363,15 +370,18 @@ def validate_address(text: int | str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def validate_if_full(if_full: object) -> bool:
-    """Return whether a push to a full queue raises; raise `ValueError` for an unknown choice.
+def validate_options(kind: type, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` for a name that is not one of the options of a kind.
 
-    >>> validate_if_full("raise"), validate_if_full("drop")
-    (True, False)
+    >>> from fdbqueue.options import LateOptions
+    >>> validate_options(LateOptions, {"zone": "UTC"})
+    Traceback (most recent call last):
+    TypeError: there is no option 'zone': missed, overlap, tz
     """
-    if if_full not in ("raise", "drop"):
-        raise ValueError(f"if_full is 'raise' or 'drop', not {if_full!r}")
-    return if_full == "raise"
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}: {', '.join(sorted(known))}")
 
 
 def validate_state(state: object) -> State:
@@ -380,27 +390,27 @@ def validate_state(state: object) -> State:
     >>> validate_state("dead")
     'dead'
     """
-    for known in get_args(State):
-        if state == known:
-            found: State = known
-            return found
-    raise ValueError(f"a state is one of {', '.join(get_args(State))}, not {state!r}")
+    known: State = validate_choice("a state", state, State)
+    return known
 
 
-def validate_filter(kind: str, state: State, wanted: Filter) -> Filter:
+def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
     """Return what to look for among the items in a state of a queue of this kind.
 
     Raises:
+        TypeError: There is no such filter.
         ValueError: The items of this queue, or in this state, do not have what the filter names.
         InvalidTask: The priority is not one of a task.
 
     Example:
-        >>> validate_filter("fifo", "dead", Filter(error="refused")).error
+        >>> validate_filter("fifo", "dead", {"error": "refused"}).error
         'refused'
-        >>> validate_filter("fifo", "ready", Filter(agent="ada"))
+        >>> validate_filter("fifo", "ready", {"agent": "ada"})
         Traceback (most recent call last):
         ValueError: agent: only the items of a task queue have an agent, not those of a fifo queue
     """
+    validate_options(Filters, filters)
+    wanted = Filter(**filters)
     for name in ("agent", "id", "error", "client", "job"):
         text = getattr(wanted, name)
         if text is not None and not (isinstance(text, str) and text):
@@ -442,46 +452,43 @@ def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
     raise ValueError(f"{what} is text of {least} to {MAX_TEXT} bytes, not {text!r}")
 
 
-def new_headers(
-    n: int,
-    ttl: Duration | None,
-    unique: Iterable[object] | None,
-    until: object,
-    period: Duration | None,
-    cost: float = 1,
-) -> list[Header]:
-    """Return the header of each of `n` new items.
+def of_each(n: int, name: str, given: Iterable[_T]) -> list[_T]:
+    """Return what is given for each of `n` values; raise an error for another number of them.
 
-    Args:
-        n: The number of items.
-        ttl: The time after which they expire, or `None`.
-        unique: The unique key of each of them, or `None`; or `None` for no keys.
-        until: When a key is free again: `"claimed"` or `"ended"`.
-        period: For how long a key is not free, instead of `until`.
-        cost: What each of them counts for in the share of its group.
+    >>> of_each(2, "groups", ["ada"])
+    Traceback (most recent call last):
+    ValueError: there are 2 values and 1 groups
+    """
+    if isinstance(given, str):
+        raise TypeError(f"give {name} as a list, a key for each value, not {given!r}")
+    listed = list(given)
+    if len(listed) != n:
+        raise ValueError(f"there are {n} values and {len(listed)} {name}")
+    return listed
+
+
+def new_headers(n: int, options: PushManyOptions) -> list[Header]:
+    """Return the header of each of `n` new items.
 
     Raises:
         InvalidUniqueKey: A key is not text of 1 to 255 bytes.
-        ValueError: The keys are not `n`, or one of the other arguments does not fit.
+        ValueError: The keys are not `n`, or an option does not fit.
 
     Example:
-        >>> new_headers(2, None, ["a", None], "claimed", None)[0].key
+        >>> new_headers(2, {"unique": ["a", None], "unique_until": "claimed"})[0].key
         'a'
-        >>> new_headers(1, None, None, "claimed", None)
+        >>> new_headers(1, {"unique_until": "claimed"})
         Traceback (most recent call last):
         ValueError: unique_until needs a key: give unique, too
     """
+    ttl, cost, keys = options.get("ttl"), options.get("cost", 1), options.get("unique")
+    until, period = options.get("unique_until"), options.get("unique_for")
     plain = NO_HEADER if ttl is None else Header(expires=expiry_time(ttl))
     if cost != 1:
         plain = plain._replace(cost=validate_share("cost", cost))
-    seconds = validate_scope(unique, until, period)
-    if unique is None:
+    seconds = validate_scope(keys, until, period)
+    if keys is None:
         return [plain] * n
-    if isinstance(unique, str):
-        raise TypeError(f"unique is a key for each value, not one for all, {unique!r}")
-    keys = [None if key is None else validate_unique(key) for key in unique]
-    if len(keys) != n:
-        raise ValueError(f"there are {n} values and {len(keys)} unique keys")
     ends = None if seconds is None else milliseconds() + math.ceil(seconds * 1000)
     is_held, is_ended = ends is None, ends is None and until != "claimed"
     return [
@@ -492,7 +499,9 @@ def new_headers(
             key=None if is_ended else key,
             key_ends=ends,
         )
-        for key in keys
+        for key in [
+            None if key is None else validate_unique(key) for key in of_each(n, "unique keys", keys)
+        ]
     ]
 
 
@@ -509,8 +518,8 @@ def validate_scope(unique: object, until: object, period: Duration | None) -> fl
         Traceback (most recent call last):
         ValueError: give unique_until or unique_for, not both
     """
-    if until not in (None, "claimed", "ended"):
-        raise ValueError(f"unique_until is 'claimed' or 'ended', not {until!r}")
+    if until is not None:
+        validate_choice("unique_until", until, UniqueUntil)
     if until is not None and period is not None:
         raise ValueError("give unique_until or unique_for, not both")
     if unique is None and (until is not None or period is not None):
@@ -580,22 +589,8 @@ def validate_cost(cost: object) -> float:
     raise InvalidTask("cost", cost, "a finite number from 0")
 
 
-def validate_name(field: str, name: object) -> str | None:
-    """Return the name of an agent or client, or `None`; raise `InvalidTask` for another value."""
-    return None if name is None else _name(field, name)
-
-
-def validate_agent(name: object) -> str:
-    """Return the name of an agent to look for; raise `InvalidTask` if it is not a name."""
-    return _name("agent_name", name)
-
-
-def validate_client(name: object) -> str:
-    """Return the id of a client to look for; raise `InvalidTask` if it is not an id."""
-    return _name("client_id", name)
-
-
-def _name(field: str, name: object) -> str:
+def validate_name(field: str, name: object) -> str:
+    """Return the name of an agent or client; raise `InvalidTask` for another value."""
     if _is_text(name):
         return name
     raise InvalidTask(field, name, f"text of 1 to {MAX_TEXT} bytes in UTF-8")
@@ -629,67 +624,35 @@ def _age(part: object) -> float:
     return seconds_of_text(part) if isinstance(part, str) else math.nan
 
 
-def whole_seconds(ageing: object) -> int | None:
-    """Return `ageing` in seconds; raise `ValueError` unless it is whole seconds or `None`."""
-    if ageing is None:
-        return None
-    if isinstance(ageing, timedelta) and ageing >= timedelta(seconds=1):
-        seconds = ageing // timedelta(seconds=1)
-        if timedelta(seconds=seconds) == ageing:
-            return seconds
-    raise ValueError(f"ageing is a timedelta of whole seconds from 1, or None, not {ageing!r}")
-
-
 def validate_task(
-    ageing: int | None,
-    created: float,
     *,
     priority: object = TaskPriority.MEDIUM,
     deadline: object = None,
     cost: object = 0,
     agent_name: object = None,
-    group: object = None,
     client_id: object = None,
     payload: object = None,
 ) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """Return the stored record of a task and its rank in the queue.
-
-    Its group is its agent.
+    """Return the stored record of a task and its priority in the queue.
 
     Raises:
         InvalidTask: A field has an invalid value.
 
     Example:
-        >>> validate_task(None, 0, priority=2, cost=5)[1]
+        >>> validate_task(priority=2, cost=5)[1]
         (2, 9223372036854775807, 5.0)
     """
-    agent, named = validate_name("agent_name", agent_name), validate_name("group", group)
-    if None not in (agent, named) and agent != named:
-        raise InvalidTask("group", group, f"its agent, which is {agent!r}")
-    record = TaskRecord(
-        validate_priority(priority),
-        named if agent is None else agent,
-        validate_name("client_id", client_id),
-        payload,
-    )
-    number = validate_cost(cost)
-    return record, rank(record.priority, deadline, number, created=created, ageing=ageing)
-
-
-def check_first(args: Sequence[Any]) -> None:
-    """Raise `TypeError` if the first argument of a call that failed is no database or transaction.
-
-    So the error of `queue.get("id")` is not that the item is missing.
-    """
-    for given in args[:1]:
-        is_database(given)
+    agent = None if agent_name is None else validate_name("agent_name", agent_name)
+    client = None if client_id is None else validate_name("client_id", client_id)
+    order = int(validate_priority(priority)), deadline_number(deadline), validate_cost(cost)
+    return TaskRecord(agent, client, payload), order
 
 
 def naming_database(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a function whose error says so if its argument `db` or `tr` is neither."""
     names = [*signature(function).parameters][:2]
     place = next((place for place, name in enumerate(names) if name in ("db", "tr")), None)
-    if place is None:
+    if place is None or sans_io_of(function) is not None:  # an operation names it anyway
         return function
 
     @wraps(function)
@@ -712,6 +675,7 @@ class NamesDatabase:
         all_named: dict[Any, Any] = {}  # so that an alias stays one
         for name, method in {**vars(cls)}.items():
             function: Any = getattr(method, "__func__", method)
-            if isfunction(function) and not name.startswith("_"):
+            is_named = hasattr(function, "__wrapped__")  # an operation, or a method of a base
+            if isfunction(function) and not name.startswith("_") and not is_named:
                 named = all_named.setdefault(function, naming_database(function))
                 setattr(cls, name, named if method is function else type(method)(named))

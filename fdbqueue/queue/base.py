@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, Stop, drive, driven, sans_io_of
 from fdbqueue.database.binding import check_database, engine_name
-from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import (
@@ -24,23 +24,17 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
-from fdbqueue.layout.items import Filter
+from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import (
-    Header,
-    decode_claim_text,
-    decode_options,
-    encode_claim_text,
-)
+from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.changes import MOVABLE
-from fdbqueue.operations.groups.listing import GroupInfo, HeldBy, list_groups
-from fdbqueue.operations.items import Moved, NewItem, Tail
+from fdbqueue.operations.items import Moved, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
+from fdbqueue.operations.views.groups import GroupInfo, HeldBy, list_groups
+from fdbqueue.options import Filters, GroupSettings, QueueSettings
 from fdbqueue.queue.arguments import (
     NamesDatabase,
-    due_time,
-    validate_bound,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -56,14 +50,14 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
+from fdbqueue.queue.pushing import log_items
 from fdbqueue.queue.settings import (
-    GroupSettings,
-    Settings,
     change_group,
     read_group_settings,
     settings_to_store,
 )
 from fdbqueue.types import (
+    ENDED,
     Change,
     Claim,
     Database,
@@ -100,10 +94,8 @@ __all__ = [
     "claim_from_text",
     "claim_text",
     "claim_until",
-    "each_group",
     "end_cancelled",
     "find_stored",
-    "new_items",
     "open_stored",
     "read_stored",
     "store_of",
@@ -120,16 +112,23 @@ _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
 
+_CHANGEABLE: dict[Change, tuple[State, ...]] = {
+    "remove": ("ready", "delayed", *sorted(ENDED)),
+    "retry": ("delayed", "dead"),
+    "release": ("claimed",),
+    "cancel": ("ready", "delayed", "claimed"),
+    "reprioritize": MOVABLE,
+}
+"""The states in which `change_all` makes each change."""
+
 MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
 class BaseQueue(NamesDatabase, ABC, Generic[_T]):
-    """The methods that all queues share."""
+    """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     def __init__(self, store: Store[_T]) -> None:
-        validate_bound("max_size", store.given_options.max_size)
-        validate_bound("max_attempts", store.given_options.max_attempts)
         self._store = store
         self._engine: str | None = None
 
@@ -140,21 +139,13 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
-        """Return the queue of this name with its stored options.
-
-        Args:
-            db: A database or a transaction.
-            name: The name of a queue, as for `named`.
+        """Return the queue of this name with its stored options, as `named` does.
 
         Raises:
             QueueNotFound: No queue of this name was ever pushed to.
-            InvalidQueueName: A queue cannot have this name.
-            OptionsMismatch: The queue is of another kind.
-            LayoutVersionMismatch: Another release of this library stored the queue.
 
         Example:
-            >>> import fdbqueue
-            >>> fdbqueue.PriorityQueue.existing(fdbqueue.open("memory:"), "nope")
+            >>> fdbqueue.PriorityQueue.existing(db, "nope")
             Traceback (most recent call last):
             fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
@@ -179,90 +170,30 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     # Options
 
     def options(self, tr: ReadTransactor) -> Options:
-        """Return the kind, codec, priorities and limits of the queue.
+        """Return the kind, codec, priorities and limits of the queue. Cost: one read.
 
-        Before the first push these are the options that this queue object was given. Cost: one
-        read.
-
-        Args:
-            tr: A transaction or a database.
+        Before the first push these are the options that this queue object was given.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> fdbqueue.PriorityQueue.named(db, "jobs", max_size=100).options(db)
             Options(kind='priority', codec='json', priorities=<class 'int'>, max_size=100, ...)
         """
         return self._store.reads.options(tr)
 
-    def configure(self, tr: Transactor, **settings: Unpack[Settings]) -> None:
-        """Change stored options of the queue: those that are given.
+    def configure(self, tr: Transactor, **settings: Unpack[QueueSettings]) -> None:
+        """Change stored options of the queue, the `QueueSettings` that are given.
 
         Every client that has the queue open obeys the new options: pushes at once, claims from the
         next one on, pops within a second. Conflicts with pushes, and `concurrency`, `rate` and
-        `paused` also with claims.
-
-        Args:
-            tr: A transaction or a database.
-            settings: Any of these:
-
-                - `max_size`: The maximum number of ready, delayed and claimed items, from 1, or
-                  `None` for no limit. Items beyond a lower limit stay in the queue.
-                - `max_attempts`: How many times an item may be claimed before it becomes a dead
-                  letter, from 1, or `None` for any number of times.
-                - `concurrency`: How many items all workers together may have claimed at the same
-                  time, from 1 to 10,000, or `None` for no limit. The limit is never exceeded: each
-                  claimed item holds a slot until its claim ends. Items that are already claimed
-                  beyond the limit stay claimed, and claims made before there was a limit hold no
-                  slot. Each claim reads one more counter, and two claims at the same time may
-                  conflict when few slots are free.
-                - `agent_concurrency`: The same for the tasks of each agent, only for a `TaskQueue`.
-                  Tasks without an agent are not limited. A claim skips the tasks of agents at their
-                  limit and takes the first ones of the others. It costs one more read for each such
-                  agent.
-                - `rate`: How many items may be started, which means claimed or popped, in any
-                  window of some time, such as `(100, "1m")`; from 1 to 10,000 items; `None` for no
-                  limit. Each start is counted, so claims and pops of a queue with a rate conflict
-                  with each other.
-                - `paused`: `True` to stop handing out items: pops and claims find nothing, pushes
-                  go on, and existing claims stay valid. `False` to hand them out again.
-                - `keep`: Which acknowledged items stay in the queue as done. A time of at least one
-                  second, as a `timedelta` or a text such as `"7d"`, keeps the items that were done
-                  within this time. A number of at least 1 keeps that many of the newest items. A
-                  tuple of both keeps the items to which both apply. `None` keeps none. `get` and
-                  `items(state="done")` show them, and `result` returns what their handlers
-                  returned, if the worker stores it. Popped items are not kept. An acknowledgement
-                  then writes three more keys for each item, and its payload once more.
-                - `keep_seconds`, `keep_number`: One of the two parts of `keep`; the other part
-                  stays as it is.
-                - `kept_attempts`: How many failed attempts of an item `get` shows until it ends,
-                  the last ones, from 1 to 1,000; 10 until it is set.
-                - `traceback_bytes`: How many bytes of the traceback of each of them are kept, the
-                  last ones, from 0 to 30,000; 8,000 until it is set.
-
-        Raises:
-            OptionsMismatch: The stored options differ from those of this queue object.
-            TypeError: There is no such option.
-            ValueError: A value is out of its range.
+        `paused` also with claims. A value out of its range is a `ValueError`.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b"])
-            >>> jobs.configure(db, concurrency=1, keep=1000)
-            >>> claim = jobs.claim(db)
-            >>> jobs.claim(db) is None
-            True
-            >>> jobs.ack(db, claim)
-            >>> jobs.state(db, claim.item)
-            'done'
-            >>> jobs.configure(db, paused=True)
-            >>> jobs.pop(db) is None
-            True
+            >>> jobs.configure(db, concurrency=1, keep="7d")
+            >>> jobs.claim(db).item.value, jobs.claim(db)
+            ('a', None)
         """
-        is_task = self._store.given_options.kind == "task"
-        self._store.configure(tr, settings_to_store(settings, has_agents=is_task))
+        self._store.configure(tr, settings_to_store(settings))
 
     # Claims
 
@@ -285,11 +216,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         keeps the late worker from committing. Leases are measured in the database's versions, not
         by the clocks of clients.
 
-        Given a database, a lease starts again before the call returns if more than a tenth of it
-        has passed by then, for example because the process was stopped. If another client has taken
-        the items meanwhile, the call claims others. If the database fails at that moment, the call
-        raises its error, and the items return when the rest of the lease has passed. `extend` and
-        `ack` detect a lease that expired later.
+        A lease counts from before the call, so less of it is left if the call took long.
 
         Conflicts only with clients that take the same items. Given a database, the call takes the
         very first items as long as it meets no conflict, and looks further ahead the more conflicts
@@ -298,8 +225,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         An item that the codec cannot decode is not handed out. It counts as claimed and failed: it
         is retried later, and finally becomes a dead letter.
 
-        Cost: reads of the due items, of the options and of the claimed items; three keys written
-        for each item and one for each priority.
+        Cost: reads of the options and of the claimed items. Four times a second, or if the claim
+        finds too few items, also reads of the due items. Three keys are written for each item, and
+        one for each priority.
 
         Args:
             tr: A transaction or a database.
@@ -307,21 +235,17 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
             n: The maximum number of items, from 1. Fewer are claimed if one transaction has no room
                 for their rows.
             within: How many of the first items to choose from, from 1.
-            wait: How many seconds to wait for an item, `math.inf` for ever. Needs a database.
+            wait: As for `pop`.
             client: The name that `get` shows for the client, printable text of 1 to 255 bytes; by
                 default its host and process id.
 
         Source: Gray and Cheriton, Leases (1989).
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> claim = jobs.claim(db, lease=60)
             >>> claim.item.value, claim.attempt, jobs.claim(db)
             ('send', 1, None)
-            >>> jobs.ack(db, claim)
         """
         n, within = validate_number(n, "n", 1), validate_number(within, "within", 1)
         lease, wait = validate_lease(lease), validate_wait(tr, wait)
@@ -340,8 +264,11 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     ) -> SansIO[None]:
         """Acknowledge a claim: its jobs are done, and its items are removed for good.
 
-        In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, and
-        `result` is stored with each.
+        In a queue that keeps done items (`configure(db, keep=...)`), they stay as done, each with
+        the `log`, with `result`, a JSON value of up to 90,000 bytes, and with `discarded`, a text
+        that says why the jobs were given up instead of done: their `ItemInfo.outcome` is
+        `"discarded"`. The results and logs of a claim take up to 6,500,000 bytes in all. Other
+        results raise `InvalidValue` or `PayloadTooLarge`.
 
         Call it in the transaction that writes the result of the job: then the result and the end of
         the job are committed together or not at all, however often the job was started. In a
@@ -352,29 +279,10 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         Conflicts with the sweep that takes the items back when the lease has expired. Cost: one
         read for each item.
 
-        Args:
-            tr: A transaction or a database.
-            claim: A claim that `claim` returned.
-            result: A JSON value of up to 90,000 bytes, or `None`. It is stored for each item of the
-                claim, together with the log, with up to 6,500,000 bytes in all.
-            discarded: Why the jobs were given up instead of done, as text: a queue that keeps done
-                items keeps it with each, and their `ItemInfo.outcome` is `"discarded"`.
-            log: Lines to keep with each done item, as text; its last 8,000 bytes are kept.
-
-        Raises:
-            LeaseLost: The claim has ended. The transaction must not commit.
-            ForeignClaim: The claim is one of another queue.
-            InvalidValue: `result` is not a JSON value.
-            PayloadTooLarge: `result` is too large.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> claim = jobs.claim(db)
-            >>> jobs.ack(db, claim)
-            >>> jobs.ack(db, claim)
+            >>> jobs.ack(db, claim), jobs.ack(db, claim)
             Traceback (most recent call last):
             fdbqueue.errors.LeaseLost: the claim of item ... is over: ...
         """
@@ -382,7 +290,8 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         size = 0 if returned is None else len(claim) * (len(returned) + len(log.encode()))
         if size > _MAX_RETURNED:
             raise PayloadTooLarge(size, _MAX_RETURNED, "a claim")
-        return self._store.ack(tr, claim, returned, error_text(discarded), log)
+        request = self._store.ack_request(claim, returned, error_text(discarded), log)
+        return self._store.ack(tr, request)
 
     @driven
     def result(self, tr: Transactor, item: _T | str, *, wait: Duration = 0) -> SansIO[Any]:
@@ -393,26 +302,16 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         as soon as the item is done or becomes a dead letter, and looks every 25 seconds in any
         case. In a transaction it conflicts with every change of the item.
 
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-            wait: How many seconds to wait, `math.inf` for ever. Needs a database.
-
         Raises:
             NoResult: The item is not done in time, it is a dead letter, or the queue does not know
                 it, for example because it is not kept any more.
-            InvalidItemId: The text is not an item id.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
             >>> item = jobs.push(db, 20)
-            >>> def double(item):
-            ...     return 2 * item.value
-            >>> _ = fdbqueue.Worker(db, jobs, double, store_results=True).run(drain=True)
+            >>> jobs.ack(db, jobs.claim(db), result={"sent": 3})
             >>> jobs.result(db, item)
-            40
+            {'sent': 3}
         """
         return self._store.result(tr, item, validate_wait(tr, wait))
 
@@ -430,25 +329,14 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
 
         The delay is one second after the first failure and doubles with each further one, up to an
         hour; a random part of up to one half is subtracted. An item that was claimed `max_attempts`
-        times becomes a dead letter with the error instead. Conflicts and cost are those of `ack`.
+        times becomes a dead letter instead, and with `dead` each item does. Conflicts and cost are
+        those of `ack`.
 
-        Args:
-            tr: A transaction or a database.
-            claim: A claim that `claim` returned.
-            delay: Seconds until the next attempt, instead of the computed delay.
-            error: What went wrong, as text or as an exception. Its first 1,000 characters are kept,
-                and the end of the traceback of an exception (see `configure`).
-            dead: Whether to make the items dead letters now, however often they were claimed.
-            log: Lines to keep with the attempt, as text; its last 8,000 bytes are kept.
-
-        Raises:
-            LeaseLost: The claim has ended. The transaction must not commit.
-            ForeignClaim: The claim is one of another queue.
+        `delay` is in seconds, instead of the computed delay. `error` says what went wrong, as text
+        or as an exception: its first 1,000 characters are kept, and the end of the traceback of an
+        exception (see `configure`).
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> jobs.nack(db, jobs.claim(db), delay=0, error="the line was busy")
             >>> jobs.claim(db).attempt
@@ -472,24 +360,11 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         Given a database, the lease starts once more if a tenth of it has passed before the call
         returns. Conflicts and cost are those of `ack`.
 
-        With `progress` or `log`, the call also reports on the work; `get` and `search` return the
-        report until the claim ends. If the lease runs out, the log is kept with the attempt.
-
-        Args:
-            tr: A transaction or a database.
-            claim: A claim that `claim` returned.
-            lease: The length of the new lease in seconds, over 0.
-            progress: How far the work is. Without `progress` and `log`, the report stays as it was.
-            log: All lines that were logged so far, as text; its last 8,000 bytes are kept.
-
-        Raises:
-            LeaseLost: The claim has ended. The transaction must not commit.
-            ForeignClaim: The claim is one of another queue.
+        With `progress` or `log`, of all lines logged so far, the call also reports on the work;
+        `get` and `search` return the report until the claim ends. Without both, the report stays as
+        it was. If the lease runs out, the log is kept with the attempt.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> claim = jobs.claim(db, lease=1)
             >>> jobs.extend(db, claim, lease=60, progress=fdbqueue.types.Progress(0.4, "page 4"))
@@ -512,28 +387,14 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
 
         The attempt does not count. Given an item or its id, the call takes the item away from the
         client that has claimed it, whose `ack` then raises `LeaseLost`. It returns false if the
-        item is not claimed. Conflicts and cost are those of `ack`.
-
-        Args:
-            tr: A transaction or a database.
-            claim: A claim that `claim` returned; or an item, or its id.
-            delay: Seconds until the items of a claim are ready again; by default at once.
-
-        Raises:
-            LeaseLost: The claim has ended. The transaction must not commit.
-            ForeignClaim: The claim is one of another queue.
-            InvalidItemId: The text is not an item id.
+        item is not claimed. With `delay`, the items of a claim are ready again after these seconds.
+        Conflicts and cost are those of `ack`.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> item = jobs.push(db, "send")
+            >>> _ = jobs.push(db, "send")
             >>> jobs.release(db, jobs.claim(db))
             >>> jobs.claim(db).attempt
             1
-            >>> jobs.release(db, item.id), jobs.release(db, item.id)
-            (True, False)
         """
         if isinstance(claim, (str, Item, Task)):
             if delay is not None:
@@ -542,274 +403,271 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         self._store.release(tr, validate_claim(claim), validate_delay(delay))
         return None
 
-    def change_all(
-        self,
-        db: Database,
-        change: Change,
-        *,
-        state: State,
-        priority: Priority | None = None,
-        agent: str | None = None,
-        id: str | None = None,
-        error: str | None = None,
-        client: str | None = None,
-        job: str | None = None,
-        group: str | None = None,
-        limit: int = 0,
-        to: Priority | None = None,
-        by: str | None = None,
-    ) -> dict[str, bool]:
-        """Make the same change of all items in a state; return by id whether each was changed.
+    # The first items
 
-        With `priority`, `agent`, `id`, `error`, `client`, `job` and `group`, only the items that
-        match are changed, as `search` finds them.
+    @driven
+    def pop(self, tr: Transactor, *, wait: Duration = 0) -> SansIO[_T | None]:
+        """Remove and return the first item, or `None` if there is none.
 
-        Each transaction changes up to 100 items, and takes effect exactly once. Items that come
-        into the state meanwhile may be changed or not. An item is not changed if it has left the
-        state meanwhile, if it cannot be retried (see `retry`), or if an item to
-        reprioritize has the priority `to` already, or cannot be decoded.
+        **Conflicts.** In a transaction, a pop reads the keys of the queue from the first one to the
+        one of its item, and conflicts with every transaction that changes any of them: with another
+        pop, with a claim or removal of the item, and with a push or a return of an item that would
+        have come first. It does not conflict with changes behind its item. A pop that finds the
+        queue empty conflicts with every push.
 
-        Cost: reads of the items page by page, and for each item those of the single change. If the
-        items are too large for one transaction, it changes fewer of them.
+        Given a database, a pop that met a conflict leaves a request instead of trying again: one
+        process serves the requests of all in order, and the others sleep. Items staged for a
+        process that died return to their places after five seconds.
+
+        Cost: one read of one row, and three keys written. A request costs two commits and a share
+        of the transaction that serves it.
 
         Args:
-            db: A database.
-            change: `"remove"` for items in any state but claimed, `"retry"` for dead letters and
-                delayed items, `"release"` for claimed ones, `"cancel"` for ready, delayed and
-                claimed ones, or `"reprioritize"` for ready, delayed or dead ones of a priority or
-                task queue; those keep their order.
-            state: The state of the items.
-            priority: Only the items of this priority; not for a FIFO queue.
-            agent: Only tasks whose agent's name contains this text, ignoring case.
-            id: Only items whose id contains this text.
-            error: Only items whose last failed attempt has an error that contains this text,
-                ignoring case; for any state but done.
-            client: Only items that are claimed by a client whose name contains this text, ignoring
-                case.
-            job: Only items whose value is a job of this name, or of one that ends with it behind a
-                dot: `send` finds `shop.send`.
-            group: Only items of this group (in a task queue, of this agent); an empty string for
-                the items without one. They are found without looking at others, except for done
-                items and for tasks that are not ready.
-            limit: The maximum number of items, 0 for all.
-            to: The new priority, for `"reprioritize"`.
-            by: The name of the client that retries dead letters, as for `retry`.
+            tr: A transaction or a database.
+            wait: The client sleeps until a push wakes it; each item wakes one of the clients that
+                wait. (It notices items that another implementation of the recipe writes within 25
+                seconds.) A call that waits writes two small keys, and one more if its time is over.
 
         Raises:
-            ValueError: The change is not one of items in this state, or of this queue, or such
-                items do not have what a filter names.
-            InvalidPriority: `priority` or `to` is not of the queue's type (in a task queue,
-                `InvalidTask`).
+            UndecodableItem: The codec cannot decode the item, which stays in the queue.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
-            >>> sum(jobs.change_all(db, "retry", state="delayed").values()), jobs.size(db)
-            (3, 3)
+            >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
+            >>> jobs.pop(db).value, jobs.pop(db).value, jobs.pop(db)
+            ('a', 'b', None)
         """
-        store = self._store
-        changes: dict[str, tuple[_Begin, tuple[State, ...]]] = {
-            "remove": (
-                _each(partial(store.remove, state=state)),
-                ("ready", "delayed", "dead", "done"),
-            ),
-            "retry": (
-                _each(partial(store.retry, state=state, by=validate_by(by))),
-                ("delayed", "dead"),
-            ),
-            "release": (_each(store.take_back), ("claimed",)),
-            "cancel": (_each(store.cancel), ("ready", "delayed", "claimed")),
-        }
-        if (change == "reprioritize") != (to is not None):
-            raise ValueError("`to` is the new priority, for 'reprioritize' alone")
-        if to is not None:
-            changes["reprioritize"] = (partial(_begin_moves, store, self._move_to(to)), MOVABLE)
-        if change not in changes or validate_state(state) not in changes[change][1]:
-            raise ValueError(f"{change!r} is not a change of {state} items")
-        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
-        begin = changes[change][0]
-        return _change_matching(store, db, begin, state, wanted, validate_number(limit, "limit"))
+        return first_of(self._pop(tr, 1, wait))
+
+    @driven
+    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
+        """Remove and return up to `n` of the first items in order, in one transaction.
+
+        Several times as fast as single pops, whose conflicts and errors it shares. Cost: one read
+        of `n` rows, whose keys have to fit into the 10,000,000 bytes of a transaction.
+
+        Example:
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.pop_many(db, 5)]
+            ['a', 'b']
+        """
+        return self._pop(tr, n, wait)
+
+    def _pop(
+        self, tr: Transactor, n: int, wait: Duration, at_max: bool = False
+    ) -> SansIO[list[_T]]:
+        seconds = validate_wait(tr, wait)
+        items: list[_T] = yield from self._store.pop(tr, validate_number(n), at_max, seconds)
+        yield from log_items(self._store, tr, items, popped=True)
+        return items
+
+    def peek(self, tr: ReadTransactor) -> _T | None:
+        """Return the item that `pop` would take, without removing it.
+
+        Conflicts with pops. Cost: one read of one row.
+
+        Example:
+            >>> fdbqueue.PriorityQueue.named(db, "jobs").peek(db) is None
+            True
+        """
+        return next(iter(self.peek_many(tr, 1)), None)
+
+    def peek_many(self, tr: ReadTransactor, n: int) -> list[_T]:
+        """Return the items that `pop_many` would take, up to `n`, without removing them.
+
+        Example:
+            >>> _ = mail.push_many(db, ["a", "b"])
+            >>> [item.value for item in mail.peek_many(db, 5)]
+            ['a', 'b']
+        """
+        return self._store.reads.peek(tr, validate_number(n))
+
+    # Find items, and change those that are found
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: None = None,
+        limit: int = 0,
+        after: _T | str | None = None,
+        reverse: bool = False,
+        **filters: Unpack[Filters],
+    ) -> Iterator[_T]: ...
+
+    @overload
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State,
+        limit: int = 0,
+        after: _T | str | None = None,
+        reverse: bool = False,
+        **filters: Unpack[Filters],
+    ) -> Iterator[ItemInfo]: ...
+
+    def items(
+        self,
+        tr: ReadTransactor,
+        *,
+        state: State | None = None,
+        limit: int = 0,
+        after: _T | str | None = None,
+        reverse: bool = False,
+        **filters: Unpack[Filters],
+    ) -> Iterator[_T] | Iterator[ItemInfo]:
+        """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
+
+        Items are in order of their priorities, of the names of their groups within a priority, and
+        of their arrival within a group. Done items are in order of their acknowledgement, the
+        newest first.
+
+        In a transaction, all items are from one moment, within the transaction's five seconds.
+        Given a database, items are read in pages of 500, each in a transaction of its own: the
+        iteration has every item that stays in the queue throughout, but no single moment. Cost: one
+        read for each page, and with a state up to four for each item.
+
+        Args:
+            tr: A transaction or a database.
+            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`; `None` for the ready
+                items themselves, which must all be decodable.
+            limit: The maximum number of items, 0 for all.
+            after: An item or the id of one: only the items behind it.
+            reverse: Iterate in the opposite order of keys.
+            filters: Only the items that match all of these; see `fdbqueue.options.Filters`.
+
+        Raises:
+            UndecodableItem: The codec cannot decode an item.
+            InvalidPriority: The priority is not of the queue's type; in a task queue `InvalidTask`.
+            ValueError: Items of this queue, in this state, do not have what a filter names.
+
+        Example:
+            >>> _ = jobs.push_many(db, ["b", "a"], priorities=[2, 1])
+            >>> [(item.priority, item.value) for item in jobs.items(db)]
+            [(1, 'a'), (2, 'b')]
+        """
+        of = self._selection("ready" if state is None else state, filters, after, reverse)
+        reads, limit = self._store.reads, validate_number(limit, "limit")
+        return reads.values(tr, of, limit) if state is None else reads.matching(tr, of, limit)
 
     def search(
         self,
         db: Database,
         *,
         state: State,
-        priority: Priority | None = None,
-        agent: str | None = None,
-        id: str | None = None,
-        error: str | None = None,
-        client: str | None = None,
-        job: str | None = None,
-        group: str | None = None,
         limit: int = 100,
         after: _T | str | None = None,
         reverse: bool = False,
         scan: int = MAX_SCAN,
+        **filters: Unpack[Filters],
     ) -> SearchPage:
-        """Return a page of the items in a state that match all filters, in order.
+        """Return a page of the items in a state that match all filters, in the order of `items`.
 
         The call looks at up to `scan` items. So the page may have fewer items than `limit`, or
         none, although more items match: call again with the `next` of the page as `after`, until
-        `next` is `None`. Every 500 items are read in a separate transaction.
-
-        Cost: one read for each 500 items, and up to four for each item that matches. `error` reads
-        the last failed attempt of each item that is not dead, `client` the lease of each item,
-        `job` the pieces of each value over 10,000 bytes. The priority of a priority queue is found
-        without looking at other items, except for done ones.
-
-        Args:
-            db: A database.
-            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
-            priority: Only the items of this priority; not for a FIFO queue.
-            agent: Only tasks whose agent's name contains this text, ignoring case.
-            id: Only items whose id contains this text.
-            error: Only items whose last failed attempt has an error that contains this text,
-                ignoring case; for any state but done.
-            client: Only items that are claimed by a client whose name contains this text, ignoring
-                case.
-            job: Only items whose value is a job of this name, or of one that ends with it behind a
-                dot: `send` finds `shop.send`.
-            group: Only items of this group (in a task queue, of this agent); an empty string for
-                the items without one. They are found without looking at others, except for done
-                items and for tasks that are not ready.
-            limit: The maximum number of items in the page, from 1.
-            after: An item or the id of one: only the items behind it.
-            reverse: Search in the opposite order.
-            scan: The maximum number of items to look at, from 1.
-
-        Raises:
-            ValueError: Items of this queue, in this state, do not have what a filter names.
-            InvalidItemId: `after` is not the id of an item.
-            InvalidPriority: The priority is not of the queue's type (in a task queue,
-                `InvalidTask`).
+        `next` is `None`. Arguments, cost and errors are otherwise those of `items`; `limit` and
+        `scan` are numbers from 1.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> for error in ("no such address", "Timeout", "timeout"):
+            >>> for error in ("no such address", "Timeout"):
             ...     _ = jobs.push(db, error)
             ...     jobs.nack(db, jobs.claim(db), error=error)
-            >>> page = jobs.search(db, state="dead", error="timeout", scan=2)
-            >>> [info.error for info in page.items], page.scanned
-            (['Timeout'], 2)
-            >>> page = jobs.search(db, state="dead", error="timeout", after=page.next)
-            >>> [info.error for info in page.items], page.next
-            (['timeout'], None)
+            >>> page = jobs.search(db, state="dead", error="timeout")
+            >>> [info.error for info in page.items], page.next, page.scanned
+            (['Timeout'], None, 2)
         """
-        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
+        check_database(db)
+        of = self._selection(state, filters, after, reverse)
         limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
-        return self._store.reads.search(db, state, wanted, limit, after, reverse, scan)
+        return self._store.reads.search(db, of, limit, scan)
 
     def count(
         self,
         db: Database,
         *,
         state: State,
-        priority: Priority | None = None,
-        agent: str | None = None,
-        id: str | None = None,
-        error: str | None = None,
-        client: str | None = None,
-        job: str | None = None,
-        group: str | None = None,
         after: _T | str | None = None,
         scan: int = MAX_SCAN,
+        **filters: Unpack[Filters],
     ) -> MatchCount:
         """Return how many items in a state match all filters, among up to `scan` items.
 
         Like `search`, the call looks at up to `scan` items, and `next` is the `after` of the call
-        that counts the items behind them. `stats` has the number of all items in a state.
-
-        Cost: that of `search`, without that of the items that match.
-
-        Args:
-            db: A database.
-            state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`.
-            priority: Only the items of this priority; not for a FIFO queue.
-            agent: Only tasks whose agent's name contains this text, ignoring case.
-            id: Only items whose id contains this text.
-            error: Only items whose last failed attempt has an error that contains this text,
-                ignoring case; for any state but done.
-            client: Only items that are claimed by a client whose name contains this text, ignoring
-                case.
-            job: Only items whose value is a job of this name, or of one that ends with it behind a
-                dot: `send` finds `shop.send`.
-            group: Only items of this group (in a task queue, of this agent); an empty string for
-                the items without one. They are found without looking at others, except for done
-                items and for tasks that are not ready.
-            after: An item or the id of one: only the items behind it.
-            scan: The maximum number of items to look at, from 1.
-
-        Raises:
-            ValueError: Items of this queue, in this state, do not have what a filter names.
-            InvalidItemId: `after` is not the id of an item.
-            InvalidPriority: The priority is not of the queue's type (in a task queue,
-                `InvalidTask`).
+        that counts the items behind them. Cost: that of `search`, without that of the items that
+        match. `stats` has the number of all items in a state.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> tasks = fdbqueue.TaskQueue.named(db, "tasks")
             >>> for agent in ("ada", "bob", "ada"):
             ...     _ = tasks.push(db, agent_name=agent)
             >>> tasks.count(db, state="ready", agent="ada")
             MatchCount(count=2, next=None, scanned=3)
         """
-        wanted = self._wanted(db, state, Filter(priority, agent, id, error, client, job, group))
-        scan = validate_number(scan, "scan", 1)
-        return self._store.reads.count(db, state, wanted, after, scan)
-
-    def _wanted(self, db: Database, state: State, wanted: Filter) -> Filter:
-        """Return what to look for; raise an error unless it fits and a database is given."""
         check_database(db)
-        return validate_filter(self._store.given_options.kind, validate_state(state), wanted)
+        of = self._selection(state, filters, after)
+        return self._store.reads.count(db, of, validate_number(scan, "scan", 1))
 
-    def _move_to(self, to: Any) -> Callable[[_T], Moved | None]:
-        """Return how to move an item to this priority; `None` if it has this one already."""
+    def change_all(
+        self,
+        db: Database,
+        change: Change,
+        *,
+        state: State,
+        limit: int = 0,
+        to: Priority | None = None,
+        by: str | None = None,
+        **filters: Unpack[Filters],
+    ) -> dict[str, bool]:
+        """Make the same change of all items in a state; return by id whether each was changed.
+
+        `change` is `"remove"` for items in any state but claimed, `"retry"` for dead letters and
+        delayed items, `"release"` for claimed ones, `"cancel"` for ready, delayed and claimed ones,
+        or `"reprioritize"`, with the new priority as `to`, for ready, delayed or dead ones of a
+        priority or task queue; those keep their order. Filters, and `limit`, are those of `items`.
+
+        Each transaction changes up to 100 items, and takes effect exactly once. Items that come
+        into the state meanwhile may be changed or not. An item is not changed if it has left the
+        state meanwhile, if it cannot be retried (see `retry`), or if an item to reprioritize has
+        the priority `to` already, or cannot be decoded.
+
+        Cost: reads of the items page by page, and for each item those of the single change. If the
+        items are too large for one transaction, it changes fewer of them.
+
+        Raises:
+            ValueError: The change is not one of items in this state, or of this queue, or one of
+                the errors of `items`.
+
+        Example:
+            >>> _ = jobs.push_many(db, ["a", "b", "c"], delay=3600)
+            >>> sum(jobs.change_all(db, "retry", state="delayed").values()), jobs.size(db)
+            (3, 3)
+        """
+        check_database(db)
+        if (change == "reprioritize") != (to is not None):
+            raise ValueError("`to` is the new priority, for 'reprioritize' alone")
+        if change not in _CHANGEABLE or validate_state(state) not in _CHANGEABLE[change]:
+            raise ValueError(f"{change!r} is not a change of {state} items")
+        store, limit = self._store, validate_number(limit, "limit")
+        begin = _each(store.cancel if change == "cancel" else store.take_back)
+        if change == "remove":
+            begin = _each(partial(store.remove, state=state))
+        elif change == "retry":
+            begin = _each(partial(store.retry, state=state, by=validate_by(by)))
+        elif change == "reprioritize":
+            begin = partial(_begin_moves, store, self._move_to(to), to)
+        return _change_matching(store, db, begin, self._selection(state, filters), limit)
+
+    def _selection(
+        self, state: State, filters: Filters, after: _T | str | None = None, reverse: bool = False
+    ) -> Selection:
+        """Return which items to look for; raise an error unless the queue can have them."""
+        kind, state = self._store.given_options.kind, validate_state(state)
+        return Selection(state, validate_filter(kind, state, filters), after, reverse)
+
+    def _move_to(self, to: Any) -> Callable[[_T], Moved]:
+        """Return how to move an item to this priority."""
         raise ValueError("the items of this queue have no priorities")
-
-    # The first items
-
-    @driven
-    def pop_many(self, tr: Transactor, n: int, *, wait: Duration = 0) -> SansIO[list[_T]]:
-        """Remove and return up to `n` of the first items in order, in one transaction.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of items, from 0.
-            wait: How many seconds to wait for the first item, as for `PriorityQueue.pop_min`.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> mail = fdbqueue.Queue.named(db, "mail")
-            >>> _ = mail.push_many(db, ["a", "b"])
-            >>> [item.value for item in mail.pop_many(db, 5)]
-            ['a', 'b']
-        """
-        n, wait = validate_number(n), validate_wait(tr, wait)
-        return self._store.pop(tr, n, False, wait)
-
-    def peek_many(self, tr: ReadTransactor, n: int) -> list[_T]:
-        """Return the items that `pop_many` would take, without removing them.
-
-        Args:
-            tr: A transaction or a database.
-            n: The maximum number of items, from 0.
-
-        Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> mail = fdbqueue.Queue.named(db, "mail")
-            >>> _ = mail.push_many(db, ["a", "b"])
-            >>> [item.value for item in mail.peek_many(db, 5)]
-            ['a', 'b']
-        """
-        return self._store.reads.peek(tr, validate_number(n))
 
     # Single items
 
@@ -821,17 +679,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         transaction, the state is the stored one. Conflicts with everything that changes the item.
         Cost: one read for a ready item, six or seven for another.
 
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> item = jobs.push(db, "send", delay=60)
             >>> jobs.state(db, item.id)
             'delayed'
@@ -854,22 +702,11 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         nine for another; two more for a task. For a ready item two more if it has a group, and one
         for each concurrency of the queue; up to two more if something holds it back.
 
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> item = jobs.push(db, "send")
             >>> jobs.nack(db, jobs.claim(db), delay=60, error="the line was busy")
-            >>> info = jobs.get(db, item.id)
-            >>> info.item.value, info.state, info.attempts, info.error
-            ('send', 'delayed', 1, 'the line was busy')
+            >>> jobs.get(db, item.id).error
+            'the line was busy'
         """
         return self._store.reads.get(tr, item)
 
@@ -877,20 +714,10 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         """Return the number of ready items ahead of this one; `None` if it is not ready.
 
         Groups are in the order of their names here, because their turns change all the time.
-        Given a database, items are counted page by page while other clients push and pop;
-        `position(tr.snapshot, ...)` conflicts with nothing. Cost: a scan of the items ahead.
-
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
+        Given a database, items are counted page by page while other clients push and pop. Cost: a
+        scan of the items ahead.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> last, first = jobs.push(db, "b", 5), jobs.push(db, "a", 1)
             >>> jobs.position(db, first), jobs.position(db, last.id)
             (0, 1)
@@ -903,16 +730,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         The time is part of the item's id, so nothing is read. Returns `None` if the item was pushed
         by another implementation of FoundationDB's recipe.
 
-        Args:
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> jobs.pushed_at(jobs.push(db, "a")).tzname()
             'UTC'
         """
@@ -934,41 +752,23 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         push does. If another item has taken its unique key meanwhile, it stays a dead letter, and
         the call returns false.
 
-        A delayed item that waits for jobs that are in no queue goes on as if they were cancelled,
-        and one that waits for nothing is ready. An item that waits for anything else stays as it
-        is.
+        An item that waits for other items or for a signal stays as it is.
 
-        Conflicts with clients that take, move or remove the item. Cost: five reads; for an item
-        that waits for others, a read of the items of its queue, or of all queues.
-
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-            state: `"dead"` or `"delayed"` to retry the item only if it is in this state.
-            by: The name of the client that retries a dead letter, for `FailedAttempt.retried_by`:
-                printable text of up to 255 bytes; `None` for the host and process id.
+        With `state`, `"dead"` or `"delayed"`, only an item in this state is retried. Conflicts with
+        clients that take, move or remove the item. Cost: five reads.
 
         Raises:
             QueueFull: The queue has no free place. The item stays a dead letter.
-            QueueTooLargeToCheck: To find the jobs that an item waits for took over five seconds.
-            InvalidItemId: The text is not an item id.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> item = jobs.push(db, "send", delay=3600)
-            >>> jobs.retry(db, item)
-            True
+            >>> item = jobs.push(db, "send")
             >>> jobs.nack(db, jobs.claim(db), error="no such address")
-            >>> [(info.item.value, info.error) for info in jobs.items(db, state="dead")]
-            [('send', 'no such address')]
-            >>> jobs.retry(db, item.id), jobs.claim(db).attempt
-            (True, 1)
+            >>> jobs.state(db, item), jobs.retry(db, item.id), jobs.claim(db).attempt
+            ('dead', True, 1)
         """
         state = None if state is None else validate_state(state)
-        is_ready = self._store.retry(tr, item, state, validate_by(by))
-        return is_ready or (state != "dead" and self._store.end_wait(tr, item))
+        return self._store.retry(tr, item, state, validate_by(by))
 
     def cancel(self, tr: Transactor, item: _T | str) -> bool:
         """Cancel a job: end its item, or tell its worker; return false if it has ended.
@@ -982,48 +782,23 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         Conflicts only with clients that take, move or end the same item. Cost: that of `remove`,
         and one or two more reads.
 
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", keep=1000)
             >>> item = jobs.push(db, "send")
-            >>> claim = jobs.claim(db)
-            >>> jobs.cancel(db, item)
-            True
-            >>> jobs.nack(db, claim, error="it was told to stop")
-            >>> jobs.get(db, item).outcome
-            'cancelled'
-            >>> jobs.cancel(db, item)
-            False
+            >>> jobs.cancel(db, item), jobs.get(db, item).outcome, jobs.cancel(db, item)
+            (True, 'cancelled', False)
         """
         return self._store.cancel(tr, item)
 
     def remove(self, tr: Transactor, item: _T | str, *, state: State | None = None) -> bool:
         """Remove one item in any state but claimed; return false if it is claimed or unknown.
 
-        A done item is deleted with its result. To remove a claimed item, `release` it first.
+        With `state`, the item is removed only if it is in this state. A done item is deleted with
+        its result. To remove a claimed item, `release` it first.
         Conflicts only with clients that take or move the same item. Cost: one read for a ready
         item, five for another.
 
-        Args:
-            tr: A transaction or a database.
-            item: An `Item` (in a task queue, a `Task`), or its id.
-            state: A state, to remove the item only if it is in this one.
-
-        Raises:
-            InvalidItemId: The text is not an item id.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> item = jobs.push(db, "send")
             >>> jobs.remove(db, item.id), jobs.remove(db, item.id)
             (True, False)
@@ -1041,14 +816,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         transaction for each 1,000,000 bytes. Cost: four reads for each item, and the writes of a
         push.
 
-        Args:
-            tr: A transaction or a database.
-            items: Items that a pop returned.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["first", "second"])
             >>> jobs.put_back(db, [jobs.pop(db)])
             >>> jobs.pop(db).value
@@ -1066,14 +834,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         when an interrupt may end the wait, but must not come between taking an item and using it.
         Cost: one read transaction each time the client wakes up.
 
-        Args:
-            db: A database.
-            seconds: How long to wait, from 0, `math.inf` for ever.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> jobs.wait(db, 60)
             True
@@ -1083,17 +844,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def size(self, tr: ReadTransactor) -> int:
         """Return the number of ready items, which is the sum of `counts`; see `stats` for others.
 
-        Given a database, sweeps first, as `stats` does. Cost: one read of counters that every
-        operation changes. In a transaction that writes, use `size(tr.snapshot)`, which does not
-        conflict with them.
-
-        Args:
-            tr: A transaction or a database.
+        Conflicts with every operation. Cost: one read of counters.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b"])
             >>> jobs.size(db)
             2
@@ -1104,17 +857,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         """Return the number of ready items of each priority that has any.
 
         They are the `by_priority` of `stats`, without the reads of the other numbers. A FIFO queue
-        has no priorities. In a transaction that writes, use `counts(tr.snapshot)`, as for `size`.
-
-        Given a database, sweeps first, as `stats` does. Cost: one range read of the counters.
-
-        Args:
-            tr: A transaction or a database.
+        has no priorities. Conflicts with every operation. Cost: one range read of the counters.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b", "c"], priorities=[1, 5, 5])
             >>> jobs.counts(db)
             {1: 1, 5: 2}
@@ -1124,15 +869,9 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def is_empty(self, tr: ReadTransactor) -> bool:
         """Return whether no item is ready, by looking at the items themselves.
 
-        Given a database, sweeps first, as `stats` does. Conflicts with changes at the head of the
-        queue. Cost: one read of one row.
-
-        Args:
-            tr: A transaction or a database.
+        Conflicts with changes at the head of the queue. Cost: one read of one row.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> fdbqueue.PriorityQueue.named(db, "jobs").is_empty(db)
             True
         """
@@ -1141,26 +880,16 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def stats(self, tr: ReadTransactor) -> QueueStats:
         """Return how many items are in each state, the totals, and the limits of the queue.
 
-        Given a database, sweeps first, whether or not a client is there to take items: up to 256
-        items whose leases are over, up to 256 whose time has come, and up to 256 that have expired,
-        unless this process has swept in the last 0.05 seconds. In a transaction, the numbers are
-        those that are stored, and a `next_due` in the past says that an item is due. Every
-        operation changes the counters: in a transaction that writes, use `stats(tr.snapshot)`,
-        which does not conflict with them.
+        In a transaction, the numbers are those that are stored, and a `next_due` in the past says
+        that an item is due. Conflicts with every operation.
 
-        Cost: two reads, of the counters and of the options. If items are ready, one more, and one
-        for each priority, to find the oldest one, for up to 100 priorities; if items have groups,
-        one more for each of up to 100 groups in a priority. If items are delayed, one more. A sweep
-        that finds nothing takes three reads; in a queue that never had claims, delays, times to
-        live or limits, it is one read a second.
-
-        Args:
-            tr: A transaction or a database.
+        Cost: two reads, of the counters and of the options. To find the oldest ready item, one read
+        for each priority, up to 100. If items have groups, one more for each of up to 100 groups in
+        a priority. A task queue reads its first 100 tasks instead. If items are delayed, one more.
+        A sweep that finds nothing takes three reads; in a queue that never had claims, delays,
+        times to live or limits, it is one read a second.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.push(db, "c", delay=60), jobs.claim(db)
             >>> stats = jobs.stats(db)
             >>> stats.ready, stats.delayed, stats.claimed, stats.dead, stats.total_pushed
@@ -1173,18 +902,10 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
 
         The history is stored with the queue, by the transactions that change it. So it is complete
         whenever it is read, and takes a bounded number of keys. Its times are those of the
-        clients that change the queue; a client whose clock is wrong counts in the wrong period. In
-        a transaction that writes, use `history(tr.snapshot)`, as for `stats`.
-
-        Cost: three reads of up to 220 small rows.
-
-        Args:
-            tr: A transaction or a database.
+        clients that change the queue; a client whose clock is wrong counts in the wrong period.
+        Conflicts with every operation. Cost: three reads of up to 220 small rows.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b"]), jobs.pop(db)
             >>> minutes, hour, day = jobs.history(db)
             >>> minutes.seconds, minutes.pushed, minutes.taken, hour.pushed, day.pushed
@@ -1205,13 +926,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         unfinished items are read. Given a database, this takes a transaction for each 1,000 of
         them, the last of which removes the items.
 
-        Args:
-            tr: A transaction or a database.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push(db, "send")
             >>> jobs.clear(db)
             >>> jobs.is_empty(db)
@@ -1224,39 +939,17 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     def set_group(
         self, tr: Transactor, group: str | None, **settings: Unpack[GroupSettings]
     ) -> None:
-        """Set the weight and the limits of a group; settings that are not given stay.
+        """Set the weight and the limits of a group, its `GroupSettings`; the others stay.
 
         Groups need not be declared: a group exists while it has items or settings. Weights apply
-        from the next item taken. Waiting clients are woken if the group may go on. With `None`,
-        further transactions hold and release existing groups, up to 200 in each; if a transaction
-        is given, it does so itself.
+        from the next item taken. The items without a group have only a weight. Waiting clients are
+        woken if the group may go on.
 
-        Args:
-            tr: A transaction or a database.
-            group: The name of the group; an empty string for the items without one, which have only
-                a weight. `None` sets the defaults of all groups of the queue.
-            settings: `weight`, a number over 0: within a priority, each group that has items there
-                is served in proportion to its weight; by default 1. `concurrency`, the maximum
-                number of its items that may be claimed at a time, from 1. `rate`, a number n and a
-                time such as `(10, "1m")`: at most n of its items are claimed or popped in any
-                window of this length. `in_order`, whether an item that failed is retried before
-                those behind it, if only one may be claimed at a time; by default true. `max_size`,
-                the maximum number of ready, delayed and claimed items, from 1: a push without room
-                is refused as by a full queue. `latest`, whether a push cancels the waiting items of
-                the group instead: up to 100 ready or delayed ones, but no job that has stored
-                steps. `paused`, whether none of its items are handed out. `None` is the default of
-                all groups.
-
-        The groups of a task queue are its agents, which have `concurrency`, `rate` and `paused`.
-        The default `concurrency` of all agents is the option `agent_concurrency` of the queue.
-
-        Raises:
-            ValueError: A setting is out of its range, or one that agents do not have.
+        The group `None` sets the defaults of all groups of the queue. Then further transactions
+        hold and release existing groups, up to 200 in each; if a transaction is given, it does so
+        itself.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> jobs.set_group(db, "ada", weight=2)
             >>> for group in ("ada", "bob"):
             ...     _ = jobs.push_many(db, [group] * 4, group=group)
@@ -1271,17 +964,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         Settings that were not set are left out, so `set_group` takes the result as its keyword
         arguments. `groups` returns the settings that apply to each group. Cost: one read.
 
-        Args:
-            tr: A transaction or a database.
-            group: The name of the group; an empty string for the items without one.
-
-        Raises:
-            ValueError: It is not the name of a group.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> jobs.set_group(db, None, concurrency=2, rate=(10, "1m"))
             >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
             ({'concurrency': 2, 'rate': (10, 60.0)}, {})
@@ -1293,23 +976,13 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
     ) -> list[GroupInfo]:
         """Return the groups that have ready, delayed or claimed items or settings, ordered by name.
 
-        If there are items without a group, they come first in a queue that has groups, with an
-        empty name. They are counted unless more than 10,000 groups have items. In a transaction,
-        the call conflicts with every change of these groups. Cost: reads of up to six small rows
-        for each group, and for the items without a group, of two rows for each group of the queue.
-
-        Args:
-            tr: A transaction or a database.
-            after: Begin behind the group of this name.
-            limit: The maximum number of groups to return, from 1.
-
-        Raises:
-            ValueError: `after` is not the name of a group, or `limit` is below 1.
+        Up to `limit` groups, behind the name `after`. If there are items without a group, they come
+        first in a queue that has groups, with an empty name. They are counted unless more than
+        10,000 groups have items. In a transaction, the call conflicts with every change of these
+        groups. Cost: reads of up to six small rows for each group, and for the items without a
+        group, of two rows for each group of the queue.
 
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, [1, 2], group="ada")
             >>> jobs.set_group(db, "ada", concurrency=1)
             >>> claim = jobs.claim(db)
@@ -1323,9 +996,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         layout, begin_counters = store.layout, store.items.begin_counters
 
         def body(tr: ReadTransaction) -> list[GroupInfo]:
-            has_agents = store.given_options.kind == "task"
-            options = store.reads.options(tr) if has_agents else None
-            return list_groups(tr, layout, begin_counters, after, limit, options)
+            return list_groups(tr, layout, begin_counters, after, limit)
 
         return read(tr, body)
 
@@ -1338,23 +1009,12 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         removed. Transactions and cost are those of `change_all`, plus those of `release` for a
         claimed item.
 
-        Args:
-            db: A database.
-            group: The name of the group; an empty string for the items without one.
-
-        Raises:
-            ValueError: The group is `None`, or not a name.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-            >>> for group in ("ada", "bob"):
-            ...     _ = jobs.push_many(db, [group] * 2, group=group)
+            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
             >>> sum(jobs.clear_group(db, "ada").values()), jobs.size(db)
-            (2, 2)
+            (2, 0)
         """
-        states: tuple[State, ...] = ("delayed", "ready", "claimed", "dead", "done")
+        states: tuple[State, ...] = ("delayed", "ready", "claimed", *sorted(ENDED))
         return self._change_group(db, group, partial(_clear_item, self._store), states)
 
     def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
@@ -1365,17 +1025,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         in the meantime may or may not be cancelled. Transactions and cost are those of
         `change_all`.
 
-        Args:
-            db: A database.
-            group: The name of the group; an empty string for the items without one.
-
-        Raises:
-            ValueError: The group is `None`, or not a name.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
             >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
             >>> claim = jobs.claim(db)
             >>> [*jobs.cancel_group(db, "ada").values()], jobs.get(db, claim.item).cancelling
@@ -1390,17 +1040,7 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         A dead letter is not retried if the queue is full or if another item has its unique key, as
         for `retry`. Transactions and cost are those of `change_all`.
 
-        Args:
-            db: A database.
-            group: The name of the group; an empty string for the items without one.
-            by: The name of the client that retries them, as for `retry`.
-
-        Raises:
-            ValueError: The group is `None`, or not a name.
-
         Example:
-            >>> import fdbqueue
-            >>> db = fdbqueue.open("memory:")
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
             >>> item = jobs.push(db, "send", group="ada")
             >>> jobs.nack(db, jobs.claim(db))
@@ -1417,52 +1057,18 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
         change: Callable[[Transaction, str], bool],
         states: tuple[State, ...],
     ) -> dict[str, bool]:
+        check_database(db)
         if group is None:  # which a filter takes for all groups
             raise ValueError('give the name of a group, or "" for the items without one, not None')
-        wanted = self._wanted(db, "ready", Filter(group=group))
         results: dict[str, bool] = {}
         for state in states:
-            results |= _change_matching(self._store, db, _each(change), state, wanted)
+            of = self._selection(state, Filters(group=group))
+            results |= _change_matching(self._store, db, _each(change), of)
         return results
 
 
-def new_items(
-    store: Store[Item],
-    values: Sequence[Any],
-    priorities: Iterable[Priority | None],
-    groups: Iterable[str | None] | None,
-    delay: Duration | None,
-    at: datetime | None,
-    headers: list[Header],
-) -> list[NewItem]:
-    """Return what a push of these arguments stores."""
-    due = None if delay is None and at is None else due_time(delay, at)
-    levels = list(map(store.levels.level, priorities))
-    if groups is not None:
-        levels = list(map(store.levels.in_group, levels, map(_group, groups)))
-    payloads = map(store.codec.encode, values)
-    randoms = uuids(len(values))
-    return [*map(NewItem, levels, payloads, randoms, repeat(due), headers, values)]
-
-
-def _group(name: object) -> str | None:
-    return None if name is None else validate_key("a group", name)
-
-
-def each_group(
-    n: int, group: str | None, groups: Iterable[str | None] | None
-) -> Iterable[str | None] | None:
-    """Return the group of each of `n` values, `None` for no groups; raise `ValueError`."""
-    if groups is None:
-        return None if group is None else repeat(group)
-    if group is not None:
-        raise ValueError("give one group for all values or one for each, not both")
-    if isinstance(groups, str):
-        raise TypeError(f"groups is a group for each value, not one for all, {groups!r}")
-    given = list(groups)
-    if len(given) != n:
-        raise ValueError(f"there are {n} values and {len(given)} groups")
-    return given
+def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
+    return next(iter((yield from taken)), None)
 
 
 def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
@@ -1485,21 +1091,24 @@ def _each(change: Callable[[Transaction, str], bool]) -> _Begin:
 
 
 def _begin_moves(
-    store: Store[_T], moved: Callable[[_T], Moved | None], tr: Transaction
+    store: Store[_T], moved: Callable[[_T], Moved], to: Any, tr: Transaction
 ) -> Callable[[str], bool]:
     """Begin the moves of one transaction, which share the ends of the levels."""
     tails: dict[bytes, Tail] = {}
-    return lambda item_id: store.move(tr, item_id, moved, tails) is not None
+
+    def unless_there(item: _T) -> Moved | None:
+        return None if item.priority == to else moved(item)
+
+    return lambda item_id: store.move(tr, item_id, unless_there, tails) is not None
 
 
 def _change_matching(
-    store: Store[Any], db: Database, begin: _Begin, state: State, wanted: Filter, limit: int = 0
+    store: Store[Any], db: Database, begin: _Begin, of: Selection, limit: int = 0
 ) -> dict[str, bool]:
-    """Change all items in a state that match, some in each transaction."""
-    items = store.reads.matching(db, state, wanted, limit)
+    """Change all items that match, some in each transaction."""
     results: dict[str, bool] = {}
     # An item that was moved to a later priority comes once more.
-    new = (info.id for info in items if info.id not in results)
+    new = (info.id for info in store.reads.matching(db, of, limit) if info.id not in results)
     while ids := [*islice(new, _CHANGES)]:
         results |= _change_some(store, db, begin, ids)
     return results
@@ -1518,8 +1127,7 @@ def _change_some(store: Store[Any], db: Database, begin: _Begin, ids: list[str])
         half = len(ids) // 2
         if error.code != _TOO_LARGE or not half:
             raise
-    change_some = partial(_change_some, store, db, begin)
-    return {**change_some(ids[:half]), **change_some(ids[half:])}
+    return _change_some(store, db, begin, ids[:half]) | _change_some(store, db, begin, ids[half:])
 
 
 def claim_until(stop: Stop, queue: BaseQueue[Any], db: Database, **options: Any) -> Claim | None:
@@ -1546,7 +1154,7 @@ def change_once(queue: BaseQueue[Any], db: Database, body: Callable[[Transaction
 
 def end_cancelled(queue: BaseQueue[Any], db: Database, claim: Claim, log: str) -> None:
     """Acknowledge a claim whose items are cancelled."""
-    drive(queue._store.ack(db, claim, log=log, cancelled=True))
+    drive(queue._store.ack(db, queue._store.ack_request(claim, log=log, cancelled=True)))
 
 
 class _Id(NamedTuple):

@@ -26,7 +26,7 @@ from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
-from fdbqueue.operations.limits.full_groups import REPLACED
+from fdbqueue.operations.limits.bounds import REPLACED
 from fdbqueue.operations.maintainers.batches import (
     all_memberships,
     begin_closed,
@@ -39,8 +39,8 @@ from fdbqueue.operations.maintainers.batches import (
     put_batch,
 )
 from fdbqueue.operations.names import name_of
-from fdbqueue.queue.arguments import new_headers
-from fdbqueue.queue.base import BaseQueue, change_once, each_group, new_items, store_of
+from fdbqueue.queue.base import BaseQueue, change_once, store_of
+from fdbqueue.queue.pushing import new_items
 from fdbqueue.types import (
     Database,
     Item,
@@ -51,10 +51,6 @@ from fdbqueue.types import (
     Transactor,
 )
 
-_ARGUMENTS = (
-    *("values", "priority", "groups", "delay", "at", "ttl", "cost"),
-    *("unique", "unique_until", "unique_for"),
-)
 MAX_FOLLOWING = 100
 """How many jobs and batches may wait for one job."""
 
@@ -128,12 +124,10 @@ class Members(NamedTuple):
 
     def items(self, batch: bytes) -> list[NewItem]:
         """Return the items, with this in their headers."""
-        arguments: Any = map(self.arguments.get, _ARGUMENTS)
-        values, priority, groups, delay, at, ttl, cost, unique, until, period = arguments
-        plain = new_headers(len(values), ttl, unique, until, period, cost or 1)
-        headers = [header._replace(batch=batch) for header in plain]
-        priorities, of = [priority] * len(values), each_group(len(values), None, groups)
-        return new_items(store_of(self.queue), values, priorities, of, delay, at, headers)
+        options: Any = {**self.arguments}
+        values, priority = options.pop("values"), options.pop("priority", None)
+        new = new_items(store_of(self.queue), values, [priority] * len(values), **options)
+        return [item._replace(header=item.header._replace(batch=batch)) for item in new]
 
     @property
     def prefix(self) -> bytes:
@@ -204,13 +198,14 @@ class Batches:
             PayloadTooLarge: The value has more than 80,000 bytes.
             QueueFull: The queue or the group is full.
         """
-        header, groups = Header(awaits=True), each_group(1, group, None)
-        (new,) = new_items(self._store, [value], [priority], groups, None, None, [header])
+        (new,) = new_items(self._store, [value], [priority], group=group)
         if len(new.payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(new.payload), _MAX_VALUE, "the last job of a batch")
 
+        waiting = new._replace(due=NEVER, header=Header(awaits=True))
+
         def body(tr: Transaction) -> Item[Any]:
-            (item,) = push_members(tr, self._queue, [new._replace(due=NEVER)])
+            (item,) = push_members(tr, self._queue, [waiting])
             put_batch(tr, self._layout, self._position(item.id), StoredBatch(on_dead))
             return item
 
@@ -241,8 +236,7 @@ class Batches:
         # One push for each queue: a later one may replace the jobs of a group.
         for queue, some in of_queue.items():
             n += sum(each.is_new for each in push_members(tr, queue, some))
-        queues = {bytes(queue.subspace.key()) for queue in of_queue}
-        count_pushed(tr, self._layout, self._position(id), id, n, queues)
+        count_pushed(tr, self._layout, self._position(id), id, n)
         return True
 
     def close(self, db: Database, id: str) -> None:
@@ -255,20 +249,10 @@ class Batches:
         while self._store.change(db, body, lambda _: True):  # the last step writes, too
             pass
 
-    def finish(self, db: Database, id: str) -> bool:
-        """Close a batch, and let its item go on if its other members are in no queue.
-
-        Returns:
-            Whether the item goes on because of that, or because it waits for nothing at all.
-
-        Raises:
-            BatchNotFound: No item waits for a batch with this id.
-        """
+    def finish(self, db: Database, id: str) -> BatchProgress:
+        """Close a batch, and return how far it is; raise `BatchNotFound`."""
         self.close(db, id)
-        if self._store.end_wait(db, id):
-            return True
-        self.progress(db, id)  # raises for an unknown one
-        return False
+        return self.progress(db, id)
 
     def progress(self, db: Database, id: str) -> BatchProgress:
         """Return how far a batch is; raise `BatchNotFound`."""
@@ -322,7 +306,7 @@ def batches_of(tr: ReadTransactor, queue: BaseQueue[Any], item: Item[Any] | str)
     own, reference = store.layout, store.codec.reference(item)
 
     def body(tr: ReadTransaction) -> list[ItemBatch]:
-        found = store.items.find(tr, reference)
+        found = store.items.at(tr, reference)
         if found is None:
             return []
         header = found.item.header
@@ -380,7 +364,7 @@ def push_after(
 
     def locate(tr: Transaction) -> tuple[dict[str, ItemRow], bool]:
         """Return the unfinished ones of the others, and whether another one cancels the items."""
-        known = {id: store_of(others[id]).items.find(tr, references[id]) for id in others}
+        known = {id: store_of(others[id]).items.at(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
         left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
         return left, on_dead == "cancel" and any(map(_has_failed, found.values()))
@@ -400,8 +384,7 @@ def push_after(
             (b"" if prefixes[id] == owner else prefixes[id], references[id])
             for id in islice(left, MAX_FOLLOWING)
         )
-        queues = tuple(sorted({*prefixes.values()} - {owner}))
-        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after", jobs=jobs, queues=queues)
+        batch = StoredBatch(on_dead, cancelled=is_cancelled, kind="after", jobs=jobs)
         for id in ids:
             begin_closed(tr, store.layout, id, batch, len(left))
             if not left:
@@ -414,7 +397,7 @@ def push_after(
             store_of(queue).changes.join(tr, now, item, batches)
         return pushed
 
-    return store_of(new.queue).change(tr, body, lambda _: True)
+    return store_of(new.queue).change(tr, body)
 
 
 def _has_failed(found: ItemRow) -> bool:

@@ -15,26 +15,25 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
-from fdbqueue.layout.items import Level
+from fdbqueue.layout.items import ItemRow, Level
 from fdbqueue.layout.schedules import decode_schedule
 from fdbqueue.layout.steps import decode_signal
 from fdbqueue.layout.values import (
+    PARKED,
     PIECES,
     UNDECODABLE,
     ZERO,
     decode_count,
     decode_holder,
-    decode_metadata,
     decode_options,
     encode_count,
     encode_tallies,
-    header_of,
 )
-from fdbqueue.operations.schedules.schedules import has_stopped
-from fdbqueue.operations.steps.invariants import JobRows
+from fdbqueue.operations.jobs.invariants import JobRows
+from fdbqueue.operations.jobs.schedules import has_stopped
 from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import State, Transaction, Transactor
+from fdbqueue.types import ENDED, State, Transaction, Transactor
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
@@ -72,12 +71,13 @@ class CheckReport:
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 
-    - Each counter of a priority, a group or an agent equals the number of its items.
+    - Each item is in one state.
+    - Each counter of a priority or a group equals the number of its items.
     - Each group with ready items has one turn in each priority, unless it is held back. A group
       that may go on is not held back, and a sweep looks again at a queue that is over its rate.
     - The stored number of items in each state equals the actual number, and the totals add up to
       these numbers (see `QueueStats`).
-    - Every index (tasks by id, agent and client, claims by the end of their leases, and so on)
+    - Every index (claims by the end of their leases, items by their unique keys, and so on)
       leads to its items, and to nothing else.
     - Each failed attempt, and each result of a handler, belongs to an item that exists.
     - So does each step of a job, each wait for a signal, and each batch. Each item that is never
@@ -191,12 +191,11 @@ class _Check:
 
     def _compare_all(self) -> None:
         self._scan_items()
-        self._scan_results()
-        self._scan_elsewhere()
         self._scan_unique_keys()
         self._scan_schedules()
         self._scan_groups()
         self._scan_signals()
+        self._indexed |= self._jobs.signal_waits()
         self._compare_counts()
         self._compare_indexes()
         self._compare_holds()
@@ -220,61 +219,57 @@ class _Check:
     # What the items need
 
     def _scan_items(self) -> None:
-        layout = self._layout
-        for row in self._rows(layout.items):
-            try:
-                item = self._items.levels.item(row.key, row.value)
-                indexes, counters = self._items.index_entries(self._reads, item)
-            except UNDECODABLE as error:
-                self._may_repair = False
-                self._problems.append(f"an item that cannot be read: {row.key!r}: {error!r:.200}")
-                continue
-            except ForeignKey:
-                # Perhaps an item, and the queue was opened with the wrong priorities: without
-                # knowing what it is, nothing that belongs to items can be put right.
-                self._may_repair = False
-                self._problems.append(f"foreign key among the items: {row.key!r}")
-                continue
-            self._indexed |= indexes
-            self._counters.update(counters)
-            if item.level.counter is not None:
-                self._counters[item.level.counter] += 1
-            if item.level.group is not None:
-                self._counters[layout.group_key(layout.group_counts, item.level.group)] += 1
-                self._in_groups.add(item.level)
-            self._expiring += item.header.expires is not None
-            self._note_item("ready", layout.position(row.key), row.value)
-
-    def _scan_results(self) -> None:
-        """Count the items staged for waiting pops as claimed; they still own their payloads."""
-        layout = self._layout
-        for key, value in layout.staged_items(self._rows(layout.results)):
-            self._note_item("claimed", layout.position(key), value)
-
-    def _scan_elsewhere(self) -> None:
-        """Scan delayed, claimed, dead and done items."""
-        layout = self._layout
+        layout, levels = self._layout, self._items.levels
         for state, prefix in layout.prefix_of.items():
-            if state == "ready":
-                continue
             for row in self._rows(prefix):
-                metadata, value = decode_metadata(row.value)
-                position = row.key[len(prefix) :]
-                self._indexed |= self._items.parked_index_entries(position)
-                due = metadata[0] if state == "delayed" else None
-                self._note_item(state, position, value, due)
-                if state == "delayed":
-                    timer = layout.timer_key(layout.dues, metadata[0], position)
-                    self._indexed[timer] = b""
-                    level = self._items.levels.level_of(layout.items + position)
-                    if level.group is not None:
-                        self._counters[self._items.groups.delays(level)] += 1
-                elif state == "claimed":
-                    _, end, _, *slots = metadata
-                    self._indexed[layout.timer_key(layout.leases, end, position)] = b""
-                    self._counters.update(map(layout.slot_counter, slots))
-                elif state == "done":
-                    self._indexed[layout.timer_key(layout.done_times, metadata[0], position)] = b""
+                try:
+                    found = levels.row(state, layout.items + row.key[len(prefix) :], row.value)
+                except UNDECODABLE as error:
+                    self._may_repair = False
+                    text = f"an item that cannot be read: {row.key!r}: {error!r:.200}"
+                    self._problems.append(text)
+                except ForeignKey:
+                    # Perhaps an item, and the queue was opened with the wrong priorities: without
+                    # knowing what it is, nothing that belongs to items can be put right.
+                    self._may_repair = False
+                    what = "items" if state == "ready" else f"{state} items"
+                    self._problems.append(f"foreign key among the {what}: {row.key!r}")
+                else:
+                    self._note_item(found)
+        # The items staged for waiting pops count as claimed; they still own their payloads.
+        for key, value in layout.staged_items(self._rows(layout.results)):
+            self._note_item(levels.row("ready", key, value)._replace(state="claimed"))
+
+    def _note_item(self, found: ItemRow) -> None:
+        """Count an item; note its timer, its pieces, and the ways by its unique key and id."""
+        layout, state, item = self._layout, found.state, found.item
+        level, header = item.level, item.header
+        position = layout.position(found.key)
+        if position in self._positions:
+            self._may_repair = False  # nobody knows which of its rows is the right one
+            self._problems.append(f"an item that is stored twice: {position!r}")
+        self._states[state] += 1
+        self._positions.add(position)
+        for slot in found.slots:
+            self._counters[layout.slots + slot] += 1
+        if state == "ready":
+            self._expiring += header.expires is not None
+            if level.counter is not None:
+                self._counters[level.counter] += 1
+        if level.group is not None and state not in ENDED and not found.is_staged:
+            self._counters[self._items.groups.counter(state, level)] += 1
+            if state == "ready":
+                self._in_groups.add(level)
+        if not found.is_staged and (timer := found.timer(layout)) is not None:
+            self._indexed[timer[0]] = timer[1]
+        self._jobs.add(state, position, header, found.due if state == "delayed" else None)
+        self._unknown += header.unknown is not None and state in ("ready", "delayed")
+        if header.unique is not None and state not in ENDED:
+            self._indexed[layout.unique_key(header.unique)] = position
+        if header.origin is not None:
+            self._indexed[layout.moved + header.origin] = position
+        if item.content.startswith(PIECES):
+            self._owners.add(layout.pieces_prefix(item.content))
 
     def _scan_signals(self) -> None:
         """Note the ends of signals."""
@@ -315,12 +310,14 @@ class _Check:
         for level in self._in_groups:
             self._indexed |= self._items.groups.index_entries(self._reads, level)
         layout = self._layout
+        may_lack = self._items.groups.is_settling(self._reads)  # a queue that was just cleared
         for row in self._rows(layout.held_groups):
             if row.value:
                 group = layout.unpack_entry_key(layout.held_groups, row.key)
                 reference = layout.group_reference(group)
                 timer = layout.timer_key(layout.dues, decode_count(row.value), reference)
-                self._indexed[timer] = b""
+                if not may_lack or self._reads[timer].present():
+                    self._indexed[timer] = b""
 
     def _scan_unique_keys(self) -> None:
         """Note the unique keys with a period, which outlive their items, and the ends of it."""
@@ -331,22 +328,6 @@ class _Check:
                 name = layout.unpack_entry_key(layout.unique_keys, row.key)
                 self._indexed[row.key] = row.value
                 self._indexed[layout.dated_key(layout.unique_ends, ends, name)] = row.value
-
-    def _note_item(
-        self, state: State, position: bytes, value: bytes, due: int | None = None
-    ) -> None:
-        """Count an item; note the pieces of its payload, and the ways by its unique key and id."""
-        self._states[state] += 1
-        self._positions.add(position)
-        header, content = header_of(value)
-        self._jobs.add(state, position, header, due)
-        self._unknown += header.unknown is not None and state in ("ready", "delayed")
-        if header.unique is not None and state not in ("dead", "done"):
-            self._indexed[self._layout.unique_key(header.unique)] = position
-        if header.origin is not None:
-            self._indexed[self._layout.moved + header.origin] = position
-        if content.startswith(PIECES):
-            self._owners.add(self._layout.pieces_prefix(content))
 
     # What is stored
 
@@ -366,11 +347,6 @@ class _Check:
     def _name(self, counter: bytes) -> str:
         layout = self._layout
         try:
-            if counter.startswith(layout.agent_counts):
-                return f"agent {layout.unpack_entry_key(layout.agent_counts, counter)!r}"
-            if counter.startswith(layout.agent_slots):
-                agent = layout.unpack_entry_key(layout.agent_slots, counter)
-                return f"claims of agent {agent!r}"
             for groups, what in ((layout.group_slots, "claims"), (layout.group_counts, "items")):
                 if counter.startswith(groups):
                     return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
@@ -404,13 +380,13 @@ class _Check:
     def _compare_holds(self) -> None:
         """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""
         layout, items = self._layout, self._items
-        if not items.groups.settling.is_under_way(self._reads):
+        if not items.groups.is_settling(self._reads):
             self._compare_held_groups()
         options = items.options.read(self._reads)
         if items.rate.is_used_up(self._reads, options) and not any(
             layout.is_timer_of_queue(row.key) for row in self._rows(layout.dues)
         ):
-            look = partial(items.rate.begin_again, self._tr, milliseconds())
+            look = partial(items.groups.settle_all, self._tr, milliseconds())
             self._note("the queue is over its rate, and has no timer", look)
 
     def _compare_held_groups(self) -> None:
@@ -434,10 +410,8 @@ class _Check:
         counters = self._items.begin_counters(self._reads)()
         tallies = counters.tallies
         for tally, what, number, expected in (
-            ("delayed", "delayed items", tallies["delayed"], states["delayed"]),
+            *((state, f"{state} items", tallies[state], states[state]) for state in PARKED),
             ("claimed", "claimed items", counters.claimed, states["claimed"]),
-            ("dead", "dead items", tallies["dead"], states["dead"]),
-            ("done", "done items", tallies["done"], states["done"]),
             ("expiring", "items that expire", tallies["expiring"], self._expiring),
             ("unknown", "jobs that no worker knows", tallies["unknown"], self._unknown),
         ):
@@ -446,8 +420,8 @@ class _Check:
                 what = f"the number of {what}"
                 self._note_difference(what, number, expected, layout.tallies, missing)
         self._compare_pause(tallies["paused"])
-        total = counters.unfinished + tallies["dead"]
-        expected = states.total() - states["done"]
+        total = counters.unfinished
+        expected = sum(number for state, number in states.items() if state not in ENDED)
         if total != expected:
             missing = encode_count(expected - total)
             self._note_difference("the total", total, expected, layout.total_in, missing)

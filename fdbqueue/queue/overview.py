@@ -17,16 +17,17 @@ from fdbqueue.coordination.sweeper import looks_write as looks_write
 from fdbqueue.database.binding import first_key
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries as retries
-from fdbqueue.errors import ForeignKey, LayoutVersionMismatch, UndecodableQueue
+from fdbqueue.errors import ForeignKey, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import with_stack as with_stack
-from fdbqueue.layout.items import Counters, counters_range, totals_range
+from fdbqueue.layout.counters import Counters, counters_range, totals_range
+from fdbqueue.layout.items import Selection
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time
 from fdbqueue.layout.values import time_as_json as time_as_json
-from fdbqueue.operations.views.stats import begin_layout_check, begin_stats, unknown_stats
+from fdbqueue.operations.views.stats import begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
@@ -86,8 +87,7 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
     The numbers are those that are stored, as in `overview`. Given a database, queues are read in
     pages of 1,024, each in a transaction of its own. Cost: for each page one range read of the
     names. Neighbouring queues that hold little share a read of their counters, up to 50 of them;
-    other queues have a read each. All are made at the same time. A queue whose counters do not show
-    the release that stored it takes another one, as in `overview`.
+    other queues have a read each. All are made at the same time.
 
     Args:
         tr: A transaction or a database.
@@ -96,8 +96,6 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
 
     Raises:
         InvalidQueueName: A queue cannot have the name `after`.
-        LayoutVersionMismatch: Another release stored one of the queues. `overview` returns the
-            numbers of the others.
 
     Example:
         >>> import fdbqueue
@@ -109,14 +107,10 @@ def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> d
 
     def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
         totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
-        found = [
-            (name, subspace, Counters(subspace, rows))
+        return [
+            (name, max(0, Counters(subspace, rows).ready))
             for (name, subspace), rows in zip(page.items(), totals)
         ]
-        checks = [begin_layout_check(tr, subspace, counters) for _, subspace, counters in found]
-        for check_layout in checks:
-            check_layout()
-        return [(name, max(0, counters.ready)) for name, _, counters in found]
 
     return dict(_read_queues(tr, sizes, after, limit))
 
@@ -130,14 +124,13 @@ def overview(
     numbers that are stored, because this sweeps no queue. Uses snapshot reads, which conflict with
     nothing. Given a database, queues are read in pages of up to 1,024, each in a
     transaction of its own. A page ends early with the queue that reaches 10,000 counters, so that a
-    transaction ends within its five seconds. Items are not decoded. A queue that another release
-    stored has an `error` instead of numbers.
+    transaction ends within its five seconds. Items are not decoded. A queue whose numbers cannot be
+    decoded has an `error` instead of them.
 
     Cost: for each page one range read of the names. Neighbouring queues that hold little share a
     read of their counters, up to 50 of them; other queues have a read each. A queue that is not
-    empty takes another read, and one for each priority, for up to 100 priorities. A queue with
-    delayed items takes one more. A queue from which nothing has been taken takes another one, for
-    its layout version, unless its priorities are integers from -128 to 127.
+    empty takes one read for each of up to 100 priorities; a task queue takes one more. A queue with
+    delayed items takes one more.
 
     Args:
         tr: A transaction or a database.
@@ -289,27 +282,21 @@ def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, Qu
         left -= len(rows)
         if left <= 0:
             break
-    for _, reading in found:
-        next(reading)
     return [(name, stats) for name, reading in found if (stats := next(reading)) is not None]
 
 
 def _stats_of(
     tr: ReadTransaction, subspace: Subspace, rows: list[KeyValue]
 ) -> Iterator[QueueStats | None]:
-    """Yield `None` twice, each time after some reads have begun, and then the numbers of a queue.
+    """Yield `None` once the reads have begun, and then the numbers of a queue.
 
     One that cannot be read has an error, so that it does not hide the others.
     """
     try:
-        counters = Counters(subspace, rows)
-        check_layout = begin_layout_check(tr, subspace, counters)
-        yield None
-        check_layout()
-        finish = begin_stats(tr, subspace, counters, first_key)
+        finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
         yield None
         yield finish()
-    except (LayoutVersionMismatch, UndecodableQueue, ForeignKey) as error:
+    except (UndecodableQueue, ForeignKey) as error:
         yield from repeat(unknown_stats(subspace, error))
     except UNDECODABLE as error:
         reason = f"{type(error).__name__}: {error}"
@@ -363,9 +350,10 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, list[float]] = defaultdict(list)
     more: list[State] = []
+    reads = store_of(queue).reads
     since, oldest = None, ""  # the first done item of the sample, whatever it is
     for state in STATES:
-        for n, (job, found) in enumerate(store_of(queue).reads.sample(db, state, SAMPLE + 1)):
+        for n, (found, job) in enumerate(reads.scan(db, Selection(state), reads.jobs, SAMPLE + 1)):
             if n == SAMPLE:
                 more.append(state)
                 break

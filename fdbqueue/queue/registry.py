@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from functools import partial
 
-from fdbqueue.coordination.sans_io import Call, SansIO, Stop, drive
+from fdbqueue.coordination.sans_io import Call, Stop, drive
 from fdbqueue.coordination.waiting import Lines, Wanted, until_found
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
@@ -14,8 +14,7 @@ from fdbqueue.layout.names import name_key
 from fdbqueue.operations.names import find
 from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.base import Stored, find_stored, open_stored
-from fdbqueue.queue.fifo import Queue
-from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Database, Transaction, Transactor
 
@@ -53,18 +52,11 @@ def wait_for_queue(
             return existing_queue(db, name)
         return None
 
-    def look() -> SansIO[PriorityQueue | Queue | TaskQueue | None]:
-        queue: PriorityQueue | Queue | TaskQueue | None = yield Call(find_now)
-        return queue
-
     def keys(tr: Transaction) -> list[bytes]:
         return [name_key(name)] if find(tr, name) is None else []
 
-    def seconds_left(_: Transaction) -> float:
-        return math.inf
-
-    wanted = Wanted(name, keys, seconds_left)
-    return drive(until_found(Lines(), db, seconds, look, wanted), stop)
+    wanted = Wanted(name, keys)
+    return drive(until_found(Lines(), db, seconds, Call(find_now).alone, wanted), stop)
 
 
 def open_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSimError
@@ -19,18 +19,20 @@ from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.schedules import MAX_ROW, Definition, Timing, schedule_size
 from fdbqueue.layout.tasks import NO_DEADLINE, TaskCodec, TaskRecord
 from fdbqueue.layout.values import time_as_json, utc_time
-from fdbqueue.operations.schedules.schedules import Found, has_stopped
-from fdbqueue.operations.schedules.ticks import next_tick, ticks_from
+from fdbqueue.operations.jobs.schedules import Found, has_stopped
+from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
+from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
     NamesDatabase,
+    validate_choice,
     validate_client_name,
     validate_key,
+    validate_options,
     validate_seconds,
     validate_task,
 )
 from fdbqueue.types import (
     Database,
-    Duration,
     Missed,
     Overlap,
     Priority,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
-_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "group", "client_id"}
+_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "client_id"}
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -123,22 +125,6 @@ class Schedule:
         return Timing(self.cron or "", every, self.tz)
 
 
-class LateOptions(TypedDict, total=False):
-    """The time zone of a schedule, and what it does when it is late."""
-
-    tz: str
-    missed: Missed
-    overlap: Overlap
-
-
-class ScheduleOptions(LateOptions, total=False):
-    """The timing of a schedule and other options; `Schedules.add` describes them."""
-
-    cron: str
-    every: Duration
-    group: str | None
-
-
 class Schedules(NamesDatabase, Generic[V]):
     """The schedules of one queue.
 
@@ -178,20 +164,7 @@ class Schedules(NamesDatabase, Generic[V]):
                 fields of the task by name, as for `TaskQueue.push_many`; its `deadline` is a time
                 after the tick, such as `"2h"`.
             priority: The priority to push to in a priority queue, by default 0.
-            options: One of `cron` and `every`, and any of the others:
-
-                - `cron`: The times as an expression of five fields, as cron has them, or of six
-                  with the seconds first.
-                - `every`: The interval between ticks, at least a second.
-                - `tz`: The time zone of the expression, such as `"Europe/Lisbon"`; UTC by default.
-                - `missed`: What happens to ticks that are found more than a minute late, or after
-                  the next one: `"latest"`, the default, pushes for the last one, `"skip"` for
-                  none, `"all"` for each of the last 1,000.
-                - `overlap`: What happens to a tick while the item of the last one has not ended:
-                  `"allow"`, the default, pushes all the same, `"skip"` does not push, and `"queue"`
-                  pushes once it has ended.
-                - `group`: The group of the items, as for `push`; by default they have none. In a
-                  task queue, it becomes the `agent_name` of the task.
+            options: See `fdbqueue.options.ScheduleOptions`.
 
         Raises:
             InvalidSchedule: The timing or an option is not valid.
@@ -237,8 +210,7 @@ class Schedules(NamesDatabase, Generic[V]):
         if store.given_options.kind == "task":
             if priority is not None:
                 raise InvalidSchedule(name, "the priority of a task is part of its value")
-            value, priority = _validate_task(name, value, group)
-            group = None  # which the task has
+            value, priority = _validate_task(name, value)
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(payload), _MAX_VALUE, "a schedule")
@@ -299,7 +271,7 @@ class Schedules(NamesDatabase, Generic[V]):
         Raises:
             QueueFull: The queue is full.
         """
-        key = self._store.change(tr, partial(self._in.run_now, name=name))
+        key = self._store.change(tr, partial(self._in.run_now, name=name), wrote=bool)
         return None if key is None else self._id(key)
 
     def _id(self, key: bytes) -> str:
@@ -375,10 +347,8 @@ def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     return {**asdict(schedule), **times, "every": every, "priority": priority}
 
 
-def _validate_task(
-    name: str, value: object, group: str | None
-) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """Return the record of a task to schedule, and its rank at the beginning of 1970."""
+def _validate_task(name: str, value: object) -> tuple[TaskRecord, tuple[int, int, float]]:
+    """Return the record of a task to schedule, and its priority at the beginning of 1970."""
     if not isinstance(value, Mapping):
         raise InvalidSchedule(name, f"its value is the fields of a task by name, not {value!r}")
     fields: dict[str, Any] = {**value}
@@ -387,19 +357,15 @@ def _validate_task(
     if fields.get("deadline") is not None:
         seconds = validate_seconds("deadline", fields["deadline"], below=_LONGEST)
         fields["deadline"] = utc_time(round(1000 * seconds))
-    if group is not None and fields.setdefault("group", group) != group:
-        raise InvalidSchedule(
-            name, f"its group is {group!r}, and that of its task {fields['group']!r}"
-        )
-    return validate_task(None, 0, **fields)
+    return validate_task(**fields)
 
 
-def _task(payload: bytes, rank: tuple[int, int, float]) -> dict[str, Any]:
+def _task(payload: bytes, order: tuple[int, int, float]) -> dict[str, Any]:
     """Return the fields of a task that is scheduled, without those that it leaves out."""
-    record, (_, deadline, cost) = TaskCodec().decode(payload), rank
+    priority, deadline, cost = order
     fields = {
-        **record._asdict(),
-        "priority": int(record.priority),
+        **TaskCodec().decode(payload)._asdict(),
+        "priority": priority,
         "deadline": None if deadline == NO_DEADLINE else deadline / 1_000_000,
         "cost": cost or None,
     }
@@ -416,24 +382,16 @@ def validate_schedule(name: str, options: ScheduleOptions) -> tuple[Timing, Miss
     Raises:
         TypeError: There is no such option.
     """
-    for option in options.keys() - ScheduleOptions.__annotations__.keys():
-        known = ", ".join(ScheduleOptions.__annotations__)
-        raise TypeError(f"a schedule has no option {option!r}: {known}")
+    validate_options(ScheduleOptions, options)
     try:
         validate_client_name(name)
         if options.get("group") is not None:
             validate_key("a group", options.get("group"))
+        missed = validate_choice("missed", options.get("missed", "latest"), Missed)
+        overlap = validate_choice("overlap", options.get("overlap", "allow"), Overlap)
     except ValueError as error:
         raise InvalidSchedule(name, str(error)) from None
-    timing = _timing(name, options)
-    missed, overlap = options.get("missed", "latest"), options.get("overlap", "allow")
-    for option, chosen, choices in (
-        ("missed", missed, get_args(Missed)),
-        ("overlap", overlap, get_args(Overlap)),
-    ):
-        if chosen not in choices:
-            raise InvalidSchedule(name, f"{option} is one of {choices}, not {chosen!r}")
-    return timing, missed, overlap
+    return _timing(name, options), missed, overlap
 
 
 def _timing(name: str, options: ScheduleOptions) -> Timing:

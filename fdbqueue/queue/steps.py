@@ -149,7 +149,7 @@ class JobSteps(NamesDatabase, Generic[V]):
         reference = self._store.codec.reference(item)
 
         def body(tr: ReadTransaction) -> list[Step]:
-            found = self._store.items.find(tr, reference)
+            found = self._store.items.at(tr, reference)
             if found is None or not found.item.header.steps:
                 return []
             own = self._store.layout.subspace.key()
@@ -201,7 +201,7 @@ class JobSteps(NamesDatabase, Generic[V]):
             ends = min(LAST_MILLISECOND, now + round(1000 * seconds))
             return self._in.signal(tr, now, name, key, StoredSignal(now, ends, stored))
 
-        return self._store.change(tr, body, _always)
+        return self._store.change(tr, body)
 
     def retry_from(
         self, tr: Transactor, item: Item[V] | str, step: str, *, by: str | None = None
@@ -272,7 +272,7 @@ class ClaimedSteps:
         def body(tr: Transaction, now: int) -> None:
             self._put(tr, now, NamedStep(name, step))
 
-        self._store.change(self._db, body, _always)
+        self._store.change(self._db, body)
         self._unstored.clear()
 
     def commit(
@@ -289,7 +289,7 @@ class ClaimedSteps:
             self._put(tr, now, NamedStep(name, step))
             return step
 
-        step = self._store.change(self._db, once, _always)
+        step = self._store.change(self._db, once)
         self._unstored.clear()
         return step
 
@@ -300,7 +300,7 @@ class ClaimedSteps:
             steps = [*self._unstored, NamedStep(name, step)]
             self._store.steps.suspend(tr, now, self._claim, steps, name, step.due)
 
-        self._store.change(self._db, body, _always)
+        self._store.change(self._db, body)
         self.is_suspended = True
 
     def wait(self, name: str, step: StoredStep, signal: str) -> StoredStep | None:
@@ -311,7 +311,7 @@ class ClaimedSteps:
             extension = (self._claim, self._report())
             return self._store.steps.wait(tr, now, extension, steps, signal, lease=self._lease)
 
-        ended = self._store.change(self._db, body, _always)
+        ended = self._store.change(self._db, body)
         self._unstored.clear()
         self.is_suspended = ended is None
         return ended
@@ -343,7 +343,7 @@ class ClaimedSteps:
                 tr, now, self._claim, self._unstored, names, batch, push_in
             )
 
-        ended = self._store.change(self._db, body, _always)
+        ended = self._store.change(self._db, body)
         self.is_suspended = ended is None
         if ended is not None and self._left is not None:
             self._left -= len(ended)
@@ -359,10 +359,6 @@ def step_as_json(step: Step) -> dict[str, Any]:
     """Return a step as a JSON object."""
     times = {name: time_as_json(getattr(step, name)) for name in ("began_at", "ended_at", "due_at")}
     return {**asdict(step), **times}
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 def _public(step: NamedStep, queue: str | None) -> Step:

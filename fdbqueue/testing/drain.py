@@ -25,9 +25,9 @@ from fdbqueue.jobs.shares import QueueShare
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
-from fdbqueue.types import Database, Item, ItemInfo, stored_job
+from fdbqueue.types import ENDED, Database, Item, ItemInfo, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.handler import Invocation, outcome_of
+from fdbqueue.worker.invocation import Invocation, outcome_of
 from fdbqueue.worker.outcomes import Discard, Outcome, Snooze, Suspended
 from fdbqueue.worker.worker import Worker
 
@@ -231,7 +231,7 @@ def _settled(ended: End, is_last: bool, info: ItemInfo | None) -> End:
         info: The item; `None` if it has left the queue.
     """
     has_succeeded = ended in ("done", "discarded")
-    if not is_last or (info is not None and info.state not in ("done", "dead")):
+    if not is_last or (info is not None and info.state not in ENDED):
         return "lost" if has_succeeded else ended
     if info is None:
         return ended if has_succeeded else "cancelled"

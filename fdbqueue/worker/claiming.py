@@ -6,22 +6,26 @@ import math
 import random
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import Stop, claim_until, wait_to_claim
-from fdbqueue.types import Claim, Database, Transaction
-from fdbqueue.worker.held import Held, HeldJob, HeldLease, process
+from fdbqueue.types import Database, Transaction
+from fdbqueue.worker.context import HeldLease
+from fdbqueue.worker.endings import Endings, unclaim
+from fdbqueue.worker.pace import Pace
+from fdbqueue.worker.pool import HeldJob
 from fdbqueue.worker.telemetry import Log
-from fdbqueue.worker.turns import Pace, Source, Turns
+from fdbqueue.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
-    from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.handler import Handler
+    from fdbqueue.worker.invocation import Handler
     from fdbqueue.worker.pool import Pool
     from fdbqueue.worker.shutdown import Shutdown
 
@@ -51,25 +55,23 @@ class Claiming:
         db: The database.
         turns: The queues.
         handler: The handler.
-        held: The jobs that the worker holds.
         pace: Says how many jobs to claim.
-        pool: The threads that run the jobs.
+        pool: The jobs that the worker holds.
         endings: Gives back jobs that do not begin.
         shutdown: Says when to stop.
         lease: The length of a lease in seconds.
-        options: The other options of a claim.
+        client: The name that the claims show; `None` for that of the process.
     """
 
     db: Database
     turns: Turns
     handler: Handler
-    held: Held
     pace: Pace
-    pool: Pool[HeldJob]
+    pool: Pool
     endings: Endings
     shutdown: Shutdown
     lease: float
-    options: dict[str, Any]
+    client: str | None
     _waiting: list[threading.Thread] = field(default_factory=list[threading.Thread])
     _alone_at: float = -math.inf  # the time from which a job may run alone
     _drains: bool = False
@@ -79,8 +81,6 @@ class Claiming:
     def __post_init__(self) -> None:
         self._patience = _PATIENCE
         self._stop = self.shutdown.stop
-        self.member = partial(len, self.held)
-        """The worker, as the others of its process see it."""
 
     def trouble(self) -> str | None:
         """Return why no jobs can be claimed; `None` if they can."""
@@ -89,73 +89,94 @@ class Claiming:
                 return f"the worker cannot claim jobs from {source.name}, or does not yet"
         return None
 
-    def feed(self, *, drain: bool) -> None:
-        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
+    @contextmanager
+    def begun(self, *, drain: bool) -> Generator[None]:
+        """Claim jobs within a `with` block; at its end, no thread waits for jobs any more.
+
+        Args:
+            drain: Whether to claim only until no queue has any.
+        """
         self._drains = drain
         self.turns.rouse()
         self._is_claiming = True
         try:
-            while not self._stop.is_set and self._look():
-                pass
+            yield
         finally:
             self._is_claiming = False
             self.turns.rouse()
             for thread in self._waiting:
                 thread.join()
 
-    def _look(self) -> bool:
-        """Claim jobs from a queue once there is room; return false if nothing is left to do."""
-        held, turns, pace = self.held, self.turns, self.pace
-        pace.look()
-        self.endings.release(self._late())
-        some_wait = self.pool.first_waiting is not None  # perhaps too long, before others come
-        free = pace.room(len(held))
-        if free == 0:
-            with held.changed:
-                held.changed.wait_for(lambda: pace.room(len(held)), _SOON if some_wait else _LOOK)
-            return True
-        if self._drains and held.n_ended != self._n_ended:  # a job that ended may have pushed some
-            self._n_ended = held.n_ended
-            turns.rouse()
-        turn = turns.next(free)
-        if turn is None:
-            return self._rest()
-        source, n = turn
-        waits = len(turns.sources) == 1 and not (self._drains or some_wait)
+    def give_back_late(self) -> None:
+        """Give back the jobs that wait if the first one has waited for too long.
+
+        Another worker may be idle.
+        """
+        first = self.pool.first_waiting
+        if first is not None and self.pace.is_late(first.lease.since.seconds()):
+            self.endings.release(self.pool.withdraw())
+
+    def await_room(self) -> None:
+        """Wait until there is room for other jobs, or the jobs that wait may be late."""
+        seconds = _LOOK if self.pool.first_waiting is None else _SOON
+        with self.pool.changed:
+            self.pool.changed.wait_for(lambda: self.pace.room(len(self.pool)), seconds)
+
+    def turn(self, free: int) -> tuple[Source, int] | None:
+        """Return which queue to claim from, and how many jobs; `None` if none may have any.
+
+        Args:
+            free: The number of jobs for which there is room.
+        """
+        if self._drains and self.pool.n_ended != self._n_ended:
+            self._n_ended = self.pool.n_ended  # the jobs that ended may have pushed some
+            self.turns.rouse()
+        return self.turns.next(free)
+
+    def claim(self, source: Source, n: int, free: int) -> None:
+        """Claim `n` jobs, and begin those that may run now.
+
+        Args:
+            source: Their queue. If it is the only one, wait until it has any.
+            n: Their number.
+            free: The number of jobs for which there is room.
+        """
+        is_only = len(self.turns.sources) == 1
+        waits = is_only and not self._drains and self.pool.first_waiting is None
         try:
-            turns.note(source, self._claim(source, math.inf if waits else 0, n), free)
+            claimed = self._claimed(source, n, wait=math.inf if waits else 0)
+            if claimed:
+                self._sort(source, claimed, n)
+            self.turns.note(source, len(claimed), free)
+            if self._drains and len(claimed) < n:  # no more were ready
+                source.may_have_jobs = False
         except _errors() as error:
             self._note_error(source, error)
-        if self._sleeps and not turns.in_order:
-            self._await_jobs()
-        return True
+        if not (is_only or self._drains or self.turns.in_order):
+            self._await_each()
 
-    @property
-    def _sleeps(self) -> bool:
-        """True if threads wait for jobs; a single queue is claimed from by waiting for jobs."""
-        return len(self.turns.sources) > 1 and not self._drains
-
-    def _rest(self) -> bool:
+    def await_jobs(self) -> bool:
         """Wait until a queue may have jobs; return false if none will have any."""
-        held, turns = self.held, self.turns
-        if self._sleeps:
-            self._await_jobs()
-        with held.changed:
-            n_ended = held.n_ended
-            may_push = len(held) or n_ended != self._n_ended
+        pool, turns = self.pool, self.turns
+        sleeps = not self._drains and len(turns.sources) > 1
+        if sleeps:
+            self._await_each()
+        with pool.changed:
+            n_ended = pool.n_ended
+            may_push = len(pool) or n_ended != self._n_ended
             if self._drains and not may_push and not any(each.is_away for each in turns.sources):
                 return False
-            held.changed.wait_for(
-                lambda: self._stop.is_set or turns.ready or (not held and held.n_ended != n_ended),
-                _LOOK if self._sleeps else _SOON * len(turns.sources),
+            pool.changed.wait_for(
+                lambda: self._stop.is_set or turns.ready or (not pool and pool.n_ended != n_ended),
+                _LOOK if sleeps else _SOON * len(turns.sources),
             )
-        if not self._sleeps:
+        if not sleeps:
             turns.rouse()
         return True
 
-    def _await_jobs(self) -> None:
+    def _await_each(self) -> None:
         """Let a thread wait for jobs of each queue that has none at present."""
-        with self.held.changed:
+        with self.pool.changed:
             empty = [each for each in self.turns.sources if not each.may_have_jobs]
             idle = [(each, Stop()) for each in empty if each.sleep is None]
             for source, sleep in idle:
@@ -167,7 +188,7 @@ class Claiming:
             self._waiting.append(thread)
 
     def _await_job(self, source: Source, sleep: Stop) -> None:
-        self._stop.add(sleep)
+        self._stop.on_ready(sleep.set)
         try:
             wait_to_claim(source.queue, self.db, sleep)
         except _errors() as error:
@@ -175,94 +196,68 @@ class Claiming:
         except BaseException as error:
             self.shutdown.fail(error)
         finally:
-            self._stop.discard(sleep)
-            with self.held.changed:
+            self._stop.discard(sleep.set)
+            with self.pool.changed:
                 source.sleep = None
                 self.turns.want(source)
-                self.held.changed.notify_all()
+                self.pool.changed.notify_all()
 
     def _note_error(self, source: Source, error: Exception) -> None:
         source.away_until = time.monotonic() + _PAUSE
         _log.error("%s: cannot claim jobs: %s", source.name, error)
 
-    def _late(self) -> list[HeldJob]:
-        """Take back jobs that have waited for longer than it takes to claim them again.
-
-        Another worker may be idle. The first ones stay if they begin soon.
-        """
-        keep = self.pace.soon(len(self.held))
-        if len(self.held) - self.pace.concurrency <= keep:
-            return []
-        first = self.pool.first_waiting
-        is_late = first is not None and self.pace.is_late(first.lease.since.seconds())
-        return self.pool.withdraw(keep) if is_late else []
-
     # What becomes of a claim
 
-    def _claim(self, source: Source, wait: float, n: int) -> int:
-        """Claim jobs, begin up to `n` that may run now, and return how many were claimed."""
-        process.wait(self.member, self._stop)
-        claimed = self._claimed(source, wait, n)
-        if not process.admits(self.member):
-            self.endings.release(claimed)
-            return len(claimed)
+    def _sort(self, source: Source, claimed: list[HeldJob], n: int) -> None:
+        """Begin up to `n` of these jobs that may run now, and give back the others."""
         jobs = self._known(source, claimed, n)
         lone = [job for job in jobs if job.is_lone]
+        if not lone:
+            self._begin(source, jobs)
+            return
         left = self._alone_at - time.monotonic()
-        if lone and lone[0] is jobs[0] and left <= 0:
+        if jobs[0].is_lone and left <= 0:
             self._begin_alone(source, jobs)
         else:
-            self._begin(source, [job for job in jobs if job not in lone])
-            self.endings.release(
-                lone, partial(Source.unclaim, now=milliseconds(), delay=max(0.0, left))
-            )
-        return len(claimed)
+            self._begin(source, [job for job in jobs if not job.is_lone])
+            self.endings.release(lone, unclaim(delay=max(0.0, left)))
 
-    def _claimed(self, source: Source, wait: float, n: int) -> list[HeldJob]:
+    def _claimed(self, source: Source, n: int, *, wait: float) -> list[HeldJob]:
         """Claim up to `n` jobs, or more behind jobs that the handler does not know; hold them."""
-        options = {"lease": self.lease, "wait": wait, **self.options}
-        n = max(n, source.among)
-        claims = claim_until(self._stop, source.queue, self.db, n=n, **options) or ()
+        n, source.among = max(n, source.among), 1
+        options = {"lease": self.lease, "client": self.client, "n": n, "wait": wait}
+        claims = claim_until(self._stop, source.queue, self.db, **options) or ()
         since = Since()
-        is_spent = self.handler.is_spent
         jobs = [
             HeldJob(
                 source,
                 each,
                 item := each.item,
-                HeldLease(each, self.lease, since),
-                is_lone=runs_alone(item) and not is_spent(item, each.attempt),
+                HeldLease(source.store, self.db, each, self.lease, since),
+                unknown=self.handler.unknown(item),
+                is_lone=runs_alone(item),
             )
             for each in claims
         ]
-        self.held.add(jobs)
+        self.pool.hold(jobs)
         return jobs
 
     def _known(self, source: Source, jobs: list[HeldJob], n: int) -> list[HeldJob]:
         """Return up to `n` of these jobs that the handler knows, and give back all others."""
-        unknown = self.handler.unknown
-        whys = {job.claim.keys: why for job in jobs if (why := unknown(job.item)) is not None}
-        known = [job for job in jobs if job.claim.keys not in whys] if whys else jobs
-        # Many more may follow. They must not hold up the other jobs.
-        source.among = min(2 * len(jobs), _MAX_AMONG) if jobs and not known else 1
+        known = [job for job in jobs if job.unknown is None]
         if len(known) < len(jobs):
-            leave = partial(self._leave, whys, milliseconds())
-            self.endings.release([job for job in jobs if job not in known], leave)
+            unknown = [job for job in jobs if job.unknown is not None]
+            if not known:  # many more may follow, which must not hold up the other jobs
+                source.among = min(2 * len(jobs), _MAX_AMONG)
+            self.endings.release(unknown, partial(self._leave, milliseconds()))
         self.endings.release(known[n:])
         return known[:n]
 
-    def _leave(
-        self,
-        whys: dict[tuple[bytes, ...], str],
-        now: int,
-        source: Source,
-        tr: Transaction,
-        claim: Claim,
-    ) -> None:
+    def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
         """Leave a job to workers that know it, as if it had never been claimed."""
-        since, longest = Header(*claim.item.metadata).unknown, self.handler.keep_unknown
-        leave = source.store.claimed.leave
-        leave(tr, now, claim, whys[claim.keys], since, longest, random.uniform)
+        since, longest = Header(*job.item.metadata).unknown, self.handler.keep_unknown
+        leave = job.source.store.claimed.leave
+        leave(tr, now, job.claim, job.unknown or "", since, longest, random.uniform)
 
     def _begin(self, source: Source, jobs: list[HeldJob]) -> None:
         """Begin jobs, or let them wait for those that run.
@@ -277,7 +272,7 @@ class Claiming:
             source.stores_results = False
             _log.warning(_NO_RESULTS, source.name)
         are_last = options.max_attempts == 1 or self.handler.may_be_last
-        free = max(0, self.pace.concurrency - (len(self.held) - len(jobs)))
+        free = max(0, self.pace.concurrency - (len(self.pool) - len(jobs)))
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]
         are_first = {job.claim.attempts for job in jobs} == {(1,)}
         self.pace.may_claim_ahead = (
@@ -287,25 +282,22 @@ class Claiming:
         self.endings.release(back)  # the threads get their jobs before, because this takes time
 
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
-        """Run the first of these jobs alone in this process, unless others run for too long.
+        """Run the first of these jobs while no other one runs, unless others run for too long.
 
         All that wait go back; so does the job while others run, because an idle worker may take it.
         """
-        lone, back = jobs[:1], [*jobs[1:], *self.pool.withdraw()]
-        if process.held > 1 + len(back):
-            lone, back = [], [*lone, *back]
-        self.endings.release(back)
-        patience = math.inf if self._drains else self._patience
-        with process.exclusive(self.member, self._stop, patience, len(lone)) as is_alone:
-            if is_alone:
-                self._patience = _PATIENCE
-                lone = lone or self._known(source, self._claimed(source, 0, 1), 1)
-                self.pool.put(lone)
-                with self.held.changed:
-                    while len(self.held) and any(job.is_lone for job in lone):
-                        self.held.changed.wait(_LOOK)
+        waiting = self.pool.withdraw()
+        if len(self.pool) > len(jobs) + len(waiting):
+            self.endings.release([*jobs, *waiting])
+            if not self.pool.wait(math.inf if self._drains else self._patience):
+                # Other jobs run for twice as long now; then the next wait may take as long.
+                self._patience *= 2
+                self._alone_at = time.monotonic() + self._patience
                 return
-        self.endings.release(lone)
-        # Other jobs run for twice as long now; then the next wait may take as long.
-        self._patience *= 2
-        self._alone_at = time.monotonic() + self._patience
+            jobs = self._known(source, self._claimed(source, 1, wait=0), 1)
+        else:
+            self.endings.release([*jobs[1:], *waiting])
+        self._patience = _PATIENCE
+        self.pool.put(jobs[:1])
+        if jobs and jobs[0].is_lone:
+            self.pool.wait()

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from concurrent import futures
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.database.guard import Guard
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
-from fdbqueue.queue.steps import ClaimedSteps, Signal
-from fdbqueue.types import Claim, Duration, Progress, Transaction
-from fdbqueue.worker.steps.children import Child, ChildJob, first_error_or, gathered
+from fdbqueue.queue.steps import ClaimedSteps
+from fdbqueue.types import Claim, Database, Duration, Progress, Transaction
+from fdbqueue.worker.steps.callers import InLoop, InThread, finish
+from fdbqueue.worker.steps.children import Child
 from fdbqueue.worker.steps.errors import ChildFailed
-from fdbqueue.worker.steps.plans import (
+from fdbqueue.worker.steps.stepper import (
     AioSteps,
+    AttemptSteps,
     JsonResults,
-    Plans,
     Policy,
     Results,
-    StepOptions,
     Stepper,
-    drive,
-    options_of,
+    StepperWithOptions,
+    in_thread,
 )
 
 _P = ParamSpec("_P")
@@ -44,6 +44,42 @@ Ending = Callable[[Transaction], object]
 """A function that runs in the transaction that ends a job."""
 
 
+@dataclass(slots=True)
+class HeldLease:
+    """The lease of a claim.
+
+    The context of a job refers to it. If it referred to the job, which refers to the context, both
+    would wait for the garbage collector.
+
+    Attributes:
+        store: The store of the queue.
+        db: The database.
+        claim: The claim.
+        seconds: Its length.
+        since: When it started, at the latest.
+    """
+
+    store: Any
+    db: Database
+    claim: Claim[Any]
+    seconds: float
+    since: Since
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the end; less than 0 if it is over."""
+        return self.seconds - self.since.seconds()
+
+    def extend(self, report: Report) -> None:
+        """Restart it, and store a report; raise `LeaseLost` if another may have the job."""
+        since = Since()
+        self.store.extend(self.db, (self.claim, report), self.seconds)
+        self.since = since
+
+    def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
+        """Return the steps of the job, which are stored with what it reports."""
+        return ClaimedSteps(self.store, self.db, self.claim, self.seconds, report)
+
+
 class Cancelled:
     """An event that tells a job to stop. Only the worker sets it; a coroutine can await it.
 
@@ -56,8 +92,8 @@ class Cancelled:
     """
 
     def __init__(self) -> None:
-        self._event: threading.Event | None = None  # most jobs never wait for it
-        self._waiting: list[Callable[[], object]] = []
+        self._told: futures.Future[None] = futures.Future()
+        self._told.set_running_or_notify_cancel()  # so that nobody who awaits it can cancel it
         self.reason: Reason | None = None
 
     def is_set(self) -> bool:
@@ -66,41 +102,22 @@ class Cancelled:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job should stop, or for some seconds; return whether it should."""
-        with _guard:
-            if self._event is None:
-                self._event = threading.Event()
-                self._waiting.append(self._event.set)
-        return self.is_set() or self._event.wait(timeout)
+        futures.wait([self._told], timeout)
+        return self.is_set()
 
     def __await__(self) -> Generator[Any, None, None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-
-        def resolve() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                loop.call_soon_threadsafe(resolve)
-
-        with _guard:
-            self._waiting.append(wake)
-        if self.is_set():
-            wake()
-        yield from future.__await__()
+        return asyncio.wrap_future(self._told).__await__()
 
     def set(self, reason: Reason) -> None:
         """Wake all that wait. A shutdown is no new reason for a job that should stop already."""
         with _guard:
             if self.reason is None or reason != "shutdown":
                 self.reason = reason
-            waiting, self._waiting = self._waiting, []
-        for wake in waiting:
-            wake()
+            if not self._told.done():
+                self._told.set_result(None)
 
 
-class Context:
+class Context(Stepper):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
     A step is done once: its result is stored under the claim of the job, before the call returns.
@@ -147,25 +164,22 @@ class Context:
 
     def __init__(
         self,
-        claim: Claim[Any],
+        lease: HeldLease,
         max_attempts: int | None,
-        seconds_left: Callable[[], float],
-        extend: Callable[[Report], None],
-        begin_steps: Callable[[Callable[[], Report]], ClaimedSteps],
         results: Callable[[str, Callable[..., Any]], Results] = JsonResults,
     ) -> None:
-        self.item: Any = claim.item
+        self.item: Any = lease.claim.item
         self.job = ""
         self.tick: datetime | None = getattr(self.item, "tick", None)  # a task has none
-        self.attempt = claim.attempt
+        self.attempt = lease.claim.attempt
         self.max_attempts = max_attempts
         self.cancelled = Cancelled()
-        self._seconds_left = seconds_left
-        self._extend = extend
-        self._begin_steps, self._results = begin_steps, results
+        self._lease = lease
+        self._results = results
         self.endings: list[Ending] = []
         """The functions that `at_end` was given, in their order."""
-        self._report = NO_REPORT
+        self.report = NO_REPORT
+        """The progress and the log so far."""
 
     def __repr__(self) -> str:
         return f"<Context of {self.item!r}, attempt {self.attempt}>"
@@ -176,21 +190,25 @@ class Context:
 
         By the clock of this process.
         """
-        return utc_time(milliseconds()) + timedelta(seconds=self._seconds_left())
+        return utc_time(milliseconds()) + timedelta(seconds=self._lease.seconds_left())
 
     @property
     def is_suspended(self) -> bool:
         """True once the job has given up its claim, to go on later."""
-        return "_plans" in self.__dict__ and self._plans.is_suspended
+        return "_all_steps" in self.__dict__ and self._all_steps.claimed.is_suspended
 
     @cached_property
-    def _plans(self) -> Plans:  # most jobs have no steps
-        return Plans(self._begin_steps(lambda: self._report), self.item.id, self._results)
+    def _all_steps(self) -> AttemptSteps:  # most jobs have none
+        return AttemptSteps(self._lease.steps(lambda: self.report), self.item.id, self._results)
+
+    @property
+    def _steps(self) -> AioSteps:
+        return AioSteps(self._all_steps, InThread())
 
     @cached_property
     def aio(self) -> AioSteps:
         """The steps of a coroutine."""
-        return AioSteps(self._plans, StepOptions())
+        return AioSteps(self._all_steps, InLoop())
 
     def limit_attempts(self, attempts: int | None) -> None:
         """Lower the number of attempts to that of the job's own policy."""
@@ -206,12 +224,7 @@ class Context:
         Raises:
             LeaseLost: Another worker may have the job.
         """
-        self._extend(self.report)
-
-    @property
-    def report(self) -> Report:
-        """The progress and the log so far."""
-        return self._report
+        self._lease.extend(self.report)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Say how far the work is, to show it: `get` and `search` return it as `progress`.
@@ -225,7 +238,7 @@ class Context:
         """
         with _guard:
             progress = Progress(fraction, message)
-            self._report = validate_report(progress, self._report.log, milliseconds()) or NO_REPORT
+            self.report = validate_report(progress, self.report.log, milliseconds()) or NO_REPORT
 
     def log(self, message: str) -> None:
         """Add a line to the log of the attempt, with the time.
@@ -254,8 +267,8 @@ class Context:
             raise TypeError(f"a line of the log is text, not {message!r}")
         time = utc_time(milliseconds()).strftime("%H:%M:%S.%f")[:-3]
         with _guard:
-            log = validate_log(f"{self._report.log}{time} {message}\n")
-            self._report = self._report._replace(log=log)
+            log = validate_log(f"{self.report.log}{time} {message}\n")
+            self.report = self.report._replace(log=log)
 
     def at_end(
         self,
@@ -301,94 +314,7 @@ class Context:
 
         self.endings.append(ending)
 
-    def step(
-        self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
-        """Call a function, unless the step is done; return its result.
-
-        The function runs at least once, and not again once its result is stored. The result is
-        converted to JSON and back by the return annotation of the function, also the first time.
-
-        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
-        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
-        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
-
-        Args:
-            name: The name of the step, text of 1 to 255 bytes.
-            function: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Raises:
-            DuplicateStep: The job has come to another step of this name.
-            StepFailed: The function has raised an exception.
-            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
-                bytes.
-            TooManySteps: The job has 10,000 steps.
-            LeaseLost: Another worker may have the job.
-        """
-        return Stepper(self._plans, StepOptions()).step(name, function, *args, **kwargs)
-
-    def commit(
-        self,
-        name: str,
-        function: Callable[Concatenate[Transaction, _P], _R],
-        /,
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _R:
-        """Run `function(tr, ...)` in the transaction that stores the step; return its result.
-
-        What the function writes takes effect exactly once: data, pushes and signals. The
-        transaction may run several times, so the function must not sleep, commit or create
-        identities, and must end within five seconds. Errors and result are those of `step`.
-
-        Args:
-            name: The name of the step.
-            function: The function.
-            args: Its arguments after the transaction.
-            kwargs: Its keyword arguments.
-        """
-        return Stepper(self._plans, StepOptions()).commit(name, function, *args, **kwargs)
-
-    def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Push another job, suspend this one until that has ended, and return its result.
-
-        The other job is pushed in the transaction that stores the step, and its result is stored in
-        the step by the transaction that ends it. It may be in the same queue: no worker is held.
-        Its attempts, delays and time-outs are its own. If this job is cancelled, it runs all the
-        same.
-
-        Args:
-            name: The name of the step.
-            job: The job, or what its `using` returned, without a transaction.
-            args: The arguments of its function, by position.
-            kwargs: The arguments of its function, by name.
-
-        Raises:
-            ChildFailed: The other job has died, was discarded or cancelled, or has expired.
-            ChildNotPushed: An unfinished job has its unique key.
-            InvalidArguments: The function does not take these arguments.
-            QueueFull: Its queue is full.
-
-        Example:
-            >>> from fdbqueue.jobs import App, Context
-            >>> app = App("memory:")
-            >>> @app.job(name="square")
-            ... def square(number: int) -> int:
-            ...     return number * number
-            >>> @app.job(name="sum")
-            ... def sum_of_squares(context: Context, numbers: list[int]) -> int:
-            ...     one = context.run("one", square, 1)
-            ...     return one + sum(context.gather("squares", map(square.bind, numbers)))
-            >>> handle = sum_of_squares.push([2, 3])
-            >>> _ = app.work(drain=True)
-            >>> handle.result()
-            14
-        """
-        results = drive(self._plans.run({name: job.bind(*args, **kwargs)}))
-        result: _R = first_error_or(results)[0]
-        return result
+    run = in_thread(AioSteps.run)
 
     @overload
     def gather(
@@ -415,8 +341,7 @@ class Context:
         Raises:
             ChildFailed: One of the jobs has failed; it is raised once all have ended.
         """
-        results = drive(self._plans.run(gathered(name, jobs)))
-        return results if return_errors else first_error_or(results)
+        return finish(self._steps.gather(name, jobs, return_errors=return_errors))
 
     def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
         """Return a way to run steps with options.
@@ -439,37 +364,8 @@ class Context:
             >>> handle.result()
             42
         """
-        return Stepper(self._plans, options_of(retry, timeout))
+        return StepperWithOptions(self._steps.using(retry=retry, timeout=timeout))
 
-    def sleep(self, name: str, duration: Duration) -> None:
-        """Suspend the job for a time: no worker is held, and no attempt is counted.
+    sleep = in_thread(AioSteps.sleep)
 
-        Args:
-            name: The name of the step.
-            duration: How long the job sleeps at least, from the first time that it comes here.
-        """
-        drive(self._plans.sleep(name, duration))
-
-    def wait(
-        self,
-        name: str,
-        *,
-        signal: str | None = None,
-        key: str | None = None,
-        timeout: Duration | None = None,
-    ) -> Signal:
-        """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
-
-        A signal that was sent before counts as well, while it is kept. The wait ends either with
-        a signal or with the time-out, whichever is committed first, and remains so.
-
-        Args:
-            name: The name of the step, and of the signal unless `signal` is given.
-            signal: The name of the signal.
-            key: The key of the signal; by default the id of the job.
-            timeout: How long to wait at most; `None` for no limit.
-
-        Raises:
-            WaitTimedOut: No signal has come in time.
-        """
-        return drive(self._plans.wait(name, signal, key, timeout))
+    wait = in_thread(AioSteps.wait)

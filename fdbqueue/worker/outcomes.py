@@ -1,23 +1,12 @@
-"""The outcomes that a handler chooses by raising them, and the tries of a transaction."""
+"""The outcomes that a handler chooses by raising them."""
 
 from __future__ import annotations
 
-import math
-import os
-import threading
-import time
-
-from fdbqueue.errors import HandlerTooSlow
 from fdbqueue.queue.arguments import validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.steps.errors import HandlerExited
 
 _MAX_SECONDS = 10**10
-
-_MAX_FORKING = 3  # tries of a transaction that may fork
-
-TRANSACTION = 5.0
-"""Seconds that a transaction lives."""
 
 
 class Suspended(BaseException):
@@ -138,66 +127,3 @@ class Spent(Dead):
 def as_exception(error: BaseException) -> Exception:
     """Return an error that policies can decide on: itself, or one that stands for it."""
     return error if isinstance(error, Exception) else HandlerExited(error)
-
-
-class _Forks(threading.local):
-    """How often each thread has forked this process."""
-
-    n = 0
-
-
-_forks = _Forks()
-
-
-def _note_fork() -> None:
-    _forks.n += 1
-
-
-os.register_at_fork(after_in_parent=_note_fork)
-
-
-class Tries:
-    """The tries of a part of the body of one transaction.
-
-    Attributes:
-        tried: When the current one began, by the performance counter; infinite if there is none.
-        seconds: How long the last one took.
-
-    >>> tries = Tries()
-    >>> tries.begin_try()
-    >>> tries.end_try()
-    >>> tries.tried, tries.seconds < 60
-    (inf, True)
-    """
-
-    tried = math.inf
-    seconds = 0.0
-    _forks_before = 0
-    _n_forking = 0
-
-    @property
-    def is_retry(self) -> bool:
-        """True once a try has ended."""
-        return self.seconds > 0
-
-    def begin_try(self) -> None:
-        """Note that a try begins.
-
-        Raises:
-            HandlerTooSlow: The one before was too slow.
-            RuntimeError: Several have forked, which ends a transaction of the embedded engine.
-        """
-        if self.seconds > TRANSACTION:
-            raise HandlerTooSlow(self.seconds)
-        if self._n_forking > _MAX_FORKING:
-            raise RuntimeError(
-                "each try of a transaction has forked this process, which ends the transaction; "
-                "fork before it, or outside of it"
-            )
-        self._forks_before = _forks.n
-        self.tried = time.perf_counter()
-
-    def end_try(self) -> None:
-        """Note that a try has ended."""
-        self._n_forking += _forks.n > self._forks_before
-        self.seconds, self.tried = time.perf_counter() - self.tried, math.inf

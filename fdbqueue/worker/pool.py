@@ -1,88 +1,244 @@
-"""The threads of a worker: one of them runs all quick jobs, which overlap; others have one each.
+"""The jobs that a worker holds, and its threads, each of which runs one job after the other.
 
 Executors of `concurrent.futures` would fail once the main thread has ended.
 """
 
 from __future__ import annotations
 
+import contextvars
+import math
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent import futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.errors import HandlerTooSlow, TimedOut
+from fdbqueue.layout.values import NO_REPORT, Report
+from fdbqueue.types import Claim
+from fdbqueue.worker.functions.tries import TRANSACTION, Tries
+from fdbqueue.worker.invocation import Invocation
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-_Job = TypeVar("_Job")
+    from fdbqueue.worker.context import Context, HeldLease
+    from fdbqueue.worker.turns import Source
 
-Pausing: TypeAlias = Generator[None, None, None]
-"""A job that pauses where it would wait for a commit."""
-
-UNKNOWN = 1.0
-"""The seconds that a job may take of which nothing is known."""
-
-_QUICK = 0.0002  # seconds that a quick job keeps its thread busy at most, on average
-_WEIGHT = 0.1  # weight of the latest job in the moving average
-_LOOK = 0.1  # seconds from one look at whether the threads have ended to the next
+_LOOK = 0.1  # seconds from one look at whether jobs or threads have ended to the next
 _HANDOVER = 0.005  # seconds that the caller of `put` waits at most until its jobs begin
 
 
-class Pool(Generic[_Job]):
-    """Threads that run jobs.
+@dataclass(slots=True, eq=False)
+class HeldJob(Tries):
+    """A claimed item, and the tries of the transaction that ends it.
 
-    As a rule there is a thread for each job that is under way. But quick transactions of the
-    embedded engine mostly wait for the disk. Waking another thread for each of them would cost more
-    than the transaction, and commits that one thread has begun share a sync. So while jobs keep
-    their thread busy for less than 0.2 milliseconds, one thread runs all of them: at each pause of
-    a job it begins another one, or continues with the one that has paused for longest.
-
-    Args:
-        n: The number of threads, and of jobs that are under way at a time.
-
-    Example:
-        >>> done = []
-        >>> def run(number):
-        ...     yield
-        ...     done.append(number)
-        >>> pool = Pool(4)
-        >>> with pool.working(run):
-        ...     pool.put(range(10))
-        >>> sorted(done) == list(range(10))
-        True
+    Attributes:
+        source: Its queue.
+        claim: Its claim.
+        item: Its item.
+        lease: Its lease.
+        unknown: Why it is left to other workers; `None` if the handler has a function for it.
+        is_lone: Whether it is to run alone in its worker.
+        began: When it began to run, by the performance counter; infinite for a coroutine that has
+            not begun.
+        call: The call of its handler; `None` before it is known.
+        context: What the handler knows; `None` before the job begins.
+        thread: The identifier of the thread that runs it.
+        reported: What its handler had said of its work when that was last stored.
+        loop_thread: That of the event loop which runs it, if it is a coroutine that has begun.
+        future: Its coroutine, if it is one.
+        variables: The context variables of its handler.
+        late: The error of its attempt, if it was told that its time is over.
+        told_at: When it was told, by the performance counter.
+        is_ending: Whether no code of the program runs for it at the moment, or ever again.
+        is_given_up: Whether the worker has ended the attempt without it.
     """
 
-    def __init__(self, n: int) -> None:
+    source: Source
+    claim: Claim
+    item: Any
+    lease: HeldLease
+    unknown: str | None = None
+    is_lone: bool = False
+    began: float = 0.0
+    call: Invocation | None = None
+    context: Context | None = None
+    thread: int = 0
+    reported: Report = NO_REPORT
+    loop_thread: int = 0
+    future: futures.Future[Any] | None = None
+    variables: contextvars.Context = field(default_factory=contextvars.Context)
+    late: TimedOut | HandlerTooSlow | None = None
+    told_at: float = 0.0
+    is_ending: bool = False
+    is_given_up: bool = False
+
+    def wait_for_loop(self) -> None:
+        """Note that an event loop will begin it; its time does not run until then."""
+        self.began = math.inf
+
+    def begin(self) -> None:
+        """Note that its coroutine begins, in this thread."""
+        self.loop_thread = threading.get_ident()
+        self.began = time.perf_counter()
+
+    def note(self, future: futures.Future[Any]) -> None:
+        """Note its coroutine; cancel it if its time is over."""
+        self.future = future
+        if self.late is not None:
+            future.cancel()
+
+    def lateness(self, timeout: float | None) -> tuple[float, TimedOut | HandlerTooSlow]:
+        """Return for how many seconds its time is over, and with which error; less than 0 before.
+
+        Args:
+            timeout: Its time limit. The body of a transaction has that of transactions instead.
+        """
+        now = time.perf_counter()
+        if timeout is None or (self.call and self.call.in_transaction):
+            timeout = math.inf
+        over, body = now - self.began - timeout, now - self.tried
+        if body - TRANSACTION > over:
+            return body - TRANSACTION, HandlerTooSlow(body)
+        return over, TimedOut(timeout)
+
+    def tell(self, late: TimedOut | HandlerTooSlow) -> float:
+        """Tell the job that its time is over; cancel its coroutine.
+
+        Returns:
+            The seconds since it was told.
+        """
+        if self.late is None and self.context is not None:
+            self.late, self.told_at = late, time.perf_counter()
+            self.context.cancelled.set("timeout")
+            if self.future is not None:
+                self.future.cancel()
+        return self.seconds_told
+
+    def give_up(self) -> bool:
+        """Go on without its handler; return false if that has just returned."""
+        self.is_given_up = not self.is_ending
+        if self.is_given_up and self.future is not None:
+            self.future.cancel()
+        return self.is_given_up
+
+    def tell_shutdown(self) -> bool:
+        """Tell the job that its worker shuts down; return false if it has not begun."""
+        if self.context is None:
+            return False
+        self.context.cancelled.set("shutdown")
+        return True
+
+    @property
+    def seconds_told(self) -> float:
+        """The seconds since it was told that its time is over."""
+        return time.perf_counter() - self.told_at
+
+    @property
+    def was_cancelled(self) -> bool:
+        """True if a client has cancelled it: it ends as cancelled, whatever its handler does."""
+        return self.context is not None and self.context.cancelled.reason == "cancelled"
+
+    @property
+    def report(self) -> Report:
+        """The last report of its handler."""
+        return NO_REPORT if self.context is None else self.context.report
+
+    @property
+    def job_name(self) -> str:
+        """The name of its function; an empty text if it has none, or is not known yet."""
+        return self.call.name if self.call else ""
+
+    @property
+    def name(self) -> str:
+        """Its id, and the name of its function if a handler has several."""
+        return " ".join(filter(None, [self.item.id, self.job_name]))
+
+
+def by_source(jobs: list[HeldJob]) -> dict[Source, list[HeldJob]]:
+    """Return jobs by their queues."""
+    found: defaultdict[Source, list[HeldJob]] = defaultdict(list)
+    for job in jobs:
+        found[job.source].append(job)
+    return found
+
+
+class Pool:
+    """The jobs that a worker holds, in the order of their claims, and the threads that run them.
+
+    Args:
+        n: The maximum number of threads.
+        has_room: Returns whether a worker that holds this many jobs would claim others.
+
+    Attributes:
+        changed: Notified when the worker has room for others, or holds none.
+        n_ended: The number of jobs that it has let go.
+    """
+
+    def __init__(self, n: int, has_room: Callable[[int], object]) -> None:
         self._n = n
-        self._seconds = UNKNOWN  # moving average of the time that a job keeps its thread busy
-        self._ready: deque[_Job] = deque()
-        self._paused: deque[Pausing] = deque()
-        self._under_way = 0  # jobs
-        self._working = 0  # threads
-        self._moves = self._moves_seen = 0
+        self._has_room = has_room
+        self._held: dict[HeldJob, None] = {}
+        self._waiting: deque[HeldJob] = deque()
+        self._free = 0  # threads that wait for a job
         self._is_closed = False
+        self.n_ended = 0
         # Python leaves the `with` statement of this lock in one step, unlike that of a condition.
         self._lock = threading.Lock()
+        self.changed = threading.Condition(self._lock)
         self._wanted = threading.Condition(self._lock)
         self._begun = threading.Condition(self._lock)
         self._threads: dict[int, threading.Thread] = {}
         """The threads by their identifiers; without those that were replaced."""
 
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def all(self) -> list[HeldJob]:
+        """Return the jobs that the worker holds."""
+        with self._lock:
+            return [*self._held]
+
+    def hold(self, jobs: Sequence[HeldJob]) -> None:
+        """Hold jobs that were claimed."""
+        with self._lock:
+            for job in jobs:
+                self._held[job] = None
+                job.source.held += 1
+
+    def let_go(self, job: HeldJob) -> None:
+        """Hold a job no longer."""
+        with self._lock:
+            if job in self._held:
+                del self._held[job]
+                job.source.held -= 1
+                self.n_ended += 1
+            if not self._held or self._has_room(len(self._held)):
+                self.changed.notify_all()
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until the worker holds no job, or for some seconds; return whether it holds none."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while self._held and (left := deadline - time.monotonic()) > 0:
+                self.changed.wait(min(left, _LOOK))
+            return not self._held
+
     @contextmanager
-    def working(self, run: Callable[[_Job], Pausing]) -> Generator[None]:
-        """Start threads; at the end, wait for all jobs.
+    def working(self, run: Callable[[HeldJob], object]) -> Generator[None]:
+        """Run the jobs that are put, each in a thread; at the end, wait for all of them.
 
         Args:
-            run: `run(job)` runs a job, and pauses where it would wait for a commit. It raises
-                nothing.
+            run: `run(job)` runs a job. It raises nothing.
         """
         self._run = run
         self._is_closed = False
         self._threads = {}
         try:
-            for _ in range(self._n):
-                with self._lock:
-                    self._start()
             yield
         finally:
             self._close()
@@ -94,8 +250,6 @@ class Pool(Generic[_Job]):
         thread.start()
         assert thread.ident is not None
         self._threads[thread.ident] = thread
-        self._working += 1  # until it asks for its first job, as if it had just ended another one
-        self._under_way += 1
 
     def _close(self) -> None:
         with self._lock:
@@ -117,8 +271,6 @@ class Pool(Generic[_Job]):
         """
         with self._lock:
             if self._threads.pop(ident, None) is not None:  # or else all were abandoned
-                self._working -= 1
-                self._under_way -= 1
                 self._start()
 
     def abandon(self) -> None:
@@ -127,94 +279,45 @@ class Pool(Generic[_Job]):
             self._threads = {}
 
     @property
-    def first_waiting(self) -> _Job | None:
+    def first_waiting(self) -> HeldJob | None:
         """The first job that has not begun."""
         with self._lock:
-            return self._ready[0] if self._ready else None
+            return self._waiting[0] if self._waiting else None
 
-    def withdraw(self, keep: int = 0) -> list[_Job]:
-        """Take back the jobs that have not begun, except for the first ones."""
+    def withdraw(self) -> list[HeldJob]:
+        """Take back the jobs that have not begun."""
         with self._lock:
-            jobs = [*self._ready]
-            self._ready = deque(jobs[:keep])
-            return jobs[keep:]
+            jobs, self._waiting = [*self._waiting], deque()
+            return jobs
 
-    def put(self, jobs: Iterable[_Job]) -> None:
+    def put(self, jobs: Sequence[HeldJob]) -> None:
         """Add jobs, which begin in this order; return when every free thread has a job."""
         with self._lock:
-            self._ready.extend(jobs)
-            self._wanted.notify(1 if self.overlap else len(self._ready))
+            self._waiting.extend(jobs)
+            wanted = len(self._waiting) - self._free
+            for _ in range(min(wanted, self._n - len(self._threads))):
+                self._start()
+            self._wanted.notify(len(self._waiting))
             # Python would let this thread run on, for milliseconds, before the woken ones.
-            self._begun.wait_for(lambda: not self._can_begin, _HANDOVER)
-
-    @property
-    def overlap(self) -> bool:
-        """True while one thread runs all jobs."""
-        return self._seconds < _QUICK and not self._is_closed
-
-    def note(self, seconds: float) -> None:
-        """Note how long a job has just kept its thread busy, or may keep it from now on."""
-        with self._lock:
-            self._note(self._seconds + _WEIGHT * (seconds - self._seconds))
-
-    def look(self) -> None:
-        """Let all threads work if a job keeps the only one busy since the last look."""
-        with self._lock:
-            if self._working and self._moves == self._moves_seen:
-                self._note(UNKNOWN)
-            self._moves_seen = self._moves
-
-    def _note(self, seconds: float) -> None:
-        overlapped = self.overlap
-        self._seconds = seconds
-        if overlapped and not self.overlap:
-            self._wanted.notify_all()
+            self._begun.wait_for(lambda: not (self._waiting and self._free), _HANDOVER)
 
     def _work(self) -> None:
-        call = self._next(None)
-        while call is not None:
-            is_paused = next(call, True) is None
-            call = self._next(call if is_paused else None)
+        while (job := self._next()) is not None:
+            self._run(job)
 
-    def _next(self, paused: Pausing | None) -> Pausing | None:
-        """Return the next job to begin or to continue; wait for one; `None` at the end.
-
-        Args:
-            paused: The job that this thread has run up to a pause; `None` if it has ended one.
-        """
+    def _next(self) -> HeldJob | None:
+        """Return the next job; wait for one; `None` at the end."""
         with self._lock:
             if threading.get_ident() not in self._threads:
                 return None  # another thread has replaced this one
-            self._working -= 1
-            self._moves += 1
-            if paused is None:
-                self._under_way -= 1
-            else:
-                self._paused.append(paused)
-            while (not (begins := self._can_begin) and not self._paused) or self._is_enough:
-                if self._is_closed and not (self._ready or self._paused):
-                    self._wanted.notify_all()
-                    return None
+            self._free += 1
+            while not (self._waiting or self._is_closed):
                 self._wanted.wait()
-            self._working += 1
-            if not begins:
-                return self._paused.popleft()
-            self._under_way += 1
-            job = self._ready.popleft()
-            if not self._can_begin:
+            self._free -= 1
+            job = self._waiting.popleft() if self._waiting else None
+            if not (self._waiting and self._free):
                 self._begun.notify()
-            if self._paused and not self._is_enough:
-                self._wanted.notify()
-            return self._run(job)
-
-    @property
-    def _can_begin(self) -> bool:
-        return bool(self._ready) and self._under_way < self._n
-
-    @property
-    def _is_enough(self) -> bool:
-        """True if no other thread is to work."""
-        return self._working > 0 and self.overlap
+            return job
 
 
 class Background:

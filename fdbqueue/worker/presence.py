@@ -16,8 +16,13 @@ from fdbqueue.database.clock import Since, client_name, milliseconds, uuids
 from fdbqueue.database.retrying import read, run
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.names import worker_key, workers_range
-from fdbqueue.layout.records import decode_worker
-from fdbqueue.layout.values import StoredWorker, encode_worker, time_as_json, utc_time
+from fdbqueue.layout.values import (
+    StoredWorker,
+    decode_worker,
+    encode_worker,
+    time_as_json,
+    utc_time,
+)
 from fdbqueue.queue.arguments import validate_address
 from fdbqueue.types import Database, ReadTransaction, ReadTransactor, Transaction
 from fdbqueue.worker.telemetry import Log
@@ -68,10 +73,11 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A worker updates its entry in the transaction that extends the leases of its jobs, when it gets
-    its first job, up to three times a minute if their number changes, and once a minute while it
-    has none. It deletes the entry when it stops. If it was killed, it stays listed until the leases
-    of its jobs are over, or for up to two and a half minutes if it had none.
+    A worker is listed a second after its start. It updates its entry in the transaction that
+    extends the leases of its jobs, when it gets its first job, up to three times a minute if their
+    number changes, and once a minute while it has none. It deletes the entry when it stops. If it
+    was killed, it stays listed until the leases of its jobs are over, or for up to two and a half
+    minutes if it had none.
 
     Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 
@@ -85,7 +91,7 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         >>> _ = jobs.push(db, "job")
         >>> def look(item):
         ...     while not (found := workers(db)):
-        ...         pass  # a worker is listed a moment after its start
+        ...         pass  # a worker is listed a second after its start
         ...     print(found[0].queues, found[0].concurrency)
         >>> _ = fdbqueue.Worker(db, jobs, look, concurrency=2).run(drain=True)
         {'jobs': 2} 2
@@ -115,6 +121,7 @@ def worker_as_json(worker: WorkerInfo) -> dict[str, Any]:
     return {**asdict(worker), **times}
 
 
+@dataclass(eq=False)
 class Presence:
     """The row of one worker, which says that it is there.
 
@@ -128,14 +135,13 @@ class Presence:
         shown: The names of its queues, for the log.
     """
 
-    def __init__(
-        self, name: str | None, queues: Mapping[str, int], concurrency: int, lease: float
-    ) -> None:
-        self.shown = ", ".join(queues)
-        self._name = name
-        self._queues = queues
-        self._concurrency = concurrency
-        self._lease = lease
+    name: str | None
+    queues: Mapping[str, int]
+    concurrency: int
+    lease: float
+
+    def __post_init__(self) -> None:
+        self.shown = ", ".join(self.queues)
         self._since = milliseconds()
         self._key = worker_key(*uuids(1))
         self._jobs: int | None = None
@@ -152,13 +158,13 @@ class Presence:
         """Return the change that renews the row, for a transaction that extends leases."""
         self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
-        life = self._lease if jobs else _IDLE_LIFE
+        life = self.lease if jobs else _IDLE_LIFE
         row = StoredWorker(
-            self._name or client_name(),
+            self.name or client_name(),
             socket.gethostname(),
             os.getpid(),
-            (*self._queues.items(),),
-            self._concurrency,
+            (*self.queues.items(),),
+            self.concurrency,
             jobs,
             self._since,
             now,
@@ -185,8 +191,9 @@ class Presence:
         run(db, body)
 
     def end(self, db: Database) -> None:
-        """Delete the row."""
-        run(db, lambda tr: tr.clear(self._key))
+        """Delete the row, if it was written."""
+        if self._jobs is not None:
+            run(db, lambda tr: tr.clear(self._key))
 
 
 @contextmanager
@@ -214,7 +221,8 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
     if address is None:
         yield 0
         return
-    host, server = _listening_on(address, trouble)
+    server = _listening(address, trouble)
+    host = str(server.server_address[0])
     thread = threading.Thread(target=server.serve_forever, name="fdbqueue-health", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
@@ -229,17 +237,7 @@ def serving_health(address: int | str | None, trouble: Callable[[], str | None])
 def check_address(address: int | str | None) -> None:
     """Raise the errors of `serving_health` if this process cannot listen on the address now."""
     if address is not None:
-        _listening_on(address, lambda: None)[1].server_close()
-
-
-def _listening_on(
-    address: int | str, trouble: Callable[[], str | None]
-) -> tuple[str, ThreadingHTTPServer]:
-    host, port = validate_address(address)
-    try:
-        return host, _listening(host, port, trouble)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+        _listening(address, lambda: None).server_close()
 
 
 def trouble_of_database(db: Database) -> str | None:
@@ -257,10 +255,12 @@ def trouble_of_database(db: Database) -> str | None:
     return None
 
 
-def _listening(host: str, port: int, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:
+def _listening(address: int | str, trouble: Callable[[], str | None]) -> ThreadingHTTPServer:
     """Return a server that listens."""
     # Imported late: a program that only pushes jobs needs no server.
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    host, port = validate_address(address)
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -290,4 +290,7 @@ def _listening(host: str, port: int, trouble: Callable[[], str | None]) -> Threa
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing: checks come every few seconds."""
 
-    return Server((host, port), Request)
+    try:
+        return Server((host, port), Request)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen: {error.strerror}", f"{host}:{port}") from None

@@ -1,7 +1,6 @@
 """The log of workers; metrics for Prometheus and traces for OpenTelemetry, if installed.
 
-A library that raises an error, at its import or later, is logged once and switched off: no push,
-job or worker depends on it.
+The first error of a library is logged. No push, job or worker depends on one.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +25,6 @@ else:
 _T = TypeVar("_T")
 
 _TRACE = "opentelemetry.trace"
-_PROMETHEUS = "prometheus_client"
 
 
 class Log(_Adapter):
@@ -54,28 +51,19 @@ class Log(_Adapter):
 _log = Log("fdbqueue.worker")
 
 _guard = Guard()
-_off: set[str] = set()
-"""The libraries that are not installed, or switched off."""
+_failed: set[str] = set()
+"""The libraries that have raised an error."""
 
 
 def _using(library: str, function: Callable[..., _T], *args: Any) -> _T | None:
-    """Call a function that uses a library, unless it is off; return `None` if it is."""
-    if library in _off:
-        return None
+    """Call `function(module, ...)` with a library; return `None` without it, or after an error."""
     try:
-        if _module(library) is None:
-            _off.add(library)
-            return None
-        return function(*args)
-    except BaseException as error:
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and isinstance(error, KeyboardInterrupt):  # it is meant for the program
-            raise
-        with _guard:
-            is_first = library not in _off
-            _off.add(library)
-        if is_first:
-            text = "%s is switched off in this process, because it raised an error: %s"
+        module = _module(library)
+        return None if module is None else function(module, *args)
+    except Exception as error:
+        if library not in _failed:
+            _failed.add(library)
+            text = "%s raised an error, and only its first one is logged: %s"
             _log.warning(text, library.partition(".")[0], error_text(error), exc_info=True)
         return None
 
@@ -88,21 +76,22 @@ def _module(name: str) -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            return None
-        raise
+    except ModuleNotFoundError:
+        return None
 
 
 @cache
-def _metrics() -> tuple[Any, Any]:
+def _metrics(prometheus: Any) -> tuple[Any, Any]:
     """Return the counter and the histogram, in the default registry of `prometheus_client`."""
-    prometheus = _module(_PROMETHEUS)
     labels = ["queue", "job", "outcome"]
     return (
         prometheus.Counter("fdbqueue_jobs", "Attempts that ended, by outcome.", labels),
         prometheus.Histogram("fdbqueue_job_seconds", "Duration of attempts in seconds.", labels),
     )
+
+
+def _propagator() -> Any:
+    return _module(f"{_TRACE}.propagation.tracecontext").TraceContextTextMapPropagator()
 
 
 def inject(value: dict[str, Any]) -> None:
@@ -116,51 +105,18 @@ def inject(value: dict[str, Any]) -> None:
     {'job': 'shop.send'}
     """
     if _TRACE in sys.modules:  # or else the program has no span
-        value.update(_using(_TRACE, _injected) or {})
+        _using(_TRACE, _inject, value)
 
 
-def _injected() -> dict[str, str]:
-    carrier: dict[str, str] = {}
-    propagation = _module(f"{_TRACE}.propagation.tracecontext")
-    propagation.TraceContextTextMapPropagator().inject(carrier)
-    return carrier
+def _inject(_: object, value: dict[str, Any]) -> None:
+    _propagator().inject(value)
 
 
 def _extracted(value: Mapping[str, Any]) -> Any:
-    """Return the context of the span that has pushed a job; `None` if the value has none."""
-    if not isinstance(value.get("traceparent"), str):
-        return None
+    """Return the context of the span that has pushed a job, if the value names one."""
     fields = {name: value.get(name) for name in ("traceparent", "tracestate")}
     carrier = {name: text for name, text in fields.items() if isinstance(text, str)}
-    propagation = _module(f"{_TRACE}.propagation.tracecontext")
-    return propagation.TraceContextTextMapPropagator().extract(carrier)
-
-
-def _enter(span: Any) -> None:
-    """Make a span the current one, in this copy of the context variables."""
-    trace = _module(_TRACE)
-    _module("opentelemetry.context").attach(trace.set_span_in_context(span))
-
-
-_NO_SPAN = nullcontext[Callable[[], object]](lambda: None)
-"""Leaves the current span as it is."""
-
-
-@contextmanager
-def _opened(span: Any) -> Generator[Callable[[], object]]:
-    try:
-        yield partial(_using, _TRACE, _enter, span)
-    except Exception as error:
-        _using(_TRACE, _note_error, span, error)
-        raise
-    finally:
-        _using(_TRACE, lambda: span.end())
-
-
-def _note_error(span: Any, error: Exception) -> None:
-    with suppress(BaseException):  # its text may be unreadable, which the status says
-        span.record_exception(error)
-    span.set_status(_module(_TRACE).StatusCode.ERROR, error_text(error))
+    return _propagator().extract(carrier)
 
 
 class Telemetry:
@@ -173,7 +129,6 @@ class Telemetry:
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._tracer: Any = None
-        self._metrics: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def count(self, job: str, outcome: str, seconds: float) -> None:
         """Count an attempt that ended, in the default registry of `prometheus_client`.
@@ -183,27 +138,21 @@ class Telemetry:
             outcome: How it ended.
             seconds: How long it took.
         """
-        _using(_PROMETHEUS, self._count, job, outcome, seconds)
+        _using("prometheus_client", self._count, job, outcome, seconds)
 
-    def _count(self, job: str, outcome: str, seconds: float) -> None:
-        found = self._metrics.get((job, outcome))
-        if found is None:
-            labels = self._queue, job, outcome
-            with _guard:  # two of the same name would be an error
-                counter, histogram = _metrics()
-            found = counter.labels(*labels), histogram.labels(*labels)
-            self._metrics[job, outcome] = found
-        jobs, durations = found
-        jobs.inc()
-        durations.observe(seconds)
+    def _count(self, prometheus: Any, job: str, outcome: str, seconds: float) -> None:
+        with _guard:  # two of the same name would be an error
+            jobs, durations = _metrics(prometheus)
+        labels = self._queue, job, outcome
+        jobs.labels(*labels).inc()
+        durations.labels(*labels).observe(seconds)
 
     def span(
         self, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
-    ) -> AbstractContextManager[Callable[[], object]]:
+    ) -> AbstractContextManager[None]:
         """Open a span for one job, by OpenTelemetry's messaging conventions.
 
-        Call the result where the handler runs, in a copy of the context variables of its own: it
-        makes the span the current one there.
+        Until it ends, it is the current one in the context variables of the caller.
 
         Args:
             item_id: The id of the item.
@@ -212,14 +161,13 @@ class Telemetry:
             pushed: The value of the job, to which `inject` has added the span of its push: the span
                 of the job is a child of that one.
         """
-        span = _using(_TRACE, self._begun, item_id, attempt, job, pushed)
-        return _NO_SPAN if span is None else _opened(span)
+        current = _using(_TRACE, self._entered, item_id, attempt, job, pushed or {})
+        return nullcontext() if current is None else _left(current)
 
-    def _begun(self, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any] | None) -> Any:
-        """Return a new span; `None` if the program has set no provider of traces."""
-        trace = _module(_TRACE)
-        if self._tracer is None:
-            self._tracer = trace.get_tracer("fdbqueue")
+    def _entered(
+        self, trace: Any, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
+    ) -> AbstractContextManager[object] | None:
+        """Return a new span, which is current; `None` if the program has no provider of traces."""
         attributes: dict[str, Any] = {
             "messaging.system": "fdbqueue",
             "messaging.destination.name": self._queue,
@@ -229,10 +177,28 @@ class Telemetry:
         }
         if job:
             attributes["fdbqueue.job"] = job
+        if self._tracer is None:
+            self._tracer = trace.get_tracer("fdbqueue")
         span = self._tracer.start_span(
             f"process {self._queue}",
-            context=_extracted(pushed) if pushed and "traceparent" in pushed else None,
+            context=_extracted(pushed) if "traceparent" in pushed else None,
             kind=trace.SpanKind.CONSUMER,
             attributes=attributes,
         )
-        return span if span.get_span_context().is_valid else None
+        if not span.get_span_context().is_valid:
+            return None
+        current: AbstractContextManager[object] = trace.use_span(span, end_on_exit=True)
+        current.__enter__()
+        return current
+
+
+@contextmanager
+def _left(current: AbstractContextManager[object]) -> Generator[None]:
+    """Leave a span at the end of a `with` block, with the error that ends the block."""
+
+    def leave(_: object, *raised: Any) -> bool:
+        return bool(current.__exit__(*raised))
+
+    with ExitStack() as stack:
+        stack.push(partial(_using, _TRACE, leave))
+        yield

@@ -1,4 +1,4 @@
-"""What a worker does beside its jobs: it extends leases, and ends jobs that take too long."""
+"""Work beside the jobs of a worker: extending leases, and ending jobs that take too long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fdbqueue.database.clock import Since
 from fdbqueue.errors import HandlerTooSlow, TimedOut
 from fdbqueue.types import Database, Future, Transaction
-from fdbqueue.worker.held import Held, HeldJob, by_source
+from fdbqueue.worker.pool import HeldJob, by_source
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Log
 
@@ -54,28 +54,79 @@ def stack_of(ident: int) -> TracebackType | None:
 
 
 @dataclass(eq=False)
-class Timeouts:
-    """Ends the jobs of a worker whose time is over.
+class Upkeep:
+    """Keeps the claims of one worker, and ends the jobs whose time is over.
 
     Args:
-        held: The jobs that the worker holds.
-        pool: The threads that run them.
+        db: A database.
+        lease: The length of a lease in seconds.
+        timeout: The seconds that a job may take; `None` for no limit.
+        presence: The row of the worker, which is renewed together with leases.
+        pool: The jobs that the worker holds, and the threads that run them.
         endings: Ends the jobs.
         shutdown: Says when the worker shuts down, and how long jobs may go on that were told.
-        timeout: The seconds that a job may take; `None` for no limit.
+
+    Attributes:
+        woken: Wakes the thread that looks after the time of jobs.
     """
 
-    held: Held
-    pool: Pool[HeldJob]
+    db: Database
+    lease: float
+    timeout: float | None
+    presence: Presence
+    pool: Pool
     endings: Endings
     shutdown: Shutdown
-    timeout: float | None
 
-    def look(self) -> float:
+    def __post_init__(self) -> None:
+        self._extended = Since()
+        self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
+        self.woken = threading.Event()
+        self._to_look = threading.Event()  # for cancelled jobs
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Extend the leases of all held jobs, three times per lease; tell those cancelled.
+
+        A thread of its own looks after the time of jobs: a lease that waits for the database does
+        not delay it.
+        """
+        is_over = False
+        self._extended = Since()
+
+        def repeat(act: Callable[[], float], woken: threading.Event) -> None:
+            left = self.lease / 3
+            while True:
+                woken.wait(min(left, LOOK))
+                if is_over:
+                    return
+                woken.clear()
+                left = LOOK
+                try:
+                    left = act()
+                except BaseException as error:
+                    self.shutdown.fail(error)  # of the program's logging
+
+        repeated = (self._look, self.woken), (self._keep, self._to_look)
+        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            is_over = True
+            for _, woken in repeated:
+                woken.set()
+            for thread in threads:
+                thread.join()
+            for watch in self._watches.values():
+                watch.cancel()
+            self._try("cannot be removed from the workers", self.presence.end)
+
+    def _look(self) -> float:
         """Stop timed-out jobs; return the seconds to the next time-out."""
-        self.pool.look()
         grace, left = self.shutdown.grace, math.inf
-        for job in self.held.all():
+        for job in self.pool.all():
             if job.call is None:
                 continue
             over, late = job.lateness(job.call.timeout or self.timeout)
@@ -96,7 +147,7 @@ class Timeouts:
         left = self.shutdown.seconds_left
         if left == math.inf:
             return left
-        begun = [job for job in self.held.all() if job.tell_shutdown()]
+        begun = [job for job in self.pool.all() if job.tell_shutdown()]
         if left > 0:
             return left
         for job in begun:
@@ -110,7 +161,7 @@ class Timeouts:
 
     def _takes_from_handler(self, job: HeldJob) -> bool:
         """Give up on the handler of a job; return false if it has just returned."""
-        with self.held.changed:
+        with self.pool.changed:
             is_hanging = job.give_up()
         if is_hanging:
             _hung.append(job.thread)
@@ -123,78 +174,10 @@ class Timeouts:
             self.pool.replace(job.thread)
             self.endings.failed(job, failure)
 
-
-@dataclass(eq=False)
-class Upkeep:
-    """Keeps the claims of one worker.
-
-    Args:
-        db: A database.
-        lease: The length of a lease in seconds.
-        presence: The row of the worker, which is renewed together with leases.
-        held: The jobs that the worker holds.
-    """
-
-    db: Database
-    lease: float
-    presence: Presence
-    held: Held
-    _extended: Since = field(default_factory=Since)
-
-    def __post_init__(self) -> None:
-        self._watches: dict[Source, Future] = {}  # each fires when a job of its queue is cancelled
-        self.woken = threading.Event()
-        """Wakes the thread that looks after the time of jobs."""
-        self._to_look = threading.Event()  # for cancelled jobs
-
-    @contextmanager
-    def kept(
-        self, look: Callable[[], float], failed: Callable[[BaseException], object]
-    ) -> Generator[None]:
-        """Extend the leases of all held jobs, three times per lease; tell those cancelled.
-
-        A thread of its own calls `look`: a lease that waits for the database does not delay it.
-
-        Args:
-            look: Called at least once a second; returns the seconds until the next call.
-            failed: Called with an error of the program's logging.
-        """
-        is_over = False
-        self._extended = Since()
-
-        def repeat(act: Callable[[], float], woken: threading.Event) -> None:
-            left = 0.0
-            while True:
-                woken.wait(min(left, LOOK))
-                if is_over:
-                    return
-                woken.clear()
-                left = LOOK
-                try:
-                    left = act()
-                except BaseException as error:
-                    failed(error)
-
-        repeated = (look, self.woken), (self._keep, self._to_look)
-        threads = [threading.Thread(target=repeat, args=each, daemon=True) for each in repeated]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            is_over = True
-            for _, woken in repeated:
-                woken.set()
-            for thread in threads:
-                thread.join()
-            for watch in self._watches.values():
-                watch.cancel()
-            self._try("cannot be removed from the workers", self.presence.end)
-
     def _keep(self) -> float:
         """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
         self._renew()
-        running = [job for job in self.held.all() if job.context is not None]
+        running = [job for job in self.pool.all() if job.context is not None]
         for source, jobs in by_source(running).items():
             self._try("cannot look for cancelled jobs", partial(self._tell_cancelled, source, jobs))
         return self.lease / 3 - self._extended.seconds()
@@ -220,7 +203,7 @@ class Upkeep:
 
         In between, extend the leases of jobs that have reported anything, to store that.
         """
-        held, now = self.held.all(), Since()
+        held, now = self.pool.all(), Since()
         n = len(held)
         if not held or self._extended.seconds() >= 0.99 * self.lease / 3:
             self._extended = now

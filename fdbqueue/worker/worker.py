@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.queue.arguments import (
-    validate_agent,
     validate_client_name,
     validate_lease,
     validate_number,
@@ -19,14 +18,14 @@ from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
 from fdbqueue.worker.claiming import Claiming
 from fdbqueue.worker.endings import Endings, WorkerReport, no_progress
-from fdbqueue.worker.handler import AnyHandler, Claimable, FunctionHandler, Handler
-from fdbqueue.worker.held import Held, HeldJob, process
+from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
+from fdbqueue.worker.pace import Pace
 from fdbqueue.worker.pool import Pool
 from fdbqueue.worker.presence import Presence, serving_health, trouble_of_database
 from fdbqueue.worker.running import Running
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
-from fdbqueue.worker.timeouts import Timeouts, Upkeep
-from fdbqueue.worker.turns import Pace, Source, Turns
+from fdbqueue.worker.timeouts import Upkeep
+from fdbqueue.worker.turns import Source, Turns
 
 _T = TypeVar("_T")
 
@@ -35,9 +34,9 @@ class Worker:
     """A worker, which runs a handler on the jobs of a queue until it is stopped.
 
     Quick jobs are claimed ahead, so that no thread waits for the database: as many jobs as run in a
-    twentieth of a second, and none while jobs take longer than that on average. A job that has
-    waited for that long goes back, unless it is about to begin: another worker can take it, and its
-    attempt does not count.
+    twentieth of a second, and none while jobs take longer than that on average. If the next job has
+    waited for a tenth of a second, all that wait go back: another worker can take them, and their
+    attempts do not count.
     Leases are extended while this process lives. If a handler returns, its job is acknowledged,
     together with others. If it raises an exception, the job has failed: it is retried later or
     becomes a dead letter (`nack`). Neither a failing job nor an unreachable database stops a
@@ -50,8 +49,7 @@ class Worker:
     end of the job are one transaction and take effect exactly once, however often the job is
     started. The body may run several times and must finish within five seconds; a slower one has
     failed. The job is acknowledged before the body runs, so the body can push an item with the same
-    unique key. On the embedded engine, one thread runs all these handlers while they take less than
-    0.2 milliseconds: while the database commits one job, it runs others.
+    unique key.
 
     `stop`, SIGTERM or SIGINT shut the worker down: jobs that have not started return at once, and
     running ones find `Context.cancelled` set. Those that raise an error from then on, or still run
@@ -60,21 +58,20 @@ class Worker:
     before, or have a single attempt, are not claimed ahead. A worker that has met a rate claims no
     job ahead, because each claim counts as a start until the job goes back.
 
-    A job whose lease ran out, because its worker died or was stopped, runs alone in its process the
-    next time: if it kills its worker again, no other job loses an attempt. The workers of the
-    process claim nothing until it ends. While other jobs run, it goes back so that an idle worker
-    can take it, and the process waits for them to end, at first for a second. If they take longer,
-    the process goes on with other jobs, and tries again after twice that time, for twice as long.
+    A job whose lease ran out, because its worker died or was stopped, runs alone in its worker the
+    next time: if it kills its worker again, no other job loses an attempt. The worker claims
+    nothing until it ends. While other jobs run, it goes back so that an idle worker can take it,
+    and the worker waits for them to end, at first for a second. If they take longer, the worker
+    goes on with other jobs, and tries again after twice that time, for twice as long. So run one
+    worker in a process.
 
     Args:
         db: A database.
         queue: A `PriorityQueue`, `TaskQueue` or `Queue`.
         handler: The function to call for each job.
-        concurrency: The number of jobs that are under way at a time, from 1, as a rule each in a
-            thread.
+        concurrency: The number of jobs that run at a time, from 1, each in a thread.
         lease: Seconds until other workers may take over the jobs of a worker that died.
         prefetch: The maximum number of jobs to claim ahead while jobs are quick; 0 for none.
-        agent: Take only the tasks of this agent; `None` for all. Only for a task queue.
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
             job becomes a dead letter at once. Needs a queue that keeps done items
@@ -114,7 +111,6 @@ class Worker:
         concurrency: int = 1,
         lease: Duration = 30,
         prefetch: int = 100,
-        agent: str | None = None,
         store_results: bool = False,
         name: str | None = None,
         timeout: Duration | None = None,
@@ -129,27 +125,20 @@ class Worker:
         concurrency = validate_number(concurrency, "concurrency", 1)
         seconds = validate_lease(lease)
         limit = None if timeout is None else validate_timeout(timeout)
-        options: dict[str, Any] = {}
-        if agent is not None:
-            if any(each.store.given_options.kind != "task" for each in sources):
-                raise TypeError("only a task queue has agents")
-            options["agent"] = validate_agent(agent)
-        if name is not None:
-            options["client"] = validate_client_name(name)
+        client = None if name is None else validate_client_name(name)
         at_most = {each.name: each.at_most or concurrency for each in sources}
-        pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
-        self._held = held = Held(pace.room)
+        self._pace = pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
+        self._pool = pool = Pool(concurrency, pace.room)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))
         self._shutdown = shutdown = grace
-        self._upkeep = Upkeep(db, seconds, Presence(name, at_most, concurrency, seconds), held)
-        self._endings = endings = Endings(db, self._handler, held, shutdown, seconds)
-        self._pool = pool = Pool[HeldJob](concurrency)
-        self._running = Running(db, self._handler, held, endings, shutdown, seconds, pace, pool)
+        self._endings = endings = Endings(db, self._handler, pool, shutdown)
+        self._running = Running(db, self._handler, pool, endings, shutdown, pace)
         self._claiming = Claiming(
-            db, turns, self._handler, held, pace, pool, endings, shutdown, seconds, options
+            db, turns, self._handler, pace, pool, endings, shutdown, seconds, client
         )
-        self._timeouts = Timeouts(held, pool, endings, shutdown, limit)
+        presence = Presence(name, at_most, concurrency, seconds)
+        self._upkeep = Upkeep(db, seconds, limit, presence, pool, endings, shutdown)
         self.report = endings.report
 
     def stop(self) -> None:
@@ -187,22 +176,21 @@ class Worker:
         Raises:
             OSError: The process cannot listen on the address of `health`.
         """
-        held, shutdown = self._held, self._shutdown
+        pool, shutdown = self._pool, self._shutdown
         self._endings.progress = progress
         self._running.begin()
         shutdown.errors.clear()
         with (
             serving_health(health, self._trouble),
-            process.joined(self._claiming.member),
-            closing(self._handler),
-            stopping_on_signals(self.stop, "claimed jobs", lambda: len(held), shutdown.kill),
-            self._upkeep.kept(self._timeouts.look, shutdown.fail),
+            closing(self._handler.coroutines),
+            stopping_on_signals(self.stop, "claimed jobs", lambda: len(pool), shutdown.kill),
+            self._upkeep.kept(),
             self._endings.background,
         ):
             try:
                 with self._pool.working(self._running.run):
                     try:
-                        self._claiming.feed(drain=drain)
+                        self._feed(drain)
                     except BaseException:
                         self.stop()
                         raise
@@ -210,10 +198,24 @@ class Worker:
                         self._upkeep.woken.set()
                         self._endings.release(self._pool.withdraw())
             finally:
-                held.wait()
+                pool.wait()
         if shutdown.errors:
             raise shutdown.errors[0]
         return self.report
+
+    def _feed(self, drain: bool) -> None:
+        """Claim jobs until the worker is stopped or, with `drain`, until none are left."""
+        claiming = self._claiming
+        with claiming.begun(drain=drain):
+            while not self._shutdown.stop.is_set:
+                claiming.give_back_late()
+                free = self._pace.room(len(self._pool))
+                if not free:
+                    claiming.await_room()
+                elif turn := claiming.turn(free):
+                    claiming.claim(*turn, free)
+                elif not claiming.await_jobs():
+                    return
 
     def _trouble(self) -> str | None:
         """Return why the worker cannot claim jobs; `None` if it can."""

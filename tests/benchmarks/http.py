@@ -27,7 +27,7 @@ from fastapi import FastAPI
 from rich.progress import track
 
 import fdbqueue
-from fdbqueue.http import ConnectionLimits, Listener, ServerConfig, create_app
+from fdbqueue.http import create_app, listening_socket, server_config
 from tests.benchmarks.report import console, new_table, print_machine
 
 BODY = b'{"item":{"to":"ada@example.com","n":12345},"priority":1}'
@@ -52,17 +52,13 @@ def empty(port: Any) -> None:
     """Run a server with one route, which does nothing."""
     app = FastAPI()
     app.add_api_route("/nothing", nothing, methods=["POST"])
-    # Name the protocol: asyncio then recognizes TCP and does not delay small answers.
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
-    run(uvicorn.Config(app, log_config=None, access_log=False), listening, port)
+    run(server_config(app), listening_socket("127.0.0.1", 0), port)
 
 
 def queues(directory: str, durability: str, port: Any) -> None:
     """Run a server for the queues in a directory."""
     app = create_app(fdbqueue.open(directory, durability=durability))
-    config = ServerConfig(app, ConnectionLimits())
-    run(config, Listener("127.0.0.1", 0, config.connections), port)
+    run(server_config(app), listening_socket("127.0.0.1", 0), port)
 
 
 def run(config: uvicorn.Config, listening: socket.socket, port: Any) -> None:

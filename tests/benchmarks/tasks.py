@@ -1,4 +1,4 @@
-"""Compare workers with other job queues, and lookups by agent in long and short queues.
+"""Compare workers with other job queues.
 
     python -m tests.benchmarks.tasks                   the embedded engine, ten minutes
     python -m tests.benchmarks.tasks fdb.cluster       a cluster as well; use a fresh one
@@ -23,7 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import product, repeat
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,11 @@ from rich.progress import track
 from rich.table import Table
 
 import fdbqueue
-from fdbqueue import TaskPriority, TaskQueue, create_deadline
 from tests.benchmarks.report import console, new_table, print_machine
 from tests.benchmarks.task_contender import SPACE, Contender, Jobs, Library, started_jobs
 from tests.benchmarks.task_peers import Ballast, Dbos, Huey, peers
 
 PROCESSES = (1, 4)
-AGENTS = (10, 100, 1000)
 SECONDS = 2  # of jobs that a contender does in a round, about
 TRIAL = 100  # jobs of the first round
 TRIALS = 2  # rounds that do not count, because they find out how many jobs take two seconds
@@ -200,80 +198,7 @@ def latency_table(milliseconds: dict[str, list[float]]) -> Table:
     return table
 
 
-def task(agent: str, number: int) -> dict[str, Any]:
-    return {
-        "priority": 1 + number % len(TaskPriority),
-        "deadline": create_deadline(hours_ahead=1 + number % 1000),
-        "cost": number % 7,
-        "agent_name": agent,
-        "payload": {"invoice": number},
-    }
-
-
-def agents_of(length: int) -> Iterator[str]:
-    """Yield the agents of a long queue's tasks.
-
-    Each number of `AGENTS` is that of the tasks of one agent, evenly spread over the queue.
-    """
-    own = {
-        (turn * length + length // 2) // size + shift: f"agent {size}"
-        for shift, size in enumerate(AGENTS)
-        for turn in range(size)
-    }
-    return (own.get(number, f"other {number % 1000}") for number in range(length))
-
-
-def opened(url: str, name: str, agents: Iterator[str], length: int) -> tuple[Any, TaskQueue]:
-    """Open a database; return it with a queue of tasks of these agents."""
-    db, queue = fdbqueue.open(url, durability="os"), TaskQueue(SPACE[name])
-    for begin in track(range(0, length, 1000), "tasks", console=console, transient=True):
-        numbers = range(begin, min(begin + 1000, length))
-        queue.push_many(db, [task(next(agents), number) for number in numbers])
-    return db, queue
-
-
-def look_up(db: Any, queue: TaskQueue, agent: str, tasks: int) -> float:
-    """Return the milliseconds that it takes to get all tasks of an agent."""
-    began = time.perf_counter()
-    found = list(queue.get_tasks_for_agent(db, agent))
-    milliseconds = (time.perf_counter() - began) * 1e3
-    if len(found) != tasks:
-        raise RuntimeError(f"{len(found)} tasks of {agent}")
-    return milliseconds
-
-
-Medians = dict[int, tuple[float, float]]
-"""By the number of an agent's tasks, milliseconds of a lookup in the long and the short queue."""
-
-
-def lookups(url: Callable[[str], str], length: int, times: int) -> Medians:
-    """Look up agents in the long queue and, in turn, in a queue with only that agent's tasks."""
-    long = opened(url("long"), "long", agents_of(length), length)
-    medians = {}
-    for size in AGENTS:
-        agent = f"agent {size}"
-        short = opened(url(agent), agent, repeat(agent), size)
-        pairs = [(look_up(*long, agent, size), look_up(*short, agent, size)) for _ in range(times)]
-        among, alone = zip(*pairs)
-        medians[size] = statistics.median(among), statistics.median(alone)
-    return medians
-
-
-def agent_table(found: dict[str, Medians], length: int) -> Table:
-    title = f"get_tasks_for_agent, among {length:,} tasks and in a queue of the agent's own"
-    table = new_table(title, "tasks of the agent", "among all, ms", "alone, ms", "ratio")
-    for engine, medians in found.items():
-        for size, (among, alone) in medians.items():
-            figures = (f"{size:,}", f"{among:.3f}", f"{alone:.3f}", f"{among / alone:.2f}")
-            table.add_row(engine, *figures)
-    return table
-
-
-def goals(
-    rates: Rates,
-    milliseconds: dict[str, list[float]],
-    agents: dict[str, Medians],
-) -> Table:
+def goals(rates: Rates, milliseconds: dict[str, list[float]]) -> Table:
     """Compare what was measured with the goals."""
     table = new_table("goals", "goal", "1 process", "4 processes")
     own = [each for each in rates.contenders if isinstance(each, Library | Jobs)]
@@ -291,10 +216,6 @@ def goals(
         if our in milliseconds and their not in ours:
             ratio = statistics.median(milliseconds[their]) / statistics.median(milliseconds[our])
             table.add_row(f"median latency: {their} / {our}", "> 1", f"{ratio:.2f}")
-    for engine, medians in agents.items():
-        for size, (among, alone) in medians.items():
-            what = f"{engine}: {size:,} tasks of an agent, among all / alone"
-            table.add_row(what, "about 1", f"{among / alone:.2f}")
     return table
 
 
@@ -308,13 +229,10 @@ def main() -> None:
     parser.add_argument(
         "--pushes", type=int, default=200, help="pushes in all rounds, for the latency"
     )
-    parser.add_argument(
-        "--tasks", type=int, default=1_000_000, help="tasks in the long queue; 0: none"
-    )
     parser.add_argument("--quick", action="store_true", help="small numbers")
     given = parser.parse_args()
     if given.quick:
-        given.rounds, given.jobs, given.pushes, given.tasks = 2, 300, 20, 10_000
+        given.rounds, given.jobs, given.pushes = 2, 300, 20
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory(prefix="fdbqueue-benchmark-"))
         print_machine(Path(root))
@@ -341,11 +259,7 @@ def main() -> None:
         ]
         milliseconds = latencies([*waiting, *others, *polling], given.rounds, given.pushes)
         console.print(latency_table(milliseconds))
-        agents = {}
-        for name, url in engines.items() if given.tasks else ():
-            agents[name] = lookups(url, given.tasks, 20 * given.rounds)
-        console.print(agent_table(agents, given.tasks))
-        console.print(goals(rates, milliseconds, agents))
+        console.print(goals(rates, milliseconds))
 
 
 if __name__ == "__main__":

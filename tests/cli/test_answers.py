@@ -34,7 +34,7 @@ def fdbq(tmp_path: Path) -> Shell:
         (("list",), "No such command 'list'; did you mean 'ls'? (see fdbq --help)"),
         (("worker",), "No such command 'worker'; did you mean 'workers' or 'work'?"),
         (("dead", "lss"), "fdbq dead: No such command 'lss'; did you mean 'ls'?"),
-        (("task", "delete"), "fdbq task: No such command 'delete'; did you mean 'rm'?"),
+        (("dead", "list"), "fdbq dead: No such command 'list'; did you mean 'ls'?"),
         (("frobnicate",), "No such command 'frobnicate' (see fdbq --help)"),
         (("retry", "jobs"), "give either the ids of items, or --state"),
         (("release", "jobs"), "give either the ids of items, or --all"),
@@ -44,7 +44,7 @@ def fdbq(tmp_path: Path) -> Shell:
         (("work", "jobs", "os:"), "'os:' does not name a function; write os:FUNCTION"),
         (("work", "jobs", ":f"), "':f' does not name a module; write MODULE:f"),
         (("push", "jobs", "1", "--delay", "-5"), "the time must be at least 0 seconds, not -5"),
-        (("push", "jobs", "1", "--ttl", "0"), "the time must be more than 0 seconds, not 0"),
+        (("push", "jobs", "1", "--ttl", "0"), "--ttl is a number of seconds over 0, below"),
         (
             ("top", "--interval", "20d"),
             "the time must be at least 0.1 and at most 1,000,000 seconds, not 20d",

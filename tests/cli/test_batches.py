@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.jobs import App, Context
-from tests.support.keys import lose
 from tests.support.shell import Shell, error_of
 
 
@@ -62,42 +61,6 @@ def test_a_batch_is_shown_from_the_job_at_its_end_and_from_each_of_its_jobs(
     app.work("mail", drain=True)
     line = "ended: 1 job, 1 done, 0 dead, 0 cancelled, 0 left"
     assert fdbq.output("batch", "reports", batch.id) == f"{line}\n"
-
-
-def test_a_batch_goes_on_whose_jobs_are_in_no_queue(fdbq: Shell, app: App) -> None:
-    send, report = app.jobs["send"], app.jobs["report"]
-    batches = [app.batch(then=report) for _ in range(3)]
-    for batch in batches:
-        batch.push(send, "ada")
-        batch.flush()
-    first, second, third = (batch.id for batch in batches)
-    batches[1].close()
-    refused = fdbq("retry", "reports", second)
-    why = "it waits for a signal, or for jobs that have not ended"
-    assert refused.stderr == f"fdbq: {second} was not retried: {why}\n"
-    lose(app.db, "mail")
-    goes_on = f"fdbq batch: {first} goes on: its other jobs are in no queue"
-    done = fdbq("batch", "reports", first, "--close")
-    assert (done.stdout, done.stderr) == (
-        "ended: 1 job, 0 done, 0 dead, 1 cancelled, 0 left\n",
-        f"{goes_on}\n",
-    )
-    assert fdbq.output("retry", "reports", second) == "1 retried\n"
-    send.push("bob")
-    batches[2].push(send, "eve")
-    batches[2].close()
-    note = (
-        "fdbq drop: 1 of its jobs count as cancelled for jobs of queue 'reports' that wait for them"
-    )
-    asked = fdbq.script("echo n | fdbq drop mail")
-    assert note in asked.stderr
-    dropped = fdbq("drop", "mail", "--yes")
-    assert dropped.stdout == "dropped mail: 2 ready\n"
-    assert dropped.stderr == f"{note}\n"
-    assert "a job waits for jobs that are in no queue (1)" in fdbq("check").stdout
-    assert fdbq.output("retry", "reports", third) == "1 retried\n"
-    app.work("reports", drain=True)
-    assert app.queue("reports").stats(app.db).done == 3
 
 
 def test_a_batch_that_was_left_open_is_closed(fdbq: Shell, app: App) -> None:

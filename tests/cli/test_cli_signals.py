@@ -197,7 +197,7 @@ def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str,
 def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
     fdbq.output("push", name, "1")
     # However slow the machine is, no thread ends `top` before it has ended by itself.
-    patient = "from fdbq import signals, __main__; signals._GRACE = 60; __main__.main()"
+    patient = "from fdbq import interrupts, __main__; interrupts._GRACE = 60; __main__.main()"
     process = start(fdbq, "top", "--json", "--interval", "1000", program=("-c", patient))
     assert process.stdout is not None
     assert name in process.stdout.readline()

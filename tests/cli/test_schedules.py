@@ -68,7 +68,7 @@ def test_a_schedule_pushes_tasks_to_a_task_queue(fdbq: Shell) -> None:
     ("arguments", "answer"),
     [
         (("1",), "give one of cron and every"),
-        (("1", "--every", "1ms"), "at least 1 seconds"),
+        (("1", "--every", "1ms"), "every is at least 1 second, not 0.001"),
         (("1", "--cron", "61 * * * *"), "Bad minute"),
         (("1", "--cron", "* * * * *", "--tz", "Mars"), "there is no time zone 'Mars'"),
         (("1", "--every", "1h", "--group", ""), "a group is text of 1 to 255 bytes"),

@@ -103,7 +103,7 @@ def test_what_cannot_work_is_refused(fdbq: Shell) -> None:
     assert "'shop:add' is not an app" in error_of(fdbq("work", "--app", "shop:add"))
     assert "--exec is for the items" in error_of(fdbq("work", "--app", "shop:app", "--exec", "x"))
     assert "the app has no jobs" in error_of(fdbq("work", "--app", "shop:nothing", "--drain"))
-    assert "give QUEUE and MODULE:FUNCTION" in error_of(fdbq("work"))
+    assert "give QUEUE with MODULE:FUNCTION" in error_of(fdbq("work"))
     assert "or --app MODULE:APP for" in error_of(fdbq("work", "shop:app"))
     queue = fdbq.output("push", fdbq.environment["q"], "1") and fdbq.environment["q"]
     assert "'shop:add' is a job" in error_of(fdbq("work", queue, "shop:add"))

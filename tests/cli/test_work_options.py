@@ -71,9 +71,9 @@ def test_wrong_numbers_are_refused(fdbq: Shell) -> None:
     mail = f"{fdbq.environment['q']}mail"
     assert "'a=b' does not end with a number" in refused("a=b")
     assert "a weight is a number over 0, not 0" in refused(f"{mail}=0")
-    assert "at_most has 'other', but the queues to work on are" in refused("--at-most", "other=3")
-    assert "at_most is a number of jobs from 1, not 0" in refused("--at-most", f"{mail}=0")
-    assert "at_most is a number of jobs from 1, not 1.5" in refused("--at-most", f"{mail}=1.5")
+    assert "--at-most has 'other', but the queues to work on are" in refused("--at-most", "other=3")
+    assert "--at-most is a number of jobs from 1, not 0" in refused("--at-most", f"{mail}=0")
+    assert "--at-most is a number of jobs from 1, not 1.5" in refused("--at-most", f"{mail}=1.5")
     assert "'5' does not name a queue" in refused("--at-most", "5")
     assert "an address is PORT or HOST:PORT" in refused("--health-port", "localhost")
     assert "--at-most is for the queues of --app" in error_of(

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fdbqueue import PriorityQueue
-from tests.support.fdbq_work import Workers
+from tests.support.fdbq_work import Workers, is_alive
 from tests.support.shell import Shell, error_of
 from tests.support.waiting import MAX_WAIT, wait_until
 
@@ -103,13 +103,6 @@ def workers(fdbq: Shell) -> Iterator[Workers]:
 
 def job(name: str, *args: str) -> dict[str, Any]:
     return {"job": name, "args": [*args]}
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def push(db: Any, name: str, *values: Any) -> PriorityQueue:

@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 import fdbqueue
-from cli.work import _OF_APPS
+from cli.work import _OF_WORKERS
 from cli.work import work as work_command
 from fdbqueue import WorkerReport
 from fdbqueue.contrib.django import FdbqueueBackend
@@ -467,11 +467,12 @@ def test_the_command_has_the_options_of_apps_and_of_fdbq_work() -> None:
     parser = Command().create_parser("manage.py", "fdbqueue_work")
     defaults = vars(parser.parse_args([]))
     others = {"self", "queues", "at_most", "weights"}
+    of_apps = {str(each.name) for each in _OF_WORKERS} - others
     for name, parameter in inspect.signature(App.work).parameters.items():
         assert name in others or defaults[name] == parameter.default
-        assert name in {*others, "processes", *_OF_APPS}
+        assert name in others | of_apps
     options: dict[Any, Any] = {each.name: each for each in work_command.params}
-    for name in (*_OF_APPS, "processes"):
+    for name in of_apps:
         value = [] if options[name].is_flag else ["7"]
         given = vars(parser.parse_args([options[name].opts[0], *value]))
         assert given[name] != defaults[name]

@@ -11,7 +11,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue
+from fdbqueue import PriorityQueue, Queue
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 
@@ -56,6 +56,28 @@ def test_a_claim_takes_only_items_within_its_distance(db: Any, queue: PriorityQu
         seen.add(at)
         del left[at]
     assert seen == set(range(5))
+
+
+@pytest.mark.parametrize("change", ["urgent items", "a lower `within`"])
+def test_a_claim_after_conflicts_keeps_to_its_distance(
+    db: Any, queue: PriorityQueue, change: str
+) -> None:
+    """It does not go on behind the last item if that is too far behind the first one by now."""
+    unlucky = FaultyDatabase(db, conflict=0.8, seed=1)
+    db.options.set_transaction_max_retry_delay(1)
+    queue.push_many(db, range(300), priorities=[5] * 300)
+    for _ in range(3):
+        for _ in range(8):
+            queue.release(db, queue.claim(unlucky))
+        if change == "urgent items":
+            queue.push_many(db, range(300), priorities=[0] * 300)
+            taken = [queue.claim(db) for _ in range(8)]
+            assert {claim.item.priority for claim in taken} == {0}
+            queue.pop_many(db, 292)
+        else:
+            claim = queue.claim(db, within=3)
+            assert claim.item.value < 3
+            queue.release(db, claim)
 
 
 def test_claims_of_different_items_both_commit(db: Any, queue: PriorityQueue) -> None:
@@ -140,24 +162,14 @@ def test_each_item_is_claimed_exactly_once_despite_lost_replies(
     assert queue.is_empty(db)
 
 
-@pytest.mark.parametrize("agent", [None, "ada"])
-def test_a_claim_that_finds_nothing_writes_nothing(
-    db: Any, space: Subspace, agent: str | None
-) -> None:
+def test_a_claim_that_finds_nothing_writes_nothing(db: Any, space: Subspace) -> None:
     counting = CountingDatabase(db)
-    queue: Any = PriorityQueue(space["items"]) if agent is None else TaskQueue(space["tasks"])
-
-    def claim() -> Any:
-        return queue.claim(counting) if agent is None else queue.claim(counting, agent=agent)
-
-    if agent is None:
-        queue.push(db, "later", delay=3600)
-        queue.push(db, "now")
-    else:
-        queue.push(db, agent_name=agent)
-    assert claim() is not None
+    queue = PriorityQueue(space["items"])
+    queue.push(db, "later", delay=3600)
+    queue.push(db, "now")
+    assert queue.claim(counting) is not None
     before = counting.commits
     assert before > 0
     for _ in range(5):
-        assert claim() is None
+        assert queue.claim(counting) is None
     assert counting.commits == before

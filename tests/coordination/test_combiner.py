@@ -149,7 +149,8 @@ def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> No
     results: list[int] = []
 
     def submit(request: int) -> None:
-        combiner.submit(work.db, request, jobs.append, lambda outcome: results.append(outcome()))
+        future = combiner.submit(work.db, request, jobs.append)
+        future.add_done_callback(lambda done: results.append(done.result()))
 
     submit(1)
     first = threading.Thread(target=jobs[0])
@@ -160,7 +161,8 @@ def test_a_submitted_request_is_performed_once_if_its_turn_comes_at_once() -> No
         work.may_finish.set()
         first.join()
 
-    combiner.guard = LeftGuard(combiner.guard, let_first_end)
+    line = combiner._lines[ref(work.db)]
+    line.guard = LeftGuard(line.guard, let_first_end)
     submit(2)
     assert len(jobs) == 2
     jobs[1]()

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -17,31 +18,19 @@ from tests.support.waiting import run_what_is_ready, wait_until
 
 
 class Work:
-    """Work that ends when `may_finish` is set; `undone` lists its undone results."""
+    """Work whose result arrives when the test says so; `undone` lists its undone results."""
 
     def __init__(self) -> None:
-        self.may_finish = threading.Event()
-        self.arrived = threading.Event()
+        self._future: Future[str] = Future()
+        self._future.set_running_or_notify_cancel()
         self.undone: list[str] = []
 
-    def do(self) -> str:
-        assert self.may_finish.wait(60)
-        return "result"
-
     async def call(self) -> str:
-        hand_over = event_loop.HandOver(self.undone.append)
-
-        def arrive(work: Any) -> None:
-            hand_over.arrive(work.result)
-            self.arrived.set()
-
-        event_loop.pool.submit(self.do).add_done_callback(arrive)
-        return await hand_over.result()
+        return await event_loop.handed_over(self._future, self.undone.append)
 
     def arrive(self) -> None:
         """Have the result arrive while this thread, and so its event loop, is blocked."""
-        self.may_finish.set()
-        assert self.arrived.wait(60)
+        self._future.set_result("result")
 
     def wait_until_undone(self) -> bool:
         wait_until(lambda: self.undone)
@@ -65,6 +54,24 @@ def test_a_completed_call_returns_its_result_and_undoes_nothing() -> None:
     assert undone == []
 
 
+def test_a_task_to_which_the_program_keeps_no_reference_ends_like_others() -> None:
+    """An event loop itself has only weak references to its tasks."""
+    work, ended = Work(), list[str]()
+
+    async def main() -> None:
+        async def forgotten() -> None:
+            ended.append(await work.call())
+
+        asyncio.ensure_future(forgotten())  # noqa: RUF006
+        await run_what_is_ready()
+        gc.collect()
+        work.arrive()
+        await run_what_is_ready()
+
+    asyncio.run(main())
+    assert (ended, work.undone) == (["result"], [])
+
+
 @pytest.mark.parametrize("cancels", [1, 2, 5])
 def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
     work = Work()
@@ -76,7 +83,7 @@ def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
             task.cancel()
         await run_what_is_ready()
         assert not task.done()
-        work.may_finish.set()
+        work.arrive()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert work.undone == ["result"]
@@ -87,9 +94,10 @@ def test_a_cancelled_call_ends_after_its_result_is_undone(cancels: int) -> None:
 def test_it_is_unknown_whether_a_cancelled_call_took_effect_if_a_failing_disk_prevents_the_undo(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    may_finish = threading.Event()
+    begun, may_finish = threading.Event(), threading.Event()
 
     def take() -> str:
+        begun.set()
         may_finish.wait()
         return "item"
 
@@ -99,6 +107,7 @@ def test_it_is_unknown_whether_a_cancelled_call_took_effect_if_a_failing_disk_pr
     async def main() -> None:
         task = asyncio.ensure_future(event_loop.call(take, undo))
         await run_what_is_ready()
+        assert begun.wait(60)
         task.cancel()
         may_finish.set()
         with pytest.raises(FDBError, match="1021"):
@@ -135,7 +144,7 @@ def test_the_end_of_the_loop_waits_until_all_results_are_undone() -> None:
         for work in works:
             tasks.append(asyncio.ensure_future(work.call()))
         await run_what_is_ready()
-        threading.Timer(0.05, lambda: [work.may_finish.set() for work in works]).start()
+        threading.Timer(0.05, lambda: [work.arrive() for work in works]).start()
 
     tasks: list[Any] = []
     asyncio.run(main())
@@ -143,42 +152,25 @@ def test_the_end_of_the_loop_waits_until_all_results_are_undone() -> None:
 
 
 @pytest.mark.parametrize("iterations", range(2))
-def test_a_result_delivered_to_a_loop_that_closes_is_undone(iterations: int) -> None:
-    """The task still exists, but never runs again."""
+@pytest.mark.parametrize("arrives", ["before", "after"])
+def test_a_result_of_a_task_that_a_closed_loop_destroys_is_undone(
+    iterations: int, arrives: str
+) -> None:
     work = Work()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work.call())
+    task._log_destroy_pending = False
     run_one_iteration(loop)
-    work.arrive()
+    if arrives == "before":
+        work.arrive()
     for _ in range(iterations):
         run_one_iteration(loop)
-    loop.close()
-    assert work.wait_until_undone()
     assert not task.done()
-    task._log_destroy_pending = False
-
-
-def test_a_result_that_arrives_after_its_loop_closed_is_undone() -> None:
-    work = Work()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work.call())
-    run_one_iteration(loop)
-    loop.close()
-    work.arrive()
-    assert work.wait_until_undone()
-    task._log_destroy_pending = False
-
-
-def test_a_result_of_a_destroyed_task_is_undone() -> None:
-    work = Work()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work.call())
-    run_one_iteration(loop)
-    task._log_destroy_pending = False
     loop.close()
     del task, loop
+    if arrives == "after":
+        work.arrive()
     gc.collect()
-    work.arrive()
     assert work.wait_until_undone()
 
 
@@ -209,19 +201,21 @@ def test_a_result_that_cannot_be_undone_is_logged_and_raises(
     def fail(result: str) -> None:
         raise OSError("the disk is full")
 
-    async def main(may_finish: threading.Event) -> None:
+    async def main(begun: threading.Event, may_finish: threading.Event) -> None:
         def do() -> str:
+            begun.set()
             assert may_finish.wait(60)
             return "result"
 
         task = asyncio.ensure_future(event_loop.call(do, fail))
         await run_what_is_ready()
+        assert begun.wait(60)
         task.cancel()
         may_finish.set()
         with pytest.raises(OSError, match="the disk is full"):
             await task
 
-    asyncio.run(main(threading.Event()))
+    asyncio.run(main(threading.Event(), threading.Event()))
     assert "'result'" in caplog.text
 
 

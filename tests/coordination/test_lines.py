@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import PriorityQueue, TaskQueue, aio
+from fdbqueue import PriorityQueue, aio
 from fdbqueue.coordination import waiting
 from fdbqueue.coordination.waiting import Lines, Wanted
 from fdbqueue.queue.base import store_of
@@ -129,41 +129,20 @@ def test_the_next_one_watches_if_the_first_one_gives_up(
         mine = aio.PriorityQueue(queue)
         seconds = 0.3 if end == "timed out" else TIMEOUT
         first = asyncio.create_task(mine.pop(db, wait=seconds))
-        await until(lambda: sleeps.begun == 1)
+        # On a slow machine the time of the first one may be over before it sleeps.
+        await until(lambda: sleeps.begun == 1 or first.done())
+        before = sleeps.begun
         second = asyncio.create_task(mine.pop(db, wait=TIMEOUT))
         await until(lambda: waiters(queue) == 2 or first.done())
         if end == "cancelled":
             first.cancel()
         await asyncio.wait([first])
-        await until(lambda: sleeps.begun == 2)
+        await until(lambda: sleeps.begun == before + 1)
         await aio.run(queue.push, db, "job")
         assert (await second).value == "job"
 
     asyncio.run(consume())
     assert waiters(queue) == 0
-
-
-def test_consumers_of_different_agents_do_not_wait_for_each_other(
-    db: Any, queue: PriorityQueue, sleeps: Sleeps
-) -> None:
-    tasks = TaskQueue(queue.subspace["tasks"])
-    taken: list[str] = []
-
-    def claim(agent: str) -> None:
-        taken.append(tasks.claim(db, agent=agent, wait=TIMEOUT).item.agent_name)
-
-    names = ("ada", "bob", "ada")
-    threads = [threading.Thread(target=claim, args=[agent]) for agent in names]
-    for thread in threads:
-        thread.start()
-    asyncio.run(until(lambda: waiters(tasks) == 3 and sleeps.begun == 2))
-    tasks.push_many(db, [{"agent_name": "bob"}])
-    threads[1].join()
-    assert taken == ["bob"]
-    tasks.push_many(db, [{"agent_name": "ada"}] * 2)
-    for thread in threads:
-        thread.join()
-    assert taken == ["bob", "ada", "ada"]
 
 
 def test_a_blocked_event_loop_delays_no_thread(db: Any) -> None:

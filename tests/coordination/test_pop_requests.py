@@ -73,7 +73,8 @@ def test_golden_bytes_of_staged_items(requests: PopRequests, db: Any, space: Sub
         requests.stage(tr, milliseconds(), request, pops)
 
     stage(db)
-    result = bytes(6) + b"\x00\x06\x00\x00\x00\x07\x15\x05\x14\x01r\x00payload" + bytes(6)
+    item_of_pop = b"\x05\x01\x15\x05\x14\x01r\x00\xff\x00\x01payload\x00\x00"
+    result = b"\x05" + item_of_pop + b"\x00" + b"\x05\x00"
     assert rows(db, space, 8) == {b"\x15\x08" + WAITS + b"\x14": result}
     assert run(db, partial(requests.take, request=request)) == [[(item.key, item.value)], []]
     assert rows(db, space, 8) == {}

@@ -15,12 +15,10 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.embedded import Database
 from fdbqueue.layout.values import ONE, encode_count
 from fdbqueue.operations.maintainers import batches
 from fdbqueue.testing import FaultyDatabase
 from tests.coordination.line import DIES_WAITING, FAST, Line
-from tests.support.counting import CountingDatabase
 
 pytestmark = pytest.mark.usefixtures("staging_on_every_engine")
 
@@ -179,7 +177,6 @@ class TestLargeValues:
 
 
 def test_a_pop_sees_items_pushed_since_the_last_pop(db: Any, queue: PriorityQueue) -> None:
-    """A pop reads at the version of the last commit, and must not pop from that stale view."""
     asking = FaultyDatabase(db)  # its commits may have an unknown result, as on a cluster
     other = PriorityQueue(queue.subspace)
     for number in range(20):
@@ -202,19 +199,3 @@ def test_a_pop_takes_a_more_urgent_item_pushed_since_the_last_pop(
     assert queue.pop(asking).value == "first"
     PriorityQueue(queue.subspace).push(db, "urgent", priority=0)
     assert [queue.pop(asking).value for _ in range(2)] == ["urgent", "last"]
-
-
-def test_a_pop_that_is_never_staged_reads_the_newest_version(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A version that another client's commit has made too old would cost a second attempt."""
-    if not isinstance(db, Database):
-        pytest.skip("on a cluster, pops are staged")
-    monkeypatch.setattr(db, "engine", db.engine._replace(is_remote=False))
-    counting = CountingDatabase(db)
-    assert queue.pop(counting) is None  # the first pop also sweeps
-    counting.clear()
-    for number in range(3):
-        PriorityQueue(queue.subspace).push(db, number)
-        assert queue.pop(counting).value == number
-    assert counting.transactions == 3

@@ -13,7 +13,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
+from fdbqueue import PriorityQueue, Worker, aio
 from fdbqueue.coordination import sans_io, waiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.waking import Waiters
@@ -433,22 +433,6 @@ def test_pops_and_claims_that_wait_for_the_same_queue_both_wake(
     pops.join()
     claims.join()
     assert sorted(pops.taken + claims.taken) == [0, 1, 2, 3]
-
-
-def test_a_client_of_an_agent_wakes_beside_others(db: Any, space: Subspace, sleeps: Sleeps) -> None:
-    """It does not wait for any item, so no push chooses it, and every push wakes it."""
-    tasks = TaskQueue(space)
-    taken: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: taken.append(TaskQueue(space).claim(db, agent="ada", wait=TIMEOUT).item)
-    )
-    thread.start()
-    wait_until(partial(sleeps.have_begun, 1))
-    tasks.push(db, agent_name="bob")
-    tasks.push(db, agent_name="ada")
-    thread.join()
-    assert [task.agent_name for task in taken] == ["ada"]
-    assert keys(db, space) == []
 
 
 def test_a_push_of_an_earlier_release_wakes_a_client(

@@ -439,13 +439,10 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
     assert len(receipts(db, queue)) <= before + 1  # that of the acknowledgement
 
 
-@pytest.mark.parametrize("take", ["claim", "claim for an agent"])
-def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(
-    db: Any, space: Subspace, take: str
-) -> None:
+def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(db: Any, space: Subspace) -> None:
     """Both tries have claimed the same task, and the first one has not committed."""
     tasks = TaskQueue(space)
-    tasks.push_many(db, [{"agent_name": "ada", "payload": payload} for payload in "ab"])
+    tasks.push_many(db, [{"payload": payload} for payload in "ab"])
 
     class Failing(FaultyDatabase):
         commits = 0
@@ -459,7 +456,7 @@ def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(
             if self.commits <= 2:
                 raise fdbqueue.FDBError(1021)
 
-    claim = tasks.claim(Failing(db), n=2, agent=None if take == "claim" else "ada")
+    claim = tasks.claim(Failing(db), n=2)
     assert [task.payload for task in claim.items] == ["b"]
     tasks.ack(db, claim)
 

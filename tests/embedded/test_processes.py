@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -16,8 +17,13 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database, FDBError
+from fdbqueue.embedded.storage.lock import lock_owners
+from fdbqueue.embedded.storage.names import DATABASE_FILE, LOCK_FILE
 from tests.support.threads import in_threads
 from tests.support.waiting import wait_until
+
+PROC_LOCKS = Path("/proc/locks")
+linux = pytest.mark.skipif(not PROC_LOCKS.exists(), reason="only Linux lists locks")
 
 INCREMENT = """
 import sys
@@ -269,7 +275,7 @@ def test_slow_readers_fail_only_with_transaction_too_old(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other threads expire snapshots, but never during a read."""
-    monkeypatch.setattr("fdbqueue.embedded.storage.snapshot.TRANSACTION_LIFETIME", 0.2)
+    monkeypatch.setattr("fdbqueue.embedded.storage.connection.TRANSACTION_LIFETIME", 0.2)
     monkeypatch.setattr("fdbqueue.embedded.storage.storage._LOOK", 0.01)
     tr = db.create_transaction()
     for number in range(3000):
@@ -287,3 +293,100 @@ def test_slow_readers_fail_only_with_transaction_too_old(
 
     in_threads([work] * 4)
     assert ends == [1007] * 4
+
+
+@linux
+def test_a_child_forked_while_other_threads_read_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    """Without one, the last connection of the parent would remove the log that the child uses."""
+    path = tmp_path / "db"
+    with Database(path, "os") as db:
+        db[b"k"] = b"v"
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                assert db[b"k"] == b"v"
+
+        def is_locked() -> bool:
+            return os.getpid() in lock_owners(path / DATABASE_FILE, "POSIX", "READ", range(1 << 62))
+
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(60)
+                    try:
+                        assert db[b"k"] == b"v"
+                        # The list may miss a lock while others come and go.
+                        wait_until(is_locked, 10)
+                        os._exit(0)
+                    except BaseException:
+                        os._exit(1)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@linux
+def test_a_child_forked_while_a_thread_waits_to_commit_does_not_keep_its_lock(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "db"
+    with Database(path, "os") as db:
+        db[b"k"] = b"v"
+        with (path / LOCK_FILE).open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            waiting = threading.Thread(target=db.set, args=(b"k", b"new"))
+            waiting.start()
+            wait_until(lambda: "->" in flocks(path / LOCK_FILE))
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+                os._exit(0)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        try:
+            waiting.join(60)
+            assert db[b"k"] == b"new"
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_a_fork_does_not_wait_forever_for_a_reading_thread_that_closes_a_database(
+    tmp_path: Path,
+) -> None:
+    """The garbage collector may close an abandoned database wherever a thread is."""
+    with Database(tmp_path / "db", "os") as db:
+        other = Database(tmp_path / "other", "os")
+        tr = db.create_transaction()
+        tr[b"k"].wait()
+        is_reading = threading.Event()
+
+        def read() -> None:
+            with tr._attempt.snapshot.busy:
+                is_reading.set()
+                time.sleep(0.2)  # the fork waits
+                other.close()
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        is_reading.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        reading.join(30)
+        assert not reading.is_alive()
+        db[b"k"] = b"v"
+        assert db[b"k"] == b"v"
+
+
+def flocks(path: Path) -> str:
+    inode = f":{path.stat().st_ino} "
+    return "\n".join(line for line in PROC_LOCKS.read_text().splitlines() if inode in line)

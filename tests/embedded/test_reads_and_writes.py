@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.embedded import Future, KeySelector
+from fdbqueue.embedded import KeySelector
 
 ROWS = {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
 
@@ -48,7 +48,6 @@ def test_a_value_behaves_like_its_bytes(db: Any) -> None:
     assert {value: 1}[value] == 1
     assert value.is_ready()
     assert value.wait() == b"value"
-    assert Future.wait_for_any(value) == 0
 
 
 def test_an_empty_value_is_a_value(db: Any) -> None:

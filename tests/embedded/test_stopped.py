@@ -22,15 +22,15 @@ from tests.support.waiting import wait_until
 STOPS = """
 import os, signal, sys
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import writer
-apply = writer.apply
+from fdbqueue.embedded.storage import key_values
+apply = key_values.apply
 def stop(*arguments):
     stamped = apply(*arguments)
     print("stopped", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     print(arguments[2], flush=True)  # the version of the commit
     return stamped
-writer.apply = stop
+key_values.apply = stop
 with Database(sys.argv[1]) as db:
     db[b"k"] = b"of the stopped one"
 """

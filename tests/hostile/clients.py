@@ -329,17 +329,7 @@ class Tasks(Jobs):
         return item.priority
 
     async def _pop(self, n: int, at_max: bool, rng: random.Random) -> list[Any]:
-        agent = rng.choice(AGENTS)
-        # An asyncio client claims the task of an agent for a while. A client killed meanwhile would
-        # leave it claimed for longer than a storm lasts.
-        if agent is None or (self._is_killed and not isinstance(self.queue, Blocking)):
-            return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
-        task = await self.queue.pop(self.db, agent=agent, wait=self.wait(rng))
-        return [] if task is None else [task]
-
-    async def _claim(self, n: int, lease: float, rng: random.Random) -> Any:
-        agent = rng.choice(AGENTS)
-        return await self.queue.claim(self.db, n=n, lease=lease, wait=self.wait(rng), agent=agent)
+        return list(await self.queue.pop_many(self.db, n, wait=self.wait(rng)))
 
     async def _first(self) -> list[Any]:
         tasks = await self.queue.get_all_tasks(self.db, limit=5)

@@ -342,7 +342,7 @@ def main() -> None:
     random.seed(given.seed)
     with tempfile.TemporaryDirectory(prefix="fdbqueue-abuse-") as directory:
         url = given.database or directory
-        with serving(url, "--header-timeout", "5", "--body-timeout", "10") as (process, address):
+        with serving(url) as (process, address):
             is_good = asyncio.run(abuse(address, process.pid, given))
         db = fdbqueue.open(url)
         for name in fdbqueue.admin.queue_names(db):

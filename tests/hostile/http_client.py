@@ -68,7 +68,7 @@ class Request:
     """Its idempotency key."""
     is_pop: bool = False
     """Whether it must have no effect if the server knows that its client has left."""
-    base: str = "/queue/"
+    base: str = "/v1/queues/"
 
     def encoded(self, prefix: str) -> bytes:
         """Return the bytes of the request, for a queue whose name has a prefix."""
@@ -137,7 +137,7 @@ class HttpClient:
             self._ledger.operation("peek", queue) as seen,
             self._ledger.operation("push", queue, [name]) as operation,
         ):
-            answer = self._ask(Request("POST", f"{queue}/push", body, base="/v1/queues/"), rng)
+            answer = self._ask(Request("POST", f"{queue}/push", body), rng)
             if answer.body["is_new"]:
                 operation.done()
             else:
@@ -151,7 +151,8 @@ class HttpClient:
         depth, wait = rng.choice([1, 1, 1, 4]), rng.choice([0, 0.1, 1])
         leaves = LEAVES if queue.endswith("left") else CERTAIN
         with self._ledger.operation("pop", queue, at_most=depth) as operation:
-            request = Request("POST", f"{queue}/pop?depth={depth}&wait={wait}", is_pop=True)
+            path = f"{queue}/pop?depth={depth}&wait={wait}"
+            request = Request("POST", path, is_pop=True, base="/queue/")
             answer = self._ask(request, rng, leaves)
             operation.done(found(answer))
             ranks = [item["priority"] for item in items_of(answer)]
@@ -179,6 +180,8 @@ class HttpClient:
         answer = self._exchange(request, leave, moment)
         if answer.status == 404:
             raise Gone("nothing", "404")
+        if answer.status == 409 and request.method == "DELETE":
+            raise Gone("nothing", "claimed meanwhile")
         if answer.status == 503:
             if "unknown" in str(answer.body):
                 raise Gone("unknown", DISK_UNCERTAIN)

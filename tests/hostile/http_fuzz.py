@@ -1,12 +1,11 @@
-"""Send a server requests that are generated from its OpenAPI description, and follow its links.
+"""Send a server requests that are generated from its OpenAPI description.
 
     python -m tests.hostile.http_fuzz [--cases 5000] [--seed N]
 
 The phases are those of schemathesis: the bounds of each parameter, requests at random, and the
-stateful phase, which follows links. That one repeats until there are enough cases. The last phase
-follows each link once, with the requests that it needs before. The table shows for each phase its
-operations, cases, and failures, and how many links were followed with success (2xx). All checks
-apply; `tests.http.openapi_checks` has their exceptions.
+stateful phase, which uses the results of requests in others. That one repeats until there are
+enough cases. The table shows for each phase its operations, cases, and failures. All checks apply;
+`tests.http.openapi_checks` has their exceptions.
 """
 
 from __future__ import annotations
@@ -21,18 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import httpx
 import schemathesis
 from rich.console import Console
 from rich.table import Table
 from schemathesis.engine import Status, events, from_schema
-from schemathesis.specs.openapi.stateful import collect_transitions
 
-from tests.http.description import links_of
 from tests.http.openapi_checks import REPLACED
-from tests.http.walk import Walk
 from tests.support.server import serving
 
 PHASES = ("coverage", "fuzzing", "stateful")
@@ -47,8 +41,6 @@ class Tally:
     operations: set[str] = field(default_factory=set)
     cases: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    followed: set[str] = field(default_factory=set)  # links, with any status
-    succeeded: set[str] = field(default_factory=set)  # links, with 2xx
     failures: dict[tuple[str, str, str], str] = field(default_factory=dict)  # and how to repeat
     errors: list[str] = field(default_factory=list)
 
@@ -62,10 +54,6 @@ class Tally:
             self.cases += 1
             self.operations.add(label)
             self.statuses[f"{status // 100}xx"] += 1
-            if node.transition is not None and not node.transition.is_inferred:
-                self.followed.add(node.transition.id)
-                if 200 <= status < 300:
-                    self.succeeded.add(node.transition.id)
             for check in recorder.checks.get(id, ()):
                 if check.status == Status.FAILURE:
                     failure = check.failure_info
@@ -82,8 +70,7 @@ def _without_values(text: str) -> str:
 def run(address: str, phase: str, examples: int, seed: int, round: int = 0) -> Iterator[Any]:
     """Run a phase of schemathesis and yield its events.
 
-    Most rounds of the stateful phase use a few operations, so that they follow more of the links
-    between these. A scenario follows few links from the same operation.
+    Most rounds of the stateful phase use a few operations, so that these meet more often.
     """
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     if round % 4:
@@ -125,57 +112,20 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def walk(address: str) -> Tally:
-    """Follow each link once, with the requests that it needs before."""
-    tally = Tally()
-    with httpx.Client(base_url=address, timeout=60) as client:
-        for link in links_of(client.get("/openapi.json").json()):
-            while names := [each["name"] for each in client.get("/v1/queues").json()["queues"]]:
-                for name in names:
-                    client.delete(f"/v1/queues/{quote(name, safe='')}")
-            way = Walk(client, link)
-            response = way.follow(way.send())
-            name = f"{link.source.label} -> [{link.status}] {link.name} -> {link.target.label}"
-            tally.cases += 1
-            tally.operations |= {link.source.label, link.target.label}
-            tally.statuses[f"{response.status_code // 100}xx"] += 1
-            tally.followed.add(name)
-            if response.is_success:
-                tally.succeeded.add(name)
-            else:
-                tally.failures[name, "link", ""] = response.text
-    return tally
-
-
-def report(tallies: dict[str, Tally], links: set[str], console: Console) -> int:
-    """Print the table, the links that nothing followed, and the failures; return their number."""
-    columns = "phase", "operations", "cases", "links followed", "with 2xx", "failures", "errors"
-    table = Table(*columns)
+def report(tallies: dict[str, Tally], console: Console) -> int:
+    """Print the table and the failures; return their number."""
+    table = Table("phase", "operations", "cases", "statuses", "failures", "errors")
     for phase, tally in tallies.items():
-        counted = tally.followed, tally.succeeded, tally.failures, tally.errors
-        table.add_row(
-            phase, str(len(tally.operations)), f"{tally.cases:,}", *(str(len(x)) for x in counted)
-        )
+        statuses = ", ".join(f"{status}: {n:,}" for status, n in sorted(tally.statuses.items()))
+        counted = f"{tally.cases:,}", statuses, str(len(tally.failures)), str(len(tally.errors))
+        table.add_row(phase, str(len(tally.operations)), *counted)
     console.print(table)
-    cases = sum(each.cases for each in tallies.values())
-    reached = set[str]().union(*(each.succeeded for each in tallies.values()))
-    say(console, f"{cases:,} cases; {len(links & reached)} of {len(links)} links followed with 2xx")
-    for link in sorted(links - tallies["stateful"].succeeded):
-        say(console, f"not followed with 2xx in the stateful phase: {link}")
     for tally in tallies.values():
         for (label, check, _), text in tally.failures.items():
             say(console, f"\n{label}: {check}\n{text}")
         for error in tally.errors:
             say(console, error)
     return sum(len(each.failures) + len(each.errors) for each in tallies.values())
-
-
-def declared_links(address: str) -> set[str]:
-    """Return the names of the links of the description, as schemathesis gives them."""
-    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    operations = [each.ok() for each in schema.get_all_operations()]
-    transitions = collect_transitions(operations).operations.values()
-    return {link.full_name for each in transitions for link in each.outgoing}
 
 
 def main() -> int:
@@ -189,10 +139,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
         url = f"embedded:{Path(directory).resolve() / 'db'}"
         with serving(url) as (_, address):
-            links = declared_links(address)
-            tallies = fuzz(address, given.cases, given.seed, console)
-            tallies["links"] = walk(address)
-            failures = report(tallies, links, console)
+            failures = report(fuzz(address, given.cases, given.seed, console), console)
     console.print(f"{time.monotonic() - began:.0f} s")
     return 1 if failures else 0
 

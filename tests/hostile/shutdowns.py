@@ -34,10 +34,10 @@ _BACKLOG = 200
 PROGRAM = """
 import asyncio, fdbqueue, random, time
 from fdbqueue.jobs import App, Context
-from fdbqueue.worker import held
+from fdbqueue.worker import pool
 
 # A transaction that hangs waits for the signal, however long the other workers take to start.
-held.TRANSACTION = 3600
+pool.TRANSACTION = 3600
 
 app = App()
 

@@ -1,12 +1,11 @@
 """Requests generated from the OpenAPI description get the responses it describes.
 
-`python -m tests.hostile.http_fuzz` generates thousands of them, and follows the links.
+`python -m tests.hostile.http_fuzz` generates thousands of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,22 +15,26 @@ from schemathesis.checks import load_all_checks
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.python._constants.orchestrator import make_constants_value_source
-from schemathesis.specs.openapi.stateful import collect_transitions
-from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue.http import create_app
-from tests.http.api import Api
-from tests.http.description import Link, Sent, links_of
+from fdbqueue.options import (
+    Filters,
+    GroupSettings,
+    LateOptions,
+    PushOptions,
+    QueueOptions,
+    QueueSettings,
+    ScheduleOptions,
+    TaskOptions,
+)
 from tests.http.openapi_checks import REPLACED
-from tests.http.walk import ITEM, NAME, Walk
 
 CASES = int(os.environ.get("FDBQ_OPENAPI_CASES", "15"))
 """Examples per route: the same 15 in each run, or another number of random ones."""
 
 _app = create_app(fdbqueue.open("memory:"))
 schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"host": "127.0.0.1"})
-LINKS = list(links_of(_app.openapi()))
 
 
 OPERATIONS = {each.ok().label: each.ok() for each in schema.get_all_operations()}
@@ -64,15 +67,29 @@ def test_responses_match_the_openapi_description(route: str) -> None:
     test()
 
 
-def test_limits_that_may_be_null_are_described() -> None:
-    for method, path in (("put", "/v1/queues/{name}"), ("patch", "/v1/queues/{name}")):
-        operation = _app.openapi()["paths"][path][method]
-        reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        options = _app.openapi()["components"]["schemas"][reference.rpartition("/")[2]]
-        number, null = options["properties"]["max_size"]["anyOf"]
-        # A float, as which JSON readers may read it, is the same number.
-        assert (number["minimum"], number["maximum"]) == (1, 2**53 - 1)
-        assert null == {"type": "null"}
+DECLARED: dict[str, tuple[Any, ...]] = {
+    "ChangeAll": (Filters,),
+    "NewOptions": (QueueSettings, QueueOptions),
+    "NewGroupSettings": (GroupSettings,),
+    "NewSchedule": (ScheduleOptions, LateOptions),
+    "FollowUp": (PushOptions, TaskOptions),
+}
+"""The bodies of requests, with the declarations of their options."""
+
+
+@pytest.mark.parametrize("body", DECLARED)
+def test_a_body_has_the_options_of_the_library_with_their_documentation(body: str) -> None:
+    schema = _app.openapi()["components"]["schemas"][body]["properties"]
+    for declaration in DECLARED[body]:
+        for name in declaration.__annotations__:
+            assert schema[name]["description"], name
+
+
+def test_parameters_have_the_filters_of_the_library() -> None:
+    for path in ("/v1/queues/{name}/items", "/v1/queues/{name}/count"):
+        parameters = _app.openapi()["paths"][path]["get"]["parameters"]
+        names = {each["name"] for each in parameters}
+        assert names > set(Filters.__annotations__)
 
 
 def test_names_of_queues_are_described() -> None:
@@ -81,65 +98,3 @@ def test_names_of_queues_are_described() -> None:
             (name,) = (each for each in operation["parameters"] if each["name"] == "name")
             assert name["schema"].items() >= {"minLength": 1, "maxLength": 255}.items()
             assert name["schema"]["format"] == "queue-name"
-
-
-def test_schemathesis_understands_every_link() -> None:
-    operations = [each.ok() for each in schema.get_all_operations()]
-    transitions = collect_transitions(operations).operations  # raises an error if it does not
-    assert sum(len(each.outgoing) for each in transitions.values()) == len(LINKS)
-
-
-@pytest.fixture
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(fdbqueue.open("memory:")), "http://127.0.0.1") as client:
-        yield client
-
-
-@pytest.mark.parametrize("link", LINKS, ids=str)
-def test_the_request_of_a_link_succeeds(client: TestClient, link: Link) -> None:
-    walk = Walk(client, link)
-    response = walk.follow(walk.send())
-    assert 200 <= response.status_code < 300, response.text
-
-
-@pytest.mark.parametrize("link", [each for each in LINKS if each.name == "next_page"], ids=str)
-def test_the_next_page_has_the_rest(client: TestClient, link: Link) -> None:
-    walk = Walk(client, link)
-    sent = walk.send()
-    (field,) = {"items", "queues"} & sent.response.json().keys()
-    key = "id" if field == "items" else "name"
-    (first,) = sent.response.json()[field]
-    page = walk.follow(sent).json()
-    (second,) = page[field]
-    assert (second[key] != first[key], page["next"]) == (True, None)
-
-
-def test_the_next_page_lists_items_of_the_same_state(client: TestClient) -> None:
-    (link,) = (
-        each
-        for each in LINKS
-        if each.name == "next_page" and each.source.path == "/v1/queues/{name}/items"
-    )
-    api = Api(client, NAME)
-    ids = [api.push(ITEM, delay=60, priority=priority) for priority in (2, 1, 0)]
-    api.push(ITEM)
-    parameters = {"name": NAME, "state": "delayed", "reverse": "true", "limit": 2}
-    response = client.request(**link.source.request(parameters))
-    following = client.request(**link.request(Sent(parameters, None, response), {}))
-    shown = [*response.json()["items"], *following.json()["items"]]
-    assert sorted(each["id"] for each in shown) == sorted(ids)
-    assert {each["state"] for each in shown} == {"delayed"}
-
-
-def test_options_that_have_changed_meanwhile_are_not_changed(client: TestClient) -> None:
-    (link,) = (
-        each
-        for each in LINKS
-        if each.source.label == "PUT /v1/queues/{name}"
-        and each.target.label == "PATCH /v1/queues/{name}"
-    )
-    parameters = {"name": NAME}
-    response = client.request(**link.source.request(parameters, {}))
-    sent = Sent(parameters, {}, response)
-    assert client.request(**link.request(sent, {"max_size": 1})).status_code == 200
-    assert client.request(**link.request(sent, {"max_size": 2})).status_code == 412

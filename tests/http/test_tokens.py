@@ -129,40 +129,22 @@ def test_follow_ups_need_the_right_to_push_to_their_queue(
         fdbqueue.admin.drop(db, each)
 
 
-def test_the_first_routes_obey_roles_and_queues(server: TestClient, db: Any, name: str) -> None:
-    PriorityQueue.named(db, "mail/out").push(db, {})
-
-    def status(token: str, method: str, path: str) -> int:
-        headers = {"authorization": f"Bearer {token}"}
-        return int(server.request(method, path, json={"item": {}}, headers=headers).status_code)
-
-    assert status("mailer", "POST", "/queue/mail/out/push") == 201
-    assert status("mailer", "POST", f"/queue/{name}/push") == 403
-    assert status("mailer", "GET", "/queue/mail/out/peek") == 200
-    for path in ("/queues", "/metrics", "/events", "/openapi.json"):
-        assert status("mailer", "GET", path) == 403, path
-    assert status("writer", "DELETE", "/queue/mail/out") == 403
-    assert status("boss", "DELETE", "/queue/mail/outer") == 403
-    assert status("boss", "DELETE", "/queue/mail/out") == 204
-    assert status("reader", "POST", f"/queue/{name}/push") == 403
-
-
-def test_every_route_of_the_first_ones_needs_its_role_and_its_queue(
-    server: TestClient, name: str
+def test_the_routes_of_json_objects_obey_roles_and_queues(
+    server: TestClient, db: Any, name: str
 ) -> None:
-    paths = create_app(fdbqueue.open("memory:")).openapi()["paths"]
-    found = [
-        (method, path) for path in paths if path.startswith("/queue/") for method in paths[path]
-    ]
-    for method, path in found:
-        role = {"get": "read", "post": "write", "delete": "admin"}[method]
-        for token, expected in {"reader": role == "read", "writer": role != "admin"}.items():
-            assert allowed(server, token, method, path, f"{name}/none") == expected, (token, path)
-        assert allowed(server, "mailer", method, path, "mail/none") == (role != "admin"), path
-        assert not allowed(server, "mailer", method, path, f"{name}/none"), path
-        assert allowed(server, "boss", method, path, "mail/out"), path
-        assert not allowed(server, "boss", method, path, "mail/outer"), path
-    assert len(found) > 8
+    def status(token: str, path: str) -> int:
+        headers = {"authorization": f"Bearer {token}"}
+        return int(server.post(path, json={"item": {}}, headers=headers).status_code)
+
+    for token, expected in {"mailer": 201, "writer": 201, "boss": 201, "reader": 403}.items():
+        assert status(token, "/queue/mail/out/push") == expected, token
+        assert status(token, "/queue/mail/out/pop") == (200 if expected == 201 else 403), token
+    for token in ("mailer", "boss"):
+        assert status(token, f"/queue/{name}/push") == 403
+    fdbqueue.admin.drop(db, "mail/out")
+    for path in ("/metrics", "/events", "/openapi.json"):
+        answer = server.get(path, headers={"authorization": "Bearer mailer"})
+        assert answer.status_code == 403, path
 
 
 def test_tokens_change_without_a_restart(

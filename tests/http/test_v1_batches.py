@@ -14,7 +14,6 @@ from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import App, Context, Dead
 from fdbqueue.queue.batches import Batches, Members
 from tests.http.api import Api
-from tests.support.keys import lose
 
 
 def begin(db: Any, name: str, n: int) -> tuple[str, list[str]]:
@@ -53,25 +52,6 @@ def test_a_batch_that_was_left_open_is_closed(client: TestClient, db: Any, name:
         assert reports.send("POST", f"/items/{id}/close-batch").status_code == 204
     assert reports.get(f"/items/{id}")["state"] == "ready"
     assert jobs.problem("POST", f"/items/{jobs.push(1)}/close-batch")["status"] == 404
-
-
-def test_an_item_goes_on_that_waits_for_jobs_in_no_queue(
-    client: TestClient, db: Any, name: str
-) -> None:
-    ids = [begin(db, f"{name}{n}", 1)[0] for n in range(3)]
-    closed, run, left = (Api(client, f"{name}{n}-reports") for n in range(3))
-    Batches(PriorityQueue.named(db, f"{name}1-reports")).close(db, ids[1])
-    assert "waits" in run.problem("POST", f"/items/{ids[1]}/run-now")["detail"]
-    lose(db, f"{name}0")
-    lose(db, f"{name}1")
-    assert closed.send("POST", f"/items/{ids[0]}/close-batch").status_code == 204
-    assert closed.get(f"/items/{ids[0]}")["state"] == "ready"
-    assert run.send("POST", f"/items/{ids[1]}/run-now").status_code == 204
-    assert run.get(f"/items/{ids[1]}")["state"] == "ready"
-    dropped = client.delete(f"/v1/queues/{name}2").json()
-    assert (dropped["ready"], len(dropped["notes"])) == (1, 1)
-    assert left.send("POST", f"/items/{ids[2]}/close-batch").status_code == 204
-    assert left.get(f"/items/{ids[2]}")["state"] == "ready"
 
 
 def test_a_token_shows_no_batch_of_a_queue_that_it_may_not_read(

@@ -78,7 +78,6 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
 
 def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> None:
     fdbqueue.PriorityQueue.named(db, name).push(db, 1, group="ada")
-    fdbqueue.TaskQueue.named(db, f"{name}tasks").push(db)
     path = f"/v1/queues/{name}/groups"
     for answer in (
         client.patch(f"{path}/ada", json={"weight": 0}),
@@ -87,8 +86,6 @@ def test_a_mistake_changes_nothing(client: TestClient, db: Any, name: str) -> No
         client.post(f"/v1/queues/{name}/push", json={"item": 1, "cost": 0}),
         client.patch(f"{path}/{'x' * 256}", json={"weight": 2}),
         client.patch(path, json={"paused": True}),
-        client.patch(f"/v1/queues/{name}tasks/groups/ada", json={"weight": 2}),
-        client.patch(f"/v1/queues/{name}tasks/ungrouped", json={"weight": 2}),
         client.post(f"/v1/queues/{name}/push", json={"item": 1, "group": ""}),
     ):
         assert answer.status_code == 422, answer.text
@@ -183,14 +180,13 @@ def test_a_push_to_a_full_group_is_refused(client: TestClient, db: Any, name: st
     assert fdbqueue.PriorityQueue.named(db, name).pop(db).value == 2
 
 
-def test_agents_of_a_task_queue_are_groups(client: TestClient, db: Any, name: str) -> None:
+def test_a_task_queue_has_groups(client: TestClient, db: Any, name: str) -> None:
     tasks = fdbqueue.TaskQueue.named(db, name)
     ids = tasks.push_many(db, [{"group": "ada"}, {"group": "ada"}, {"group": "bob"}])
     path, api = f"/v1/queues/{name}/groups", Api(client, name)
     limits = {"concurrency": 1, "rate": [9, 60]}
     assert client.patch(f"{path}/ada", json=limits).status_code == 204
     assert client.patch(path, json={"concurrency": 7}).status_code == 204
-    assert api.get()["options"]["agent_concurrency"] == 7
     tasks.claim(db, n=9)
     ada, bob = api.get("/groups")["groups"]
     assert (ada["ready"], ada["claimed"], ada["held_by"]) == (1, 1, "concurrency")

@@ -50,12 +50,12 @@ PUSH = {
         "client_id": texts,
     },
 }
-CLAIM = {"lease": numbers, "client": texts, "within": numbers, "n": numbers, "agent": texts}
+CLAIM = {"lease": numbers, "client": texts, "within": numbers, "n": numbers}
 NACK = {"delay": numbers, "error": texts}
 OPTIONS = {
     name: numbers | st.none() | st.booleans()
     for name in (
-        *("max_size", "max_attempts", "concurrency", "agent_concurrency", "keep_seconds"),
+        *("max_size", "max_attempts", "concurrency", "keep_seconds"),
         *("keep_number", "kept_attempts", "traceback_bytes", "paused", "rate"),
     )
 }
@@ -63,7 +63,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "priority": {"kind": "priority"},
     "fifo": {"kind": "fifo"},
     "task": {"kind": "task"},
-    "ageing": {"kind": "task", "ageing": 60},
 }
 
 
@@ -98,12 +97,10 @@ class Server:
 
     def see_all(self) -> None:
         self.see("/metrics?queues=all")
-        for path in ("/queues", "/v1/queues"):
-            (row,) = self.see(path).json()["queues"]
-            assert row["name"] == "q"
+        (row,) = self.see("/v1/queues").json()["queues"]
+        assert row["name"] == "q"
         for end in ("", "/stats", "/history", "/scale", "/workers"):
             self.see(f"/v1/queues/q{end}")
-        self.see("/queue/q/stats")
         for state in ("ready", "delayed", "claimed", "dead", "done"):
             for item in self.see(f"/v1/queues/q/items?state={state}").json()["items"]:
                 self.client.get(f"/v1/queues/q/items/{item['id']}")
@@ -168,10 +165,10 @@ def test_a_queue_that_cannot_be_read_is_listed_with_the_reason(
     broken.push(db, 1)
     PriorityQueue.named(db, f"{name}sound").push(db, 1)
     db[layout_of(broken).counts + b"\xff"] = b"\x01"
-    for path in ("/queues", "/v1/queues"):
-        rows = client.get(path, params={"after": f"{name}!", "limit": 2}).json()["queues"]
-        assert "bytes that cannot be read" in rows[0]["error"]
-        assert rows[1]["ready"] == 1
+    answer = client.get("/v1/queues", params={"after": f"{name}!", "limit": 2})
+    rows = answer.json()["queues"]
+    assert "bytes that cannot be read" in rows[0]["error"]
+    assert rows[1]["ready"] == 1
     lines = client.get("/metrics").text.splitlines()
     assert f'fdbqueue_queue_unknown{{queue="{name}broken"}} 1.0' in lines
     assert f'fdbqueue_items{{queue="{name}sound",state="ready"}} 1.0' in lines

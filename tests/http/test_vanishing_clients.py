@@ -153,7 +153,7 @@ def test_json_that_is_nested_too_deeply_is_rejected(client: TestClient, name: st
         item = b'{"a":' * levels + b"1" + b"}" * levels
         one, many = b'{"item":%b}' % item, b'{"items":[{"item":%b}]}' % item
         for route, body in (("push", one), ("batch", many)):
-            path = f"/queue/{name}jobs/{route}"
+            path = f"/v1/queues/{name}jobs/{route}"
             answer = client.post(path, content=body, headers=headers)
             assert answer.status_code in (400, 422), (levels, answer.text)
     item = b'{"a":' * 100 + b"1" + b"}" * 100
@@ -161,7 +161,7 @@ def test_json_that_is_nested_too_deeply_is_rejected(client: TestClient, name: st
         ("push", b'{"item":%b}' % item),
         ("batch", b'{"items":[{"item":%b}]}' % item),
     ):
-        path = f"/queue/{name}jobs/{route}"
+        path = f"/v1/queues/{name}jobs/{route}"
         assert client.post(path, content=body, headers=headers).status_code == 201
         assert item in client.post(f"/queue/{name}jobs/pop").content
 
@@ -195,12 +195,13 @@ def test_hundreds_of_vanishing_clients_lose_no_items(
             leaving = [pool.submit(vanish, address, rng.random() * 0.1) for _ in range(20)]
             time.sleep(rng.random() * 0.1)
             items = [{"item": {"n": 20 * wave + number}} for number in range(20)]
-            assert client.post(f"/queue/{name}/batch", json={"items": items}).status_code == 201
+            answer = client.post(f"/v1/queues/{name}/batch", json={"items": items})
+            assert answer.status_code == 201
             for each in leaving:
                 each.result(60)
 
         def left() -> list[int]:
-            items = client.get(f"/queue/{name}/items", params={"limit": 1000}).json()["items"]
+            items = client.get(f"/v1/queues/{name}/items", params={"limit": 1000}).json()["items"]
             return [each["item"]["n"] for each in items]
 
         wait_until(lambda: len(received + left()) >= 200)  # the last items are being put back

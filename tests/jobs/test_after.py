@@ -10,7 +10,8 @@ import pytest
 
 from fdbqueue.admin import backup, check, drop, restore
 from fdbqueue.errors import error_classes
-from fdbqueue.jobs import App, Dead, Discard, Handle, Retry, TooManyFollowing
+from fdbqueue.jobs import App, Dead, Discard, Handle, Retry
+from fdbqueue.layout.errors import TooManyFollowing
 from fdbqueue.queue import batches
 from fdbqueue.queue.batches import batches_of
 from fdbqueue.testing import Clock, FaultyDatabase
@@ -319,7 +320,7 @@ def test_mistakes(jobs: Jobs, name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match="jobs to follow, or a delay"):
         jobs.note.using(after=[first], delay="1h")
     wrong: Any = "stop"
-    with pytest.raises(ValueError, match='on_dead is "continue" or "cancel"'):
+    with pytest.raises(ValueError, match="on_dead is one of 'continue', 'cancel', not"):
         jobs.note.using(after=[first], on_dead=wrong)
     with (
         jobs.app.batch(then=jobs.end) as batch,

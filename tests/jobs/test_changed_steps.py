@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.jobs import App, Context, Handle, Retry, StepChanged, WaitTimedOut
+from fdbqueue.jobs import App, Context, Handle, Retry, WaitTimedOut
 from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock
 from fdbqueue.types import Transaction
+from fdbqueue.worker.steps.errors import StepChanged
 
 Function = Callable[[Context], Any]
 

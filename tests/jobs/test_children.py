@@ -9,20 +9,11 @@ from typing import Any
 import pytest
 
 from fdbqueue.admin import check
-from fdbqueue.jobs import (
-    App,
-    ChildFailed,
-    Context,
-    Dead,
-    Discard,
-    DuplicateStep,
-    Handle,
-    Retry,
-    StepChanged,
-)
+from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Handle, Retry
 from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import ItemInfo, State
+from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged
 
 
 def items(app: App, name: str, state: State) -> list[ItemInfo]:

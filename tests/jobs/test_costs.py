@@ -164,7 +164,10 @@ def test_steps_cost_what_the_guide_says(app: App, name: str, meter: Meter) -> No
     assert meter.watches == 0
 
 
-def test_a_tick_costs_what_the_guide_says(app: App, name: str, meter: Meter, clock: Clock) -> None:
+def test_a_tick_costs_what_the_guide_says(
+    app: App, name: str, meter: Meter, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.coordination.sweeper._SWEEP_IN_CLAIM", 0.0)  # each claim sweeps
     queue = app.queue(name)
 
     @app.job(queue=name)
@@ -250,8 +253,10 @@ def test_jobs_that_sleep_or_wait_cost_an_idle_worker_nothing(
     app.work(name, drain=True, concurrency=8)
     assert queue.stats(app.db).delayed == WAITING + 3
     many = idle_costs(db, queue, monkeypatch)
-    print(f"{WAITING:,} jobs: {many}")
-    assert many == few
+    print(f"{WAITING:,} jobs: {many}, {few} without them")
+    # A row that happens to be renewed is a read or two; a cost of waiting jobs would be paid each
+    # of the 20 times.
+    assert all(more - less < 20 for more, less in zip(many, few))
 
 
 def idle_costs(

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import PriorityQueue
-from fdbqueue.jobs import App, AppNotFound
+from fdbqueue.jobs import App
+from fdbqueue.jobs.errors import AppNotFound
 
 PROGRAM = """
 import os, sys, fdbqueue

@@ -12,7 +12,8 @@ from fdbqueue.admin import check
 from fdbqueue.coordination import waiting
 from fdbqueue.database import clock as machine
 from fdbqueue.errors import InvalidSchedule
-from fdbqueue.jobs import App, Context, DuplicateSchedule, InvalidArguments
+from fdbqueue.jobs import App, Context, InvalidArguments
+from fdbqueue.jobs.errors import DuplicateSchedule
 from fdbqueue.queue.schedules import Schedule
 from fdbqueue.testing import Clock
 from fdbqueue.types import Database, Missed

@@ -12,26 +12,15 @@ import pytest
 
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, QueueFull
-from fdbqueue.jobs import (
-    App,
-    Context,
-    Dead,
-    DuplicateStep,
-    Handle,
-    Retry,
-    RetryIn,
-    StepChanged,
-    StepFailed,
-    TooManySteps,
-    TooManyWaiting,
-    WaitTimedOut,
-)
+from fdbqueue.jobs import App, Context, Dead, Handle, Retry, RetryIn, StepFailed, WaitTimedOut
+from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim
-from fdbqueue.operations.steps import steps as operations
+from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Claim, Transaction
+from fdbqueue.worker.steps.errors import DuplicateStep, StepChanged
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:
@@ -259,6 +248,34 @@ def test_a_failure_that_ends_the_attempt_is_tried_again(app: App, name: str) -> 
     app.work(drain=True)
     assert (handle.result(), tries) == ("paid", 2)
     assert other.state() == "dead"
+
+
+def test_policies_know_the_end_of_an_iterator(app: App, name: str) -> None:
+    """A coroutine that raised `StopIteration` itself would raise another error."""
+    tries: list[str] = []
+
+    def first(*given: object) -> str:
+        tries.append(str(given[-1]))
+        return next(iter(["found"] if tries.count(tries[-1]) > 1 else []))
+
+    policy = Retry(first=0, on=(StopIteration,))
+
+    @app.job(queue=name, retry=policy)
+    def plain(context: Context) -> None:
+        context.step("first", first, "step")
+        context.using(retry=policy).step("second", first, "policy")
+        context.using(timeout=60).step("third", first, "timeout")
+        context.commit("fourth", first, "commit")
+
+    @app.job(queue=name, retry=policy)
+    async def awaited(context: Context) -> None:
+        await context.aio.step("first", first, "aio step")
+        await context.aio.commit("second", first, "aio commit")
+
+    handles = [plain.push(), awaited.push()]
+    app.work(drain=True)
+    assert [handle.state() for handle in handles] == ["done", "done"]
+    assert len(tries) == 12
 
 
 def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock: Clock) -> None:

@@ -276,7 +276,7 @@ def test_options_of_a_push_change_the_scope(app: App, name: str, clock: Clock) -
     [
         ({"unique_for": "1h"}, "unique_for needs a key"),
         ({"unique": True, "unique_for": "1h", "unique_until": "claimed"}, "not both"),
-        ({"unique": True, "unique_until": "start"}, "'claimed' or 'ended', not 'start'"),
+        ({"unique": True, "unique_until": "start"}, "one of 'claimed', 'ended', not 'start'"),
         ({"unique": ""}, "unique must be text"),
     ],
 )
@@ -302,3 +302,20 @@ def test_what_is_no_key_is_refused(app: App, name: str) -> None:
     with pytest.raises(InvalidUniqueKey):
         job.push_many([job.bind(0)])
     assert app.queue(name).is_empty(app.db)
+
+
+def test_a_declaration_and_using_take_the_same_options(app: App, name: str) -> None:
+    @app.job(queue=name, delay="1h", ttl="2h", cost=2, group=lambda site: site)
+    def build(site: str) -> None: ...
+
+    declared = build.push("a.example").info()
+    assert declared is not None
+    assert (declared.state, declared.group) == ("delayed", "a.example")
+    assert declared.due_at is not None
+    assert declared.expires_at is not None
+    by_site = build.using(unique=lambda site: site, unique_for="1h", delay=0, group="builds")
+    first, again, other = map(by_site.push, ("a.example", "a.example", "b.example"))
+    assert (first.is_new, again.is_new, other.is_new) == (True, False, True)
+    changed = first.info()
+    assert changed is not None
+    assert (changed.state, changed.group) == ("ready", "builds")

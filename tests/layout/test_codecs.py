@@ -140,7 +140,7 @@ def test_all_valid_values_are_read_and_written_deep_in_the_stack(
 
 
 @pytest.mark.parametrize("levels", [101, 400, 940, 975])
-def test_deeply_nested_items_of_an_older_release_are_read_and_put_back(
+def test_deeply_nested_items_of_another_program_are_read_and_put_back(
     db: Any, queue: PriorityQueue, levels: int
 ) -> None:
     item = queue.push(db, [])
@@ -182,7 +182,7 @@ def test_the_command_line_has_the_same_nesting_limit_as_the_library(
     fdbq.output("push", name, text)
     assert [fdbq.output("peek", name), fdbq.output("pop", name)] == [text, text]
     queue = PriorityQueue.named(db, name)
-    old = "[" * 960 + "]" * 960  # as stored by a release without a limit
+    old = "[" * 960 + "]" * 960  # as another program may store it
     db[queue.push(db, []).key] = old.encode()
     for command in ("peek", "items", "export", "pop"):
         assert old in fdbq.output(command, name)

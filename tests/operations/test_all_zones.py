@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from fdbqueue.layout.schedules import Timing
-from fdbqueue.operations.schedules.ticks import ticks_after
+from fdbqueue.operations.jobs.ticks import ticks_after
 
 MINUTE, DAY = 60, 86_400
 FROM, UNTIL = (int(datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()) for year in (1973, 2038))

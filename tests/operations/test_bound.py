@@ -19,6 +19,7 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.layout.keys import Layout
+from tests.support.full import unless_full
 from tests.support.keys import layout_of
 from tests.support.leases import lapse
 from tests.support.many_processes import injected, retry_timeouts
@@ -63,7 +64,7 @@ def claimed(db: Any, queue: PriorityQueue) -> int:
 
 def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=2)
-    assert [queue.push(db, number, if_full="drop") is None for number in range(4)] == [
+    assert [unless_full(queue.push, db, number) is None for number in range(4)] == [
         False,
         False,
         True,
@@ -81,7 +82,7 @@ def test_a_push_to_a_full_queue_stores_nothing(db: Any, space: Subspace) -> None
 def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space, max_size=5)
     assert len(queue.push_many(db, "abc", priorities=[3, 2, 1])) == 3
-    assert queue.push_many(db, "defg", if_full="drop") == []
+    assert unless_full(queue.push_many, db, "defg") is None
     with pytest.raises(QueueFull, match="no room for 4 more"):
         queue.push_many(db, "defg")
     assert queue.push_many(db, []) == []
@@ -94,7 +95,7 @@ def test_push_many_stores_all_or_none_or_as_many_as_fit(db: Any, space: Subspace
 def test_a_fifo_queue_can_be_bounded(db: Any, space: Subspace) -> None:
     queue = Queue(space, max_size=1)
     assert queue.enqueue(db, "a").value == "a"
-    assert queue.enqueue(db, "b", if_full="drop") is None
+    assert unless_full(queue.enqueue, db, "b") is None
     assert queue.enqueue_many(db, "bc", as_many_as_fit=True) == []
     assert queue.dequeue(db).value == "a"
     assert queue.enqueue_many(db, "bc", as_many_as_fit=True)[0].value == "b"
@@ -105,12 +106,12 @@ def test_a_pop_makes_room_for_a_push_in_the_same_transaction(db: Any, space: Sub
 
     @fdbqueue.transactional
     def exchange(tr: Any) -> list[bool]:
-        pushed = [queue.push(tr, number, if_full="drop") is not None for number in range(4)]
+        pushed = [unless_full(queue.push, tr, number) is not None for number in range(4)]
         queue.pop(tr)
         return [
             *pushed,
-            queue.push(tr, 4, if_full="drop") is not None,
-            queue.push(tr, 5, if_full="drop") is not None,
+            unless_full(queue.push, tr, 4) is not None,
+            unless_full(queue.push, tr, 5) is not None,
         ]
 
     assert exchange(db) == [True, True, True, False, True, False]
@@ -135,7 +136,7 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
     caplog.clear()
     other = PriorityQueue(space, **given)
     for _ in range(2):
-        other.push(db, "b", if_full="drop")
+        unless_full(other.push, db, "b")
     assert caplog.text.count(said) == 1
     assert getattr(reopened.options(db), limit) == getattr(other.options(db), limit) == 1
 
@@ -143,13 +144,13 @@ def test_the_stored_limit_holds_and_a_client_with_another_one_is_warned(
 def test_the_stored_bound_applies_to_handles_opened_without_it(db: Any, space: Subspace) -> None:
     early = PriorityQueue(space)
     PriorityQueue(space, max_size=1).push(db, "a")
-    assert early.push(db, "b", if_full="drop") is None
+    assert unless_full(early.push, db, "b") is None
     early.configure(db, max_size=2)
     assert PriorityQueue(space, max_size=2).push(db, "b").value == "b"
-    assert early.push(db, "c", if_full="drop") is None
+    assert unless_full(early.push, db, "c") is None
     early.configure(db, max_size=1)
     assert early.size(db) == 2
-    assert early.push(db, "c", if_full="drop") is None
+    assert unless_full(early.push, db, "c") is None
     early.configure(db, max_size=None)
     assert early.push(db, "c").value == "c"
     assert early.options(db).max_size is None
@@ -173,16 +174,16 @@ def test_a_claimed_item_counts_towards_the_bound_until_it_is_finished(
     with pytest.raises(QueueFull, match="claimed items count"):
         queue.push(db, "d")
     queue.release(db, claims[0])
-    assert queue.push(db, "d", if_full="drop") is None
+    assert unless_full(queue.push, db, "d") is None
     queue.nack(db, claims[1], delay=0)
-    assert queue.push(db, "d", if_full="drop") is None
+    assert unless_full(queue.push, db, "d") is None
     queue.extend(db, claims[2])
-    assert queue.push(db, "d", if_full="drop") is None
+    assert unless_full(queue.push, db, "d") is None
     queue.ack(db, claims[2])
     assert queue.push(db, "d").value == "d"
-    assert queue.push(db, "e", if_full="drop") is None
+    assert unless_full(queue.push, db, "e") is None
     queue.nack(db, queue.claim(db, within=1), delay=60)
-    assert queue.push(db, "e", if_full="drop") is None, "delayed"
+    assert unless_full(queue.push, db, "e") is None, "delayed"
     queue.nack(db, queue.claim(db, within=1), error="dead")
     assert [letter.item.value for letter in queue.items(db, state="dead")] == ["b"]
     assert queue.push(db, "e").value == "e"
@@ -195,9 +196,9 @@ def test_an_expired_lease_does_not_change_the_bound_count(db: Any, space: Subspa
     queue.push_many(db, "ab")
     queue.claim(db, n=2)
     lapse(db, queue)
-    assert queue.push(db, "c", if_full="drop") is None
+    assert unless_full(queue.push, db, "c") is None
     assert queue.claim(db).attempt == 2
-    assert queue.push(db, "c", if_full="drop") is None
+    assert unless_full(queue.push, db, "c") is None
     assert unfinished(db, queue) == 2
 
 
@@ -242,7 +243,7 @@ def test_a_transaction_with_a_rejected_push_conflicts_with_the_end_of_a_claim(
     queue.push(db, "a")
     claim = queue.claim(db)
     tr = db.create_transaction()
-    assert queue.push(tr, "b", unique=unique, if_full="drop") is None
+    assert unless_full(queue.push, tr, "b", unique=unique) is None
     tr[space.pack(("note",))] = b"the queue is full"
     getattr(queue, end)(db, claim)
     assert not commits(tr)
@@ -254,12 +255,12 @@ def test_a_new_bound_counts_items_claimed_before(db: Any, space: Subspace) -> No
     queue.push_many(db, range(5))
     first, second, third, _ = list(queue.claim(db, n=4) or [])
     queue.configure(db, max_size=4)
-    assert queue.push(db, "x", if_full="drop") is None
+    assert unless_full(queue.push, db, "x") is None
     queue.ack(db, first)
-    assert queue.push(db, "x", if_full="drop") is None
+    assert unless_full(queue.push, db, "x") is None
     queue.ack(db, second)
     assert queue.push(db, "x").value == "x"
-    assert queue.push(db, "y", if_full="drop") is None
+    assert unless_full(queue.push, db, "y") is None
     queue.release(db, third)
     assert unfinished(db, queue) == 4
     assert queue.size(db) == 3
@@ -315,7 +316,7 @@ def act(tr: Any, queue: PriorityQueue, claims: list[Any], rng: random.Random) ->
                 queue.retry(tr, letter.id)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
         size = rng.randrange(1, 3)
-        queue.push_many(tr, range(size), as_many_as_fit=rng.random() < 0.5, if_full="drop")
+        unless_full(queue.push_many, tr, range(size), as_many_as_fit=rng.random() < 0.5)
     return claim
 
 
@@ -383,7 +384,7 @@ def push_and_take(url: str, space: Subspace, seed: int, pushes: int, pipe: Any) 
         rng = random.Random(seed * 10 + thread)
         difference = 0
         for _ in range(pushes // 4):
-            difference += retry_timeouts(partial(queue.push, if_full="drop"), db, b"x") is not None
+            difference += retry_timeouts(partial(unless_full, queue.push), db, b"x") is not None
             if rng.random() < 0.2:
                 difference -= len(retry_timeouts(queue.pop_many, db, rng.randrange(1, 4)))
             if rng.random() < 0.3:
@@ -449,5 +450,5 @@ def test_a_push_with_a_lost_reply_takes_one_slot(
     faults: dict[str, Any] = {lose: 0.5}
     faulty = fdbqueue.testing.FaultyDatabase(db, seed=rng.randrange(2**32), **faults)
     queue = PriorityQueue(space, max_size=20)
-    assert sum(queue.push(faulty, number, if_full="drop") is not None for number in range(30)) == 20
+    assert sum(unless_full(queue.push, faulty, number) is not None for number in range(30)) == 20
     assert [item.value for item in queue.items(db)] == list(range(20))

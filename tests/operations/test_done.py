@@ -17,11 +17,10 @@ from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
 from fdbqueue.admin import check
 from fdbqueue.coordination import shared_transactions, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
-from fdbqueue.layout.key_table import Space
 from fdbqueue.layout.values import decode_options
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, rows_in
 from tests.support.kinds import KINDS, push
 from tests.support.scan import assert_views_agree
 from tests.support.threads import in_threads
@@ -45,8 +44,8 @@ def trim(db: Any, queue: Any, clock: Clock) -> None:
     assert queue.claim(db) is None
 
 
-def rows(db: Any, queue: Any, *spaces: Space) -> int:
-    return sum(len([*db[queue.subspace[space].range()]]) for space in spaces)
+def rows(db: Any, queue: Any, *spaces: str) -> int:
+    return len(rows_in(db, queue, *spaces))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +78,7 @@ def test_a_queue_without_keep_writes_and_reads_nothing_more(db: Any, name: str) 
     counting.clear()
     queue.ack(counting, claim)
     assert counting.reads <= 2  # the claim, and a receipt
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
+    assert rows(db, queue, "done", "done_times", "returned") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +135,7 @@ def test_the_last_items_are_kept(db: Any, name: str, clock: Clock) -> None:
     assert done_ids(db, queue) == []
     finish(db, queue, 1)
     assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.ATTEMPTS, Space.PIECES) == 0
+    assert rows(db, queue, "done", "done_times", "attempts", "pieces") == 0
 
 
 @pytest.mark.parametrize(
@@ -166,11 +165,11 @@ def test_trimming_deletes_payloads_attempts_and_results(
         queue.push(db, "x" * 200_000 if number % 2 else number, unique=f"key{number}")
         queue.nack(db, queue.claim(db), delay=0, error="busy")
         queue.ack(db, queue.claim(db), result=number)
-    assert rows(db, queue, Space.UNIQUE_KEYS) == 0  # a done item holds no key
+    assert rows(db, queue, "unique_keys") == 0  # a done item holds no key
     trim(db, queue, clock)
-    assert rows(db, queue, Space.DONE) == rows(db, queue, Space.DONE_TIMES) == 2
-    assert rows(db, queue, Space.RETURNED) == rows(db, queue, Space.ATTEMPTS) == 2
-    assert rows(db, queue, Space.PIECES) == 3
+    assert rows(db, queue, "done") == rows(db, queue, "done_times") == 2
+    assert rows(db, queue, "returned") == rows(db, queue, "attempts") == 2
+    assert rows(db, queue, "pieces") == 3
     assert_views_agree(db, queue)
 
 
@@ -278,7 +277,7 @@ def test_any_item_that_is_not_claimed_can_be_removed(db: Any, name: str, kind: A
     stats = queue.stats(db)
     assert (stats.done, stats.dead, stats.ready, stats.claimed) == (0, 0, 0, 1)
     assert (stats.total_completed, stats.total_removed) == (1, 2)
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
+    assert rows(db, queue, "done", "done_times", "returned") == 0
 
 
 def test_a_check_repairs_the_number_of_done_items_and_what_belongs_to_none(
@@ -301,7 +300,7 @@ def test_a_clear_removes_done_items(db: Any, name: str) -> None:
     finish(db, queue, 3, result=1)
     queue.clear(db)
     assert assert_views_agree(db, queue).done == 0
-    assert rows(db, queue, Space.DONE, Space.DONE_TIMES, Space.RETURNED) == 0
+    assert rows(db, queue, "done", "done_times", "returned") == 0
 
 
 # Results

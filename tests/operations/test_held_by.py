@@ -88,14 +88,13 @@ def test_a_failed_item_of_its_group_comes_first(db: Any, jobs: Any) -> None:
     assert held_by(db, jobs, second) == "group_concurrency"
 
 
-def test_a_task_waits_for_its_agent(db: Any, name: str) -> None:
+def test_a_task_waits_for_its_group(db: Any, name: str) -> None:
     tasks = TaskQueue.named(db, f"{name}tasks")
-    tasks.configure(db, agent_concurrency=1)
-    for agent in ("ada", "ada", "bob"):
-        tasks.push(db, agent_name=agent)
-    claim: Any = tasks.claim(db)
-    assert claim.item.agent_name == "ada"
-    found = {info.item.agent_name: info.held_by for info in tasks.items(db, state="ready")}
+    tasks.set_group(db, None, concurrency=1)
+    for group in ("ada", "ada", "bob"):
+        tasks.push(db, group=group, priority=1 if group == "ada" else 2)
+    assert tasks.get(db, tasks.claim(db).item).group == "ada"
+    found = {info.group: info.held_by for info in tasks.items(db, state="ready")}
     assert found == {"ada": "group_concurrency", "bob": None}
 
 

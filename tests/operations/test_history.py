@@ -13,9 +13,9 @@ from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.database import clock
 from fdbqueue.errors import FDBError
-from fdbqueue.layout.key_table import Space
 from fdbqueue.types import HistoryBucket, HistoryWindow
 from tests.support.counting import CountingDatabase
+from tests.support.keys import layout_of, rows_in
 from tests.support.kinds import KINDS, push
 from tests.support.leases import lapse, look_again
 
@@ -41,7 +41,7 @@ def numbers(window: HistoryWindow | HistoryBucket) -> tuple[int, int, int, int, 
 
 
 def samples(db: Any, queue: PriorityQueue) -> int:
-    return len([*db[queue.subspace[Space.HISTORY][1].range()]])
+    return len(rows_in(db, queue, "samples"))
 
 
 def look(queue: PriorityQueue) -> PriorityQueue:
@@ -271,7 +271,7 @@ def test_a_busy_client_pays_once_in_a_period(db: Any, queue: PriorityQueue, now:
         now.time += 0.1
         queue.push(counting, "x")
         queue.ack(counting, queue.claim(counting))
-        prefix = queue.subspace[Space.HISTORY].key()
+        prefix = layout_of(queue).history
         written = sum(bytes(key).startswith(prefix) for key in counting.mutations)
         return counting.reads, written
 
@@ -316,7 +316,7 @@ def test_the_history_follows_the_queue(db: Any, name: str, now: Clock) -> None:
     queue.push_many(db, range(3))
     fdbqueue.admin.rename(db, name, name + "2")
     copied = fdbqueue.open("memory:")
-    fdbqueue.admin.copy(db, copied, name + "2", name)
+    fdbqueue.admin.copy(db, copied, [name + "2"], new_name=name)
     renamed = PriorityQueue.named(db, name + "2")
     assert renamed.history(db) == PriorityQueue.named(copied, name).history(copied)
     assert renamed.history(db)[0].pushed == 3

@@ -10,14 +10,14 @@ import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, WrongState
-from fdbqueue.layout.key_table import Space
+from tests.support.keys import rows_in
 from tests.support.leases import come_due, lapse
 from tests.support.scan import assert_views_agree
 
 
 def moves(db: Any, queue: Any) -> int:
     """Return the number of rows that lead from ids to moved items."""
-    return len([*db[queue.subspace[Space.MOVED].range()]])
+    return len(rows_in(db, queue, "moved"))
 
 
 @pytest.fixture
@@ -231,7 +231,8 @@ def test_an_item_that_comes_back_to_its_first_position_is_found(db: Any, name: s
 
 def test_a_check_repairs_the_way_to_a_moved_item(db: Any, moved: tuple[PriorityQueue, str]) -> None:
     queue, item_id = moved
-    del db[queue.subspace[Space.MOVED].range()]
+    for row in rows_in(db, queue, "moved"):
+        del db[row.key]
     assert queue.state(db, item_id) is None
     assert not check(db, queue, repair=True).ok
     assert queue.state(db, item_id) == "ready"

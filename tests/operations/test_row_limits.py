@@ -12,8 +12,9 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, Queue
 from fdbqueue.admin import check
 from fdbqueue.errors import PayloadTooLarge, PushTooLarge, error_text
-from fdbqueue.jobs import App, Context, TooManyWaiting
+from fdbqueue.jobs import App, Context
 from fdbqueue.layout.batches import Membership, encode_membership
+from fdbqueue.layout.errors import TooManyWaiting
 from fdbqueue.layout.keys import MAX_PREFIX, Layout
 from fdbqueue.layout.priorities import MAX_LEVEL
 from fdbqueue.layout.values import (
@@ -64,7 +65,7 @@ def largest_header() -> Header:
 def test_the_largest_item_has_room_in_every_state(error: str) -> None:
     value = with_header(largest_header(), b"x" * MAX_INLINE)
     token, n = bytes(16) + b"9" * 20, MAX_INTEGER
-    slots = (Layout.slot_of(None), Layout.slot_of(TEXTS[0]), Layout.slot_of_group(TEXTS[0]))
+    slots = (Layout.slot_of_queue,)
     done = (n, n, "discarded", error, n, NAME, "\0" * MAX_LOG, TEXTS[0])
     for stored in (
         value,

@@ -330,19 +330,17 @@ def test_a_fifo_queue_has_schedules(db: Database, name: str, clock: Clock) -> No
     assert schedule.priority is None
 
 
-@pytest.mark.parametrize("ageing", [None, timedelta(hours=1)])
-def test_a_task_queue_has_schedules(
-    db: Database, name: str, clock: Clock, ageing: timedelta | None
-) -> None:
-    tasks = fdbqueue.TaskQueue.named(db, name, ageing=ageing)
+def test_a_task_queue_has_schedules(db: Database, name: str, clock: Clock) -> None:
+    tasks = fdbqueue.TaskQueue.named(db, name)
     task = {"payload": "bills", "priority": 2, "deadline": "2h", "cost": 1.5, "agent_name": "ada"}
-    tasks.schedules.add(db, "hourly", task, every="1h", overlap="skip")
+    tasks.schedules.add(db, "hourly", task, every="1h", overlap="skip", group="acme")
     schedule = tasks.schedules.get(db, "hourly")
     assert (schedule.value, schedule.priority) == ({**task, "deadline": 7200.0}, None)
     first = next_hour(clock)
     to(clock, first)
-    claim = tasks.claim(db, agent="ada")
+    claim = tasks.claim(db)
     pushed = claim.item
+    assert (pushed.agent_name, tasks.get(db, pushed).group) == ("ada", "acme")
     assert (pushed.payload, pushed.priority, pushed.cost) == ("bills", 2, 1.5)
     assert pushed.deadline == first + 2 * HOUR
     own = tasks.push(db, deadline=first + HOUR, priority=2)

@@ -22,6 +22,7 @@ from fdbqueue.errors import ClockOutOfRange, InvalidUniqueKey, QueueFull, WrongS
 from fdbqueue.layout.values import Header
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock, FaultyDatabase
+from tests.support.full import unless_full
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, expire, lapse
 from tests.support.waiting import wait_until
@@ -170,7 +171,7 @@ def test_a_unique_push_to_a_full_queue_returns_the_existing_item(db: Any, space:
     queue = PriorityQueue(space["unique"], max_size=1)
     item = queue.push(db, 1, unique="k")
     assert queue.push(db, 2, unique="k") == item
-    assert queue.push(db, 2, unique="other", if_full="drop") is None
+    assert unless_full(queue.push, db, 2, unique="other") is None
     with pytest.raises(QueueFull):
         queue.push(db, 2, unique="other")
     queue.pop(db)
@@ -274,7 +275,7 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
     assert queue.pop(db) is queue.pop_max(db) is queue.claim(db) is None
     assert queue.claim(db, wait=0.02) is queue.pop(db, wait=0.02) is None
     assert in_transaction(queue.pop)(db) is None
-    assert tasks.pop(db) is tasks.pop(db, agent="ada") is tasks.claim(db, agent="ada") is None
+    assert tasks.pop(db) is tasks.claim(db) is None
     assert not queue.wait(db, 0.02)
     assert [item.value for item in queue.items(db)] == [1, 2]
     queue.ack(db, claimed)
@@ -282,7 +283,7 @@ def test_a_paused_queue_accepts_pushes_and_returns_no_items(db: Any, space: Subs
         each.configure(db, paused=False)
     assert queue.wait(db, 0.02)
     assert [item.value for item in queue.pop_many(db, 9)] == [1, 2]
-    assert tasks.pop(db, agent="ada").payload == 1
+    assert tasks.pop(db).payload == 1
 
 
 def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, clock: Clock) -> None:
@@ -297,7 +298,7 @@ def test_another_handle_notices_a_pause_within_a_second(db: Any, name: str, cloc
     assert other.claim(db).item.value == 1
 
 
-@pytest.mark.parametrize("take", ["pop", "claim", "agent"])
+@pytest.mark.parametrize("take", ["pop", "claim"])
 def test_resume_wakes_waiting_clients(
     db: Any, space: Subspace, take: str, asleep: threading.Event
 ) -> None:
@@ -307,7 +308,6 @@ def test_resume_wakes_waiting_clients(
     calls = {
         "pop": lambda: tasks.pop(db, wait=120).payload,
         "claim": lambda: tasks.claim(db, wait=120).item.payload,
-        "agent": lambda: tasks.pop(db, agent="ada", wait=120).payload,
     }
     with ThreadPoolExecutor(1) as threads:
         waits = threads.submit(calls[take])
@@ -352,9 +352,8 @@ def test_claims_do_not_exceed_the_concurrency_limit(db: Any, space: Subspace) ->
     assert check(db, queue).ok
 
 
-@pytest.mark.parametrize("limited", ["queue", "agents"])
 def test_overlapping_claims_in_any_order_never_exceed_a_limit(
-    db: Any, space: Subspace, engine: str, limited: str
+    db: Any, space: Subspace, engine: str
 ) -> None:
     """Transactions overlap, claim different tasks, and commit in any order."""
     seed = random.randrange(2**32)
@@ -365,10 +364,7 @@ def test_overlapping_claims_in_any_order_never_exceed_a_limit(
         tasks = TaskQueue(space[number])
         tasks.push_many(db, [{"agent_name": "ada"} for _ in range(60)])
         limit = rng.randrange(1, 5)
-        if limited == "queue":
-            tasks.configure(db, concurrency=limit)
-        else:
-            tasks.configure(db, agent_concurrency=limit)
+        tasks.configure(db, concurrency=limit)
         in_flight: list[Any] = []
         claims: list[Any] = []
         for _ in range(60):
@@ -426,85 +422,34 @@ def test_a_lowered_limit_applies_to_new_claims(db: Any, space: Subspace) -> None
     assert len(queue.claim(db, n=9)) == 1
 
 
-def test_an_agent_at_its_limit_does_not_block_other_agents(db: Any, space: Subspace) -> None:
+def test_the_limit_applies_across_all_workers(db: Any, space: Subspace) -> None:
     tasks = TaskQueue(space["tasks"])
-    for agent, count in (("ada", 600), ("bob", 3), (None, 2)):
-        tasks.push_many(db, [{"agent_name": agent} for _ in range(count)])
-    tasks.configure(db, agent_concurrency=2)
-    claim = tasks.claim(db, n=9)
-    assert Counter(task.agent_name for task in claim.items) == {"ada": 2, "bob": 2, None: 2}
-    assert tasks.claim(db) is None
-    assert tasks.claim(db, agent="ada") is None
-    (adas,) = [each for each in claim if each.item == claim.items[0]]
-    assert adas.item.agent_name == "ada"
-    tasks.ack(db, adas)
-    assert tasks.claim(db).item.agent_name == "ada"
-    assert check(db, tasks).ok
-
-
-def test_a_claim_for_an_agent_at_its_limit_takes_no_task_of_another(
-    db: Any, space: Subspace
-) -> None:
-    tasks = TaskQueue(space["tasks"])
-    tasks.push_many(db, [{"agent_name": agent} for agent in ("ada", "ada", "ada", "bob")])
-    tasks.configure(db, agent_concurrency=2)
-    assert len(tasks.claim(db, agent="ada", n=3)) == 2
-    assert tasks.claim(db, agent="ada") is None
-    assert tasks.claim(db, agent="ada", wait=0.1) is None
-    assert tasks.claim(db, agent="bob").item.agent_name == "bob"
-
-
-def test_tasks_of_agents_below_their_limit_are_claimed_in_order(db: Any, space: Subspace) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    tasks = TaskQueue(space["tasks"])
-    for _ in range(60):
-        agent = rng.choice(["ada", "bob", "eve", None])
-        tasks.push(db, priority=rng.randint(1, 5), cost=rng.randint(0, 3), agent_name=agent)
-    tasks.configure(db, agent_concurrency=3)
-    held: list[Any] = []
-    while left := [*tasks.get_all_tasks(db)]:
-        counts = Counter(claim.item.agent_name for claim in held)
-        free = [t for t in left if t.agent_name is None or counts[t.agent_name] < 3]
-        claim = tasks.claim(db, within=1)
-        assert (claim and claim.item) == (free[0] if free else None)
-        held += [claim] if claim else []
-        if claim is None or rng.random() < 0.5:
-            tasks.ack(db, held.pop(rng.randrange(len(held))))
-    assert check(db, tasks).ok
-
-
-def test_the_limits_apply_across_all_workers(db: Any, space: Subspace) -> None:
-    tasks = TaskQueue(space["tasks"])
-    tasks.push_many(db, [{"agent_name": "ab"[n % 2]} for n in range(60)])
+    tasks.push_many(db, [{}] * 60)
     tasks.configure(db, concurrency=5)
-    tasks.configure(db, agent_concurrency=3)
     guard = threading.Lock()
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
     begun: Counter[str] = Counter()
 
-    def are_enough(agent: str) -> bool:
-        return running["all"] >= 4 or running[agent] == 3 or begun["all"] == 60
+    def are_enough() -> bool:
+        return running["all"] >= 4 or begun["all"] == 60
 
     def handle(task: Any) -> None:
         with guard:
             begun.update(["all"])
-            running.update(["all", task.agent_name])
+            running.update(["all"])
             most.update({key: max(0, running[key] - most[key]) for key in running})
         # It lasts until as many run as surely can: a worker has four threads, and may hold a fifth
         # task that waits for one of them.
-        wait_until(partial(are_enough, task.agent_name))
+        wait_until(are_enough)
         with guard:
-            running.subtract(["all", task.agent_name])
+            running.subtract(["all"])
 
     workers = [fdbqueue.Worker(db, tasks, handle, concurrency=4) for _ in range(3)]
     with ThreadPoolExecutor(3) as threads:
         reports = list(threads.map(lambda worker: worker.run(drain=True), workers))
     assert sum(report.done for report in reports) == 60
     assert 3 <= most["all"] <= 5
-    assert max(most["a"], most["b"]) <= 3
     assert check(db, tasks).ok
 
 
@@ -512,15 +457,10 @@ def test_a_free_slot_wakes_a_waiting_claim(
     db: Any, space: Subspace, asleep: threading.Event
 ) -> None:
     tasks = TaskQueue(space["tasks"])
-    tasks.push_many(db, [{"agent_name": "ada", "payload": n} for n in range(2)])
-    tasks.configure(db, agent_concurrency=1)
+    tasks.push_many(db, [{"payload": n} for n in range(2)])
+    tasks.configure(db, concurrency=1)
     claim = tasks.claim(db)
     with ThreadPoolExecutor(2) as threads:
-        waits = threads.submit(tasks.claim, db, wait=120)
-        assert asleep.wait(60)
-        tasks.push(db, agent_name="bob", payload="pushed meanwhile")
-        assert waits.result(60).item.payload == "pushed meanwhile"
-        asleep.clear()
         waits = threads.submit(tasks.claim, db, wait=120)
         assert asleep.wait(60)
         tasks.ack(db, claim)
@@ -532,15 +472,13 @@ def test_an_invalid_limit_is_rejected(db: Any, space: Subspace, limit: Any) -> N
     tasks = TaskQueue(space["tasks"])
     with pytest.raises(ValueError, match="concurrency is a number from 1 to 10,000"):
         tasks.configure(db, concurrency=limit)
-    with pytest.raises(ValueError, match="agent_concurrency is a number from 1 to 10,000"):
-        tasks.configure(db, agent_concurrency=limit)
     assert tasks.options(db).concurrency is None
 
 
 def test_an_expired_item_makes_room_in_a_full_queue(db: Any, space: Subspace) -> None:
     queue = PriorityQueue(space["ttl"], max_size=1)
     queue.push(db, 1, ttl=1000)
-    assert queue.push(db, 2, if_full="drop") is None
+    assert unless_full(queue.push, db, 2) is None
     expire(db, queue)
     assert queue.peek(db) is None
     assert queue.push(db, 2).value == 2

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.coordination.pop_requests import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.operations import transitions
-from fdbqueue.operations.groups.groups import Groups
-from fdbqueue.operations.limits.slots import Slots
 from fdbqueue.operations.maintainers.batches import Memberships
+from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.owned import OwnedRows
+from fdbqueue.operations.maintainers.slots import Slots
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
-from fdbqueue.operations.tasks import TaskItems
 from fdbqueue.operations.transitions import TABLE, Why
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
@@ -145,6 +144,15 @@ def acts() -> dict[Kind, Act]:
         ("due", "delayed", "ready"): lambda db, q: (push(db, q, "delayed"), later(db, q, 9999)),
         ("run now", "delayed", "ready"): lambda db, q: q.retry(db, push(db, q, "delayed")),
         ("expired", "ready", None): lambda db, q: (q.push(db, 1, ttl=9), later(db, q, 99)),
+        ("expired", "delayed", None): lambda db, q: (
+            q.push(db, 1, ttl=9, delay=60),
+            later(db, q, 99),
+        ),
+        ("expired", "claimed", None): lambda db, q: (
+            q.push(db, 1, ttl=9),
+            q.claim(db, lease=60),
+            later(db, q, 99),
+        ),
         ("retried", "dead", "ready"): lambda db, q: q.retry(db, push(db, q, "dead")),
         ("trimmed", "done", None): lambda db, q: (
             push(db, q, "done"),
@@ -247,12 +255,6 @@ def with_a_batch(db: Any, name: str) -> PriorityQueue:
     return queue
 
 
-def with_tasks(db: Any, name: str) -> TaskQueue:
-    queue = TaskQueue.named(db, f"{name}tasks")
-    queue.push(db, agent_name="ada")
-    return queue
-
-
 @pytest.mark.parametrize(
     ("maintainer", "use"),
     [
@@ -261,14 +263,14 @@ def with_tasks(db: Any, name: str) -> TaskQueue:
         (UniqueKeys, with_unique_key),
         (OwnedRows, with_pieces),
         (Memberships, with_a_batch),
-        (TaskItems, with_tasks),
     ],
 )
 def test_what_a_maintainer_does_not_keep_is_found(
     db: Any, name: str, maintainer: Any, use: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fdbqueue.admin.check(db, use(db, name)).ok
-    monkeypatch.setattr(maintainer, "begin", lambda *_: None)
+    method = "begin" if maintainer is Groups else "follow"
+    monkeypatch.setattr(maintainer, method, lambda *_: None)
     assert fdbqueue.admin.check(db, use(db, f"{name}broken")).problems
 
 
@@ -276,8 +278,10 @@ def test_a_plain_item_is_seen_by_no_maintainer_of_features(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = PriorityQueue.named(db, f"{name}plain")
-    for maintainer in store_of(queue).items.transitions.special:
-        monkeypatch.setattr(maintainer, "begin", pytest.fail)
+    transitions = store_of(queue).items.transitions
+    monkeypatch.setattr(transitions.groups, "begin", pytest.fail)
+    for maintainer in transitions.followers:
+        monkeypatch.setattr(maintainer, "follow", pytest.fail)
     queue.push(db, 1)
     queue.push(db, 2)
     queue.ack(db, queue.claim(db))

@@ -15,10 +15,10 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import InvalidUniqueKey, QueueFull
-from fdbqueue.layout.key_table import Space
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
-from tests.support.keys import layout_of
+from tests.support.full import unless_full
+from tests.support.keys import layout_of, rows_in
 from tests.support.leases import come_due, expire, lapse
 
 CLAIMED: Any = {"unique": "k", "unique_until": "claimed"}
@@ -31,13 +31,13 @@ def jobs(space: Subspace) -> PriorityQueue:
     return PriorityQueue(space["jobs"], max_attempts=2)
 
 
-def rows(db: Any, queue: PriorityQueue, space: Space) -> int:
+def rows(db: Any, queue: PriorityQueue, space: str) -> int:
     """Return the number of rows of a key space of a queue."""
-    return len([*db[queue.subspace[space].range()]])
+    return len(rows_in(db, queue, space))
 
 
 def keys_stored(db: Any, queue: PriorityQueue) -> tuple[int, int]:
-    return rows(db, queue, Space.UNIQUE_KEYS), rows(db, queue, Space.UNIQUE_ENDS)
+    return rows(db, queue, "unique_keys"), rows(db, queue, "unique_ends")
 
 
 # Until claimed
@@ -228,7 +228,7 @@ def test_a_refused_push_deletes_a_key_whose_period_is_over(
         jobs.set_group(db, "g", max_size=1)
     clock.advance("1h")
     tr = db.create_transaction() if in_callers else db
-    assert jobs.push(tr, 3, group="g", if_full="drop", **HOUR) is None
+    assert unless_full(jobs.push, tr, 3, group="g", **HOUR) is None
     if in_callers:
         tr.commit().wait()
     assert keys_stored(db, jobs) == (0, 0)
@@ -246,11 +246,11 @@ def test_periods_that_are_over_are_deleted_by_clients_that_take_items(
     jobs.push_many(db, [1, 2], unique=["a", "b"], unique_for=30)
     jobs.push(db, 3, unique="c", unique_until="ended")
     getattr(jobs, take)(db)
-    assert rows(db, jobs, Space.UNIQUE_ENDS) == 2
+    assert rows(db, jobs, "unique_ends") == 2
     clock.advance(61)
     getattr(jobs, take)(db)
-    assert rows(db, jobs, Space.UNIQUE_ENDS) == 0
-    assert [row.key for row in db[jobs.subspace[Space.UNIQUE_KEYS].range()]] == [
+    assert rows(db, jobs, "unique_ends") == 0
+    assert [row.key for row in rows_in(db, jobs, "unique_keys")] == [
         layout_of(jobs).unique_key("c")
     ]
     assert check(db, jobs).ok
@@ -304,7 +304,7 @@ def test_a_key_has_the_scope_of_the_push_that_stored_the_item(
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"unique": "k", "unique_until": "done"}, "unique_until is 'claimed' or 'ended', not"),
+        ({"unique": "k", "unique_until": "done"}, "unique_until is one of 'claimed', 'ended', not"),
         ({"unique": "k", "unique_until": "claimed", "unique_for": 1}, "not both"),
         ({"unique_until": "claimed"}, "unique_until needs a key"),
         ({"unique_for": "1h"}, "unique_for needs a key"),
@@ -356,7 +356,7 @@ def test_push_many_to_a_bounded_queue_needs_room_for_new_items_only(
     assert len(jobs.push_many(db, [1, 2, 2, 1], unique=["a", "b", "b", "a"])) == 4
     with pytest.raises(QueueFull):
         jobs.push_many(db, [1, 2], unique=["c", "d"])
-    assert jobs.push_many(db, [1, 2], unique=["c", "d"], if_full="drop") == []
+    assert unless_full(jobs.push_many, db, [1, 2], unique=["c", "d"]) is None
     fitting = jobs.push_many(
         db, [1, 2, 3, 4], unique=["a", "c", "d", "a"], unique_for=60, as_many_as_fit=True
     )
@@ -424,6 +424,7 @@ def test_other_pushes_and_claims_pay_nothing_for_the_scopes(
         "fdbqueue.database.clock.time",
         SimpleNamespace(time_ns=lambda: now, monotonic=time.monotonic),
     )
+    monkeypatch.setattr("fdbqueue.coordination.sweeper._SWEEP_IN_CLAIM", 0.0)  # each claim sweeps
     counting: Any = CountingDatabase(db)
     jobs.push(db, 0)
     jobs.push(db, 0, unique="first")
@@ -459,7 +460,7 @@ def test_other_pushes_and_claims_pay_nothing_for_the_scopes(
 def test_check_finds_and_repairs_the_ends_of_periods(db: Any, jobs: PriorityQueue) -> None:
     jobs.push(db, 1, **HOUR)
     jobs.pop(db)
-    (end,) = db[jobs.subspace[Space.UNIQUE_ENDS].range()]
+    (end,) = rows_in(db, jobs, "unique_ends")
     del db[end.key]
     assert "not found by its index" in check(db, jobs).problems[0]
     assert check(db, jobs, repair=True).repaired

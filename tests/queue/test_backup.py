@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import random
@@ -12,7 +13,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import fdb
 import pytest
 
 import fdbqueue
@@ -27,12 +27,11 @@ from fdbqueue.errors import (
     RestoreRunning,
     SameQueue,
 )
-from fdbqueue.layout.names import decode_unfinished, unfinished_key
-from fdbqueue.layout.values import HEADER_MARK, LAYOUT_VERSION, encode_metadata
+from fdbqueue.layout.names import unfinished_key
+from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
-from tests.support.counting import CountingDatabase
 from tests.support.keys import layout_of
 from tests.support.threads import in_threads
 
@@ -51,7 +50,7 @@ def filled(db: Any, name: str, kind: str = "priority", n: int = 8) -> Any:
     """Return a queue with items in each state, among them large, unique and expiring ones."""
     queue: Any
     if kind == "task":
-        queue = TaskQueue.named(db, name, ageing=timedelta(minutes=1))
+        queue = TaskQueue.named(db, name)
         deadline = datetime.now(timezone.utc) + timedelta(hours=1)
         push = lambda value, **options: queue.push(  # noqa: E731
             db,
@@ -129,8 +128,8 @@ def test_a_copy_to_another_database_and_back_is_equal(
 ) -> None:
     filled(db, name, kind)
     before = contents(db, name)
-    there = admin.copy(db, other, name)
-    back = admin.copy(other, db, name, f"{name}back")
+    there = admin.copy(db, other, [name])
+    back = admin.copy(other, db, [name], new_name=f"{name}back")
     assert there == back
     assert contents(db, f"{name}back") == before
     assert fdbqueue.admin.check(db, fdbqueue.existing_queue(db, f"{name}back")).ok
@@ -139,7 +138,7 @@ def test_a_copy_to_another_database_and_back_is_equal(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restored_queue_can_be_used_to_its_end(db: Any, other: Any, name: str, kind: str) -> None:
     filled(db, name, kind, 4)
-    admin.copy(db, other, name)
+    admin.copy(db, other, [name])
     queue: Any = fdbqueue.existing_queue(other, name)
     for state in ("delayed", "claimed", "dead"):
         for info in [*queue.items(other, state=state)]:
@@ -163,10 +162,10 @@ def test_a_queue_is_not_copied_onto_itself(db: Any, url: str, name: str) -> None
     PriorityQueue.named(db, name).push(db, "job")
     same = db if url == "memory:" else fdbqueue.open(url)
     with pytest.raises(SameQueue, match="name another database, or give the copy another name"):
-        admin.copy(db, same, name)
+        admin.copy(db, same, [name])
     with pytest.raises(SameQueue):
-        admin.copy(db, same, name, name)
-    assert admin.copy(db, same, name, f"{name}2").ready == 1
+        admin.copy(db, same, [name], new_name=name)
+    assert admin.copy(db, same, [name], new_name=f"{name}2")[name].ready == 1
     assert fdbqueue.admin.queues(db)[f"{name}2"] == 1
     if same is not db and hasattr(same, "close"):
         same.close()
@@ -176,7 +175,7 @@ def test_an_item_that_was_claimed_is_claimed_in_the_copy(db: Any, other: Any, na
     queue = PriorityQueue.named(db, name)
     queue.push(db, "job")
     claim = queue.claim(db, lease=1000)
-    admin.copy(db, other, name)
+    admin.copy(db, other, [name])
     copied = PriorityQueue.existing(other, name)
     assert copied.claim(other) is None
     assert copied.state(other, claim.item.id) == "claimed"
@@ -188,7 +187,7 @@ def test_a_lease_in_a_copy_ends_by_the_clock(db: Any, other: Any, name: str) -> 
         queue = PriorityQueue.named(db, name)
         queue.push(db, "job")
         assert queue.claim(db, lease=0.5) is not None
-        admin.copy(db, other, name)
+        admin.copy(db, other, [name])
         copied = PriorityQueue.existing(other, name)
         claim = copied.claim(other, wait=30)
         assert claim.attempt >= 2
@@ -214,22 +213,19 @@ def cut(db: Any, commits: int) -> FaultyDatabase:
 
 
 @pytest.mark.parametrize("commits", [1, 2, 5, 9])
-def test_an_interrupted_restore_goes_on_where_it_stopped(
+def test_an_interrupted_restore_begins_again_and_leaves_no_rows(
     db: Any, other: Any, name: str, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:
     monkeypatch.setattr(rows, "_BATCH_ROWS", 10)
-    filled(other, name)
+    filled(db, name)
     file = io.BytesIO()
-    written = backup(other, file)
+    written = backup(db, file, [name])
     with pytest.raises(KeyboardInterrupt):
-        restore(cut(db, commits), file)
-    assert name not in fdbqueue.admin.queue_names(db)
-    counting = CountingDatabase(db)
-    assert restore(counting, file) == written
-    batches = -(-written[name].rows // 10)
-    # The first commit began, the last one gives the name; the others wrote a batch each.
-    assert counting.commits == batches - (commits - 1) + 1
-    assert contents(db, name) == contents(other, name)
+        restore(cut(other, commits), file)
+    assert name not in fdbqueue.admin.queue_names(other)
+    assert restore(other, file) == written
+    assert contents(other, name) == contents(db, name)
+    assert len([*other[b"":b"\xff"]]) == written[name].rows + 1  # and its name
 
 
 def test_a_restore_of_another_file_begins_again(
@@ -261,7 +257,7 @@ def test_backups_restores_and_copies_survive_errors_of_the_database(
     file = io.BytesIO()
     written = backup(source, file)
     assert restore(target, file) == written
-    assert admin.copy(source, target, name, f"{name}copy") == written[name]
+    assert admin.copy(source, target, [name], new_name=f"{name}copy") == written
     for restored in (name, f"{name}copy"):
         assert backup(db, io.BytesIO(), [restored])[restored] == written[name]
     assert target.lost > 0
@@ -413,19 +409,19 @@ def test_a_large_queue_that_changes_is_not_backed_up(
     queue.held = queue.claim(db, lease=1000)
     monkeypatch.setattr(rows, "_LIFETIME", -1.0)
     monkeypatch.setattr(rows, "_PAGE", 5)
-    assert backup(db, io.BytesIO(), [name])[name].ready == 7  # it did not change
+    unchanged = backup(db, io.BytesIO(), [name])[name]
+    assert unchanged.ready == 7
     lines: list[bytes] = []
 
     class File(io.BytesIO):
         def write(self, data: Any, /) -> int:
             lines.append(data)
-            if len(lines) == 10:
+            if len(lines) == unchanged.rows:
                 CHANGES[change](queue, db)
             return len(data)
 
     with pytest.raises(QueueChanged, match="fdbq pause"):
         backup(db, File(), [name])
-    assert len(lines) < 20
 
 
 def test_a_group_that_is_paused_between_two_reads_of_a_large_backup_is_noticed(
@@ -455,23 +451,25 @@ def test_a_copy_of_a_queue_in_use_is_refused_and_leaves_no_name(
 ) -> None:
     queue = filled(db, name)
     with pytest.raises(QueueChanged):
-        admin.copy(db, other, name, progress=lambda _: queue.pop(db))
+        admin.copy(db, other, [name], progress=lambda *_: queue.pop(db))
     assert fdbqueue.admin.queue_names(other) == []
-    copied = admin.copy(db, other, name)  # begins again, as the rows differ
+    copied = admin.copy(db, other, [name])[name]  # begins again, as the rows differ
     assert copied.ready == 7
     assert contents(other, name) == contents(db, name)
 
 
-def test_a_copy_that_another_process_wrote_into_is_refused(db: Any, other: Any, name: str) -> None:
+def test_a_second_restore_of_a_queue_ends_the_first(db: Any, other: Any, name: str) -> None:
     filled(db, name)
+    file = io.BytesIO()
+    written = backup(db, file, [name])
 
-    def disturb(_: int) -> None:
-        prefix = decode_unfinished(other[unfinished_key(name)])[0]
-        other[prefix + b"\x15\x05\x02x\x00"] = b"foreign"
+    def begin_another(*_: object) -> None:
+        restore(other, io.BytesIO(file.getvalue()))
 
     with pytest.raises(RestoreRunning):
-        admin.copy(db, other, name, progress=disturb)
-    assert fdbqueue.admin.queue_names(other) == []
+        restore(other, file, progress=begin_another)
+    assert contents(other, name) == contents(db, name)
+    assert len([*other[b"":b"\xff"]]) == written[name].rows + 1
 
 
 # Files
@@ -506,92 +504,24 @@ def test_a_damaged_backup_changes_nothing(db: Any, name: str, rng: random.Random
     file = io.BytesIO()
     backup(source, file)
     for _ in range(20):
-        with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
+        with pytest.raises(InvalidBackup, match=r"line [\d,]+: .*nothing was restored"):
             restore(db, io.BytesIO(damaged(file.getvalue(), how, rng)))
     assert db[unfinished_key(name)] is None
     assert name not in fdbqueue.admin.queue_names(db)
 
 
-def forged(found: dict[bytes, bytes], name: str) -> io.BytesIO:
-    """Return a file of a queue with these rows, and with their digest."""
-    summary = rows.Summary()
-    lines: list[dict[str, Any]] = [
-        {"format": "fdbqueue backup", "version": 1, "queues": [name]},
-        {"queue": name},
-    ]
-    for row in found.items():
-        summary.add(rows.Row(*row))
-        key, value = (base64.b64encode(part).decode() for part in row)
-        lines.append({"key": key, "value": value})
-    lines.append({"rows": summary.rows, "sha256": summary.digest.hex()})
-    return io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-
-
-def stored_rows(kind: str) -> dict[bytes, bytes]:
-    """Return the rows of a queue with items in every state, with keys below its prefix."""
+@pytest.mark.parametrize("layout", [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1])
+def test_a_backup_of_another_layout_changes_nothing(db: Any, name: str, layout: int) -> None:
     source = fdbqueue.open("memory:")
-    filled(source, "jobs", kind, n=2)
-    return {row.key: row.value for row in rows.rows_of(source, "jobs")()}
-
-
-pack = fdb.tuple.pack
-OPTIONS = (5, "layout")
-FORGED: dict[str, dict[tuple[Any, ...] | bytes, bytes]] = {
-    "the key of nothing": {b"": b"x"},
-    "a key behind all others": {b"\xff": b"x"},
-    "a space that no queue has": {(99, 1): b"x"},
-    "a waiting client": {(5, "idle", 0, b"name"): b""},
-    "a receipt": {(4, 1, b"client"): pack((1, 1))},
-    "no tuple": {b"\x14\x03": b"x"},
-    "too large a key": {(6, "x" * 9_980): b""},
-    "too large a value": {(6, "x"): bytes(100_001)},
-    "options that are none": {OPTIONS: b"\xff"},
-    "too few options": {OPTIONS: pack((7, "priority", "json"))},
-    "an unknown kind": {OPTIONS: pack((7, "stack", "json", "int", None))},
-    "an unknown type of priorities": {OPTIONS: pack((7, "priority", "json", "complex", None))},
-    "a limit that is no number": {OPTIONS: pack((7, "priority", "json", "int", "many"))},
-    "a newer layout": {OPTIONS: pack((LAYOUT_VERSION + 1, "priority", "json", "int", None))},
-    "an older layout": {OPTIONS: pack((LAYOUT_VERSION - 1, "priority", "json", "int", None))},
-    "a layout without a number": {OPTIONS: pack(("six", "priority", "json", "int", None))},
-    "an item with a damaged header": {(0, 1, 1, b"r"): HEADER_MARK + b"\x00"},
-    "an item with another header": {(0, 1, 1, b"r"): HEADER_MARK + encode_metadata(("a",), b"")},
-    "a delayed item without a time": {(18, 1, 1, b"r"): encode_metadata((), b"x")},
-    "a negative time": {(18, 1, 1, b"r"): encode_metadata((-1,), b"x")},
-    "a claim without a token": {(16, 1, 1, b"r"): encode_metadata((1, 2, 3), b"x")},
-    "a damaged lease": {(17, 1, 1, 1, b"r"): b"x"},
-    "a dead letter without an error": {(20, 1, 1, b"r"): encode_metadata((1, 1), b"x")},
-    "a done item without a time": {(25, 1, 1, b"r"): encode_metadata(("a", 1), b"x")},
-    "a done item with an unknown outcome": {
-        (25, 1, 1, b"r"): encode_metadata((1, 1, "lost", None, 1, "", ""), b"x")
-    },
-    "a batch that is none": {(36, 0, b"r"): pack(("cancel", "ajar"))},
-    "the settings of a group that are none": {(37, 5, "a"): pack(("heavy",))},
-    "an index that leads nowhere": {(22, "key"): b"\x03"},
-    "a damaged attempt": {(24, 1, 1, b"r", 1): pack((1,))},
-    "damaged staged items": {(8, 1, b"name", 0): b"\x01"},
-}
-
-
-@pytest.mark.parametrize("bad", FORGED.values(), ids=FORGED.keys())
-def test_a_backup_with_a_row_that_no_queue_can_have_changes_nothing(
-    db: Any, name: str, bad: dict[Any, bytes]
-) -> None:
-    extra = {key if isinstance(key, bytes) else pack(key): value for key, value in bad.items()}
-    found = dict(sorted({**stored_rows("priority"), **extra}.items()))
-    with pytest.raises(InvalidBackup, match=r"line \d+: .*nothing was restored"):
-        restore(db, forged(found, name))
-    assert db[unfinished_key(name)] is None
-    assert name not in fdbqueue.admin.queue_names(db)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_backup_whose_rows_are_not_in_order_changes_nothing(
-    db: Any, name: str, kind: str
-) -> None:
-    found = stored_rows(kind)
-    assert restore(db, forged(found, f"{name}good")) != {}
-    with pytest.raises(InvalidBackup, match="does not follow the one before"):
-        restore(db, forged(dict(reversed(found.items())), name))
+    PriorityQueue.named(source, name).push(source, 1)
+    file = io.BytesIO()
+    backup(source, file)
+    here, there = (b'"layout":%d}' % version for version in (LAYOUT_VERSION, layout))
+    lines = file.getvalue().replace(here, there).splitlines(keepends=True)[:-1]
+    digest = hashlib.sha256(b"".join(lines)).hexdigest()
+    lines.append(b'{"sha256":"%b"}\n' % digest.encode())
+    with pytest.raises(InvalidBackup, match=f"line 1: .*restores layout {LAYOUT_VERSION}"):
+        restore(db, io.BytesIO(b"".join(lines)))
     assert name not in fdbqueue.admin.queue_names(db)
 
 
@@ -609,13 +539,10 @@ def test_an_unfinished_restore_that_cannot_be_read_is_dropped(db: Any, name: str
         b"[]\n",
         b"[" * 300_000 + b"\n",
         b'{"format":"fdbqueue backup"}\n',
-        b'{"format":"fdbqueue backup","version":2,"queues":[]}\n',
-        b'{"format":"fdbqueue backup","version":1,"queues":7}\n',
-        b'{"format":"fdbqueue backup","version":1,"queues":[7]}\n{"queue":7}\n',
-        b'{"format":"fdbqueue backup","version":1,"queues":[""]}\n{"queue":""}\n',
-        b'{"format":"fdbqueue backup","version":1,"queues":["a"]}\n{"queue":"a"}\n{"key":1}\n',
-        b'{"format":"fdbqueue backup","version":1,"queues":["a"]}\n{"queue":"a"}\n'
-        b'{"key":"*","value":""}\n',
+        b'{"format":"fdbqueue backup","version":2,"layout":1}\n',
+        b'{"format":"fdbqueue backup","version":1,"layout":1}\n',
+        b'{"format":"fdbqueue backup","version":1,"layout":1}\n{"queue":7}\n',
+        b'{"format":"fdbqueue backup","version":1,"layout":1}\n{"sha256":"x"}\n',
         b"\xff\xfe\n",
     ],
 )
@@ -633,10 +560,11 @@ def test_the_file_has_one_json_object_in_each_line(name: str) -> None:
     file = io.BytesIO()
     copied = backup(db, file)["jobs"]
     header, begin, *stored, end = map(json.loads, file.getvalue().splitlines())
-    assert header == {"format": "fdbqueue backup", "version": 1, "queues": ["jobs"]}
+    assert header == {"format": "fdbqueue backup", "version": 1, "layout": LAYOUT_VERSION}
     assert begin == {"queue": "jobs"}
     assert base64.b64decode(stored[0]["value"]) == b'"a"'
-    assert end == {"rows": copied.rows, "sha256": copied.digest}
+    *before, _ = file.getvalue().splitlines(keepends=True)
+    assert end == {"sha256": hashlib.sha256(b"".join(before)).hexdigest()}
     assert copied.rows == len(stored)
 
 
@@ -656,7 +584,6 @@ def test_a_backup_goes_on_after_a_recovery_in_which_nothing_could_be_read(
 ) -> None:
     filled(db, name)
     monkeypatch.setattr(rows, "_LIFETIME", -1.0)
-    monkeypatch.setattr("fdbqueue.database.retrying._LIFETIME", -1.0)
     slow = SlowDatabase(db)
     assert backup(slow, io.BytesIO(), [name])[name].ready == 8
     assert slow.slow == 0
@@ -736,7 +663,7 @@ def test_names_must_be_a_list_of_names(db: Any, other: Any, name: str) -> None:
     with pytest.raises(InvalidQueueName):
         restore(db, file, ["jobs"], new_name="")
     with pytest.raises(InvalidQueueName):
-        admin.copy(other, db, "jobs", "")
+        admin.copy(other, db, ["jobs"], new_name="")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -764,7 +691,7 @@ def test_unique_keys_of_every_scope_go_where_their_queue_goes(
     file = io.BytesIO()
     backup(db, file, [name])
     restore(other, file)
-    admin.copy(db, other, name, f"{name}copy")
+    admin.copy(db, other, [name], new_name=f"{name}copy")
     admin.rename(db, name, f"{name}new")
     for database, found in ((other, name), (other, f"{name}copy"), (db, f"{name}new")):
         there = fdbqueue.existing_queue(database, found)

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import QueueDiffers, backup, check, copy, drop, queue_names, restore
-from fdbqueue.errors import LeaseLost, QueueTooLargeToCheck
+from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue.batches import Batches, Members, push_after
@@ -239,18 +238,16 @@ def test_what_waits_for_a_dropped_queue_ends_once_also_if_the_queue_is_restored(
     assert there.problems() == []
 
 
-def test_a_copy_of_one_queue_and_then_the_other_keeps_what_is_between_them(
-    shop: Shop, other: Any
-) -> None:
-    assert copy(shop.db, other, shop.waiting).notes
-    assert copy(shop.db, other, shop.working).notes
+def test_a_copy_of_both_queues_keeps_what_is_between_them(shop: Shop, other: Any) -> None:
+    copies = copy(shop.db, other, [shop.waiting, shop.working])
+    assert [copied.notes for copied in copies.values()] == [(), ()]
     there = Shop(other, shop.waiting, shop.working)
     assert there.problems() == []
     assert there.work() == ALL
 
 
 def test_a_copy_beside_the_queue_does_not_count_in_its_batches(shop: Shop, name: str) -> None:
-    copy(shop.db, shop.db, shop.working, f"{name}copy")
+    copy(shop.db, shop.db, [shop.working], new_name=f"{name}copy")
     ran: list[str] = []
     queue = fdbqueue.existing_queue(shop.db, f"{name}copy")
     while (claim := queue.claim(shop.db)) is not None:
@@ -375,39 +372,6 @@ def test_a_drop_while_workers_run_leaves_no_job_that_waits(shop: Shop) -> None:
     assert not [*queue.items(shop.db, state="delayed")]
 
 
-def test_check_finds_a_job_that_waits_for_jobs_of_a_lost_queue_and_ends_its_wait(
-    shop: Shop,
-) -> None:
-    lose(shop.db, shop.working)
-    (queue,) = [fdbqueue.existing_queue(shop.db, shop.waiting)]
-    report = check(shop.db, queue)
-    assert len(report.problems) == 4
-    assert all("that are in no queue" in problem for problem in report.problems)
-    assert check(shop.db, queue, repair=True).repaired
-    assert check(shop.db, queue).ok
-    shop.app.work(shop.waiting, drain=True)
-    assert sorted(shop.ran) == ["anyway", "end 0 0 1"]
-    assert check(shop.db, queue).ok
-
-
-def test_a_search_for_lost_jobs_that_outlasts_its_transaction_raises(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
-    (waiting, *_) = (info.id for info in queue.items(shop.db, state="delayed"))
-    rows_of = ends._rows_of
-
-    def too_old(*arguments: Any) -> Iterator[Any]:
-        yield from islice(rows_of(*arguments), 1)
-        raise fdbqueue.FDBError(1007)
-
-    monkeypatch.setattr(ends, "_CHUNK_ROWS", 1)
-    monkeypatch.setattr(ends, "_rows_of", too_old)
-    for look in (lambda: queue.retry(shop.db, waiting), lambda: check(shop.db, queue)):
-        with pytest.raises(QueueTooLargeToCheck):
-            look()
-
-
 @pytest.mark.parametrize("named", ["working", "waiting"])
 def test_a_wait_between_a_queue_with_a_name_and_one_without_lasts(
     db: Any, space: Subspace, name: str, named: str
@@ -465,14 +429,3 @@ def test_a_link_is_kept_in_any_state(shop: Shop, other: Any, state: str) -> None
     there = Shop(other, shop.waiting, shop.working)
     assert there.problems() == []
     wait_until(lambda: there.work() == ALL)  # the leases end
-
-
-def test_a_retry_ends_the_wait_for_jobs_that_are_gone(shop: Shop) -> None:
-    queue = fdbqueue.existing_queue(shop.db, shop.waiting)
-    waiting = [info.id for info in queue.items(shop.db, state="delayed")]
-    assert not any(queue.retry(shop.db, id) for id in waiting)
-    lose(shop.db, shop.working)
-    assert [queue.retry(shop.db, id) for id in waiting] == [True] * 4
-    shop.app.work(shop.waiting, drain=True)
-    assert sorted(shop.ran) == ["anyway", "end 0 0 1"]
-    assert check(shop.db, queue).ok

@@ -9,7 +9,7 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskPriority, TaskQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.coordination.pop_requests import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
@@ -81,7 +81,7 @@ def zero_count(db: Any, queue: PriorityQueue) -> None:
 
 
 def break_slots(db: Any, queue: PriorityQueue) -> None:
-    db[layout_of(queue).slots + layout_of(queue).slot_of(None)] = encode_count(1)
+    db[layout_of(queue).slots + layout_of(queue).slot_of_queue] = encode_count(1)
 
 
 def break_total(db: Any, queue: PriorityQueue) -> None:
@@ -147,7 +147,8 @@ def release(db: Any, queue: PriorityQueue) -> None:
     queue.set_group(db, "ada", paused=True)
     layout = layout_of(queue)
     del db[layout.group_key(layout.held_groups, "ada")]
-    db[layout.turn_key(layout.turns, b"\x14", 0, "ada")] = b""
+    settings = bytes(db[layout.group_key(layout.group_settings, "ada")])
+    db[layout.turn_key(layout.turns, b"\x14", 0, "ada")] = settings
 
 
 def forget_timer(db: Any, queue: PriorityQueue) -> None:
@@ -203,16 +204,53 @@ def test_check_reports_foreign_keys_and_lost_pieces_and_keeps_them(
     assert all(db[key] == b"theirs" for key in foreign)
 
 
-def test_check_reports_a_task_that_cannot_be_read(db: Any, space: Subspace) -> None:
-    queue = TaskQueue(space)
-    id = queue.push(db, payload=1, priority=TaskPriority.LOW, agent_name="ada", client_id="c")
-    assert id is not None
-    ((key, value),) = db.get_range(*layout_of(queue).range_of(layout_of(queue).items))
-    db[key] = b"cut"
+@pytest.mark.parametrize("state", ["delayed", "claimed", "dead", "done"])
+def test_check_reports_foreign_keys_among_items_that_are_not_ready(
+    db: Any, space: Subspace, state: Any
+) -> None:
+    queue = PriorityQueue(space)
+    queue.configure(db, keep=60)
+    queue.push(db, 1, delay=60 if state == "delayed" else None)
+    if state != "delayed":
+        claim = queue.claim(db)
+        if state == "dead":
+            queue.nack(db, claim, dead=True)
+        elif state == "done":
+            queue.ack(db, claim)
+    prefix = layout_of(queue).prefix_of[state]
+    (row,) = db.get_range_startswith(prefix)
+    foreign = prefix + b"\x02text\x00"
+    db[foreign] = row.value
+    repaired = fdbqueue.admin.check(db, queue, repair=True).repaired
+    report = fdbqueue.admin.check(db, queue)
+    if state in ("delayed", "claimed"):
+        words = f"foreign key among the {state} items: "
+        assert [problem.startswith(words) for problem in report.problems] == [True]
+        assert not repaired
+    assert db[foreign] == row.value
+
+
+def test_check_reports_an_item_that_cannot_be_read(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    item = queue.push(db, 1, ttl=60)
+    value = bytes(db[item.key])
+    db[item.key] = value[:-5]
     (problem, *_) = fdbqueue.admin.check(db, queue, repair=True).problems
-    assert problem.startswith(f"an item that cannot be read: {key!r}: ")
-    db[key] = value
+    assert problem.startswith(f"an item that cannot be read: {item.key!r}: ")
+    db[item.key] = value
     assert fdbqueue.admin.check(db, queue).ok
+
+
+def test_check_reports_an_item_in_two_states_and_keeps_both_rows(db: Any, space: Subspace) -> None:
+    queue = PriorityQueue(space)
+    item = queue.push(db, 1)
+    value = bytes(db[item.key])
+    assert queue.claim(db) is not None
+    db[item.key] = value
+    report = fdbqueue.admin.check(db, queue, repair=True)
+    assert any(problem.startswith("an item that is stored twice: ") for problem in report.problems)
+    assert not report.repaired
+    assert (report.ready, report.claimed) == (1, 1)
 
 
 def test_a_queue_opened_with_another_type_of_priorities_is_not_repaired(

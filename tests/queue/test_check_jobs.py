@@ -219,10 +219,10 @@ def end_batch_of_child(jobs: Jobs) -> None:
     [
         (invent_steps, "steps of no item: ", True),
         (lose_step, "the number of steps of an item is 2 and there are 1: ", False),
-        (invent_wait, "a wait for a signal of no item: ", True),
-        (invent_second_wait, "a wait for a signal of no item: ", True),
-        (lose_wait, "an item is not found by the signal that it waits for: ", True),
-        (end_step, "a wait for a signal of no item: ", True),
+        (invent_wait, "an index leads to no item: ", True),
+        (invent_second_wait, "an index leads to no item: ", True),
+        (lose_wait, "an item is not found by its index: ", True),
+        (end_step, "an index leads to no item: ", True),
         (end_wait, "an item that is never due waits for nothing: ", True),
         (lose_end_of_signal, "an item is not found by its index: ", True),
         (invent_end_of_signal, "an index leads to no item: ", True),
@@ -265,29 +265,6 @@ def test_a_job_goes_on_that_waited_for_a_batch_that_has_ended(db: Any, jobs: Job
     end_batch(jobs)
     check(db, jobs.queue, repair=True)
     assert jobs.work() == ["followed"]
-
-
-@pytest.mark.parametrize(
-    ("damage", "end"),
-    [
-        (end_wait, "got 3"),
-        (end_batch, "followed"),
-        (lose_batch_of_child, None),
-        (lose_batch, "end of 0"),
-        (lose_batch_of_follower, "followed"),
-    ],
-)
-@pytest.mark.parametrize("state", [None, "delayed"])
-def test_a_retry_lets_a_job_go_on_that_waits_for_nothing(
-    db: Any, jobs: Jobs, damage: Callable[[Jobs], None], end: str | None, state: Any
-) -> None:
-    waiting = [info.id for info in jobs.queue.items(db, state="delayed") if not info.due_at]
-    assert not any(jobs.queue.retry(db, id, state=state) for id in waiting)
-    damage(jobs)
-    assert [jobs.queue.retry(db, id, state=state) for id in waiting].count(True) == 1
-    assert not [problem for problem in check(db, jobs.queue).problems if "of no" not in problem]
-    assert jobs.work() == ([end] if end else [])
-    assert len([*jobs.queue.items(db, state="dead")]) == (end is None)
 
 
 def test_the_job_at_the_end_of_a_batch_gets_its_counts_from_a_repair(

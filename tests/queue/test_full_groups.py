@@ -15,8 +15,11 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import Context
+from fdbqueue.operations.items import NewItem
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
+from tests.support.full import unless_full
 
 
 @pytest.fixture(params=["priority", "fifo"])
@@ -49,7 +52,7 @@ def test_ready_delayed_and_claimed_items_fill_a_group(db: Any, jobs: Any) -> Non
     with pytest.raises(QueueFull, match="the group 'ada' holds at most 3 items") as caught:
         jobs.push(db, "fourth", group="ada")
     assert (caught.value.max_size, caught.value.wanted, caught.value.group) == (3, 1, "ada")
-    assert jobs.push(db, "fourth", group="ada", if_full="drop") is None
+    assert unless_full(jobs.push, db, "fourth", group="ada") is None
     assert jobs.push(db, "other", group="bob").value == jobs.push(db, "other").value == "other"
     jobs.nack(db, claim, delay=60)
     with pytest.raises(QueueFull):
@@ -95,7 +98,7 @@ def test_a_push_of_several_items_is_refused_as_a_whole_or_stores_the_first(
     pushed = jobs.push_many(db, [*range(6)], groups=groups, as_many_as_fit=True)
     assert [item.value for item in pushed] == [0, 1, 2, 3]
     assert jobs.push_many(db, [1], group="ada", as_many_as_fit=True) == []
-    assert jobs.push_many(db, [1], group="ada", if_full="drop") == []
+    assert unless_full(jobs.push_many, db, [1], group="ada") is None
 
 
 def test_a_group_has_the_bound_of_all_groups_unless_it_has_its_own(db: Any, jobs: Any) -> None:
@@ -125,6 +128,17 @@ def test_the_error_names_the_bound_that_was_met(db: Any, name: str) -> None:
         jobs.push(db, 2, group="bob")
 
 
+def test_a_refusal_names_the_queue_once_there_is_room(db: Any, name: str) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs", max_size=3)
+    jobs.set_group(db, None, max_size=1)
+    item = jobs.push(db, 1, group="ada")
+    store = store_of(jobs)
+    new = [NewItem(store.items.levels.level_of(item.key), b"", b"")]
+    jobs.pop(db)
+    refused = fdbqueue.transactional(lambda tr: store._bounds.refusal(tr, new))(db)
+    assert (refused.group, refused.max_size) == (None, 3)
+
+
 def test_a_dead_letter_comes_back_only_if_its_group_has_room(db: Any, jobs: Any) -> None:
     jobs.set_group(db, "ada", max_size=1)
     item = jobs.push(db, 1, group="ada")
@@ -144,7 +158,7 @@ def test_a_bound_holds_for_the_pushes_of_one_transaction(db: Any, jobs: Any) -> 
     def body(tr: Any) -> list[Any]:
         jobs.push(tr, 1, group="ada")
         jobs.pop(tr)
-        pushed = [jobs.push(tr, n, group="ada", if_full="drop") for n in range(3)]
+        pushed = [unless_full(jobs.push, tr, n, group="ada") for n in range(3)]
         with pytest.raises(QueueFull):
             jobs.push(tr, 9, group="ada")
         return pushed
@@ -159,7 +173,7 @@ def test_a_refusal_conflicts_with_what_makes_room(db: Any, jobs: Any, freed: str
     jobs.set_group(db, "ada", max_size=1)
     items = {group: jobs.push(db, 1, group=group) for group in ("ada", "bob")}
     tr = db.create_transaction()
-    assert jobs.push(tr, 2, group="ada", if_full="drop") is None
+    assert unless_full(jobs.push, tr, 2, group="ada") is None
     jobs.remove(db, items[freed])
     if freed == "bob":
         tr.commit().wait()
@@ -179,7 +193,7 @@ def test_concurrent_pushes_never_exceed_the_bound(db: Any, name: str) -> None:
         jobs, choice, pushed = handles[number], random.Random(number), 0
         for _ in range(25):
             options: dict[str, Any] = {"delay": 3600} if choice.random() < 0.2 else {}
-            item = jobs.push(db, number, group="ada", if_full="drop", **options)
+            item = unless_full(jobs.push, db, number, group="ada", **options)
             pushed += item is not None
             group = group_of(db, jobs)
             if group.ready + group.delayed + group.claimed > bound:
@@ -425,7 +439,7 @@ def test_groups_are_as_full_as_a_model_says(db: Any, jobs: Any, seed: int) -> No
             options: dict[str, Any] = {"group": group, "delay": choice.choice([None, 3600])}
             if has_priorities:
                 options["priority"] = choice.choice([0, 1])
-            item = jobs.push(db, 0, if_full="drop", **options)
+            item = unless_full(jobs.push, db, 0, **options)
             own = len(waiting[group]) + sum(each == group for _, each in claims)
             assert (item is None) == (bounds[group] == own)
             if item is None:

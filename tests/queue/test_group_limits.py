@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.database import clock as clocks
 from fdbqueue.layout.values import decode_count
-from fdbqueue.operations.groups import settling
+from fdbqueue.operations.maintainers import groups as groups_module
 from fdbqueue.testing import Clock
 from tests.support.asleep import Asleep
 from tests.support.counting import CountingDatabase
@@ -199,7 +199,7 @@ def test_sweeps_hold_very_many_groups_some_at_a_time(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise they would have turns that nobody may take, and no timer."""
-    monkeypatch.setattr(settling, "_AT_A_TIME", 1)
+    monkeypatch.setattr(groups_module, "_SETTLED", 1)
     jobs.set_group(db, None, rate=(5, "1m"))
     jobs.push_many(db, range(8), groups=["ada", "bob"] * 4)
     with Clock() as clock:
@@ -240,9 +240,12 @@ def test_a_group_of_a_cleared_queue_goes_on_when_its_rate_allows_more(db: Any, j
     with Clock() as clock:
         assert len(jobs.claim(db, n=9)) == 2
         jobs.clear(db)
+        assert admin.check(db, jobs).problems == ()
         jobs.push_many(db, range(4), group="ada")
         assert group_of(db, jobs).held_by == "rate"
+        assert admin.check(db, jobs).problems == ()
         assert jobs.pop(db) is None
+        assert admin.check(db, jobs).problems == ()
         clock.advance(10.1)
         assert len(jobs.pop_many(db, 9)) == 2
     assert admin.check(db, jobs).problems == ()
@@ -252,7 +255,7 @@ def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its groups are held some at a time, and start no more than their rate meanwhile."""
-    monkeypatch.setattr(settling, "_AT_A_TIME", 2)
+    monkeypatch.setattr(groups_module, "_SETTLED", 2)
     jobs.set_group(db, None, rate=(1, 10))
     reads = list[int]()
     with Clock() as clock:

@@ -15,7 +15,8 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
-from fdbqueue.operations.groups import listing
+from fdbqueue.operations.views import groups as views
+from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
 
@@ -135,7 +136,7 @@ def test_a_change_of_the_weight_of_items_without_a_group_conflicts_with_taking_o
 def test_items_without_a_group_are_not_counted_beside_very_many_groups(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "_MAX_COUNTED", 2)
+    monkeypatch.setattr(views, "_MAX_COUNTED", 2)
     jobs.push_many(db, [1, 2, 3], groups=["a", "b", None])
     assert (jobs.groups(db)[0].ready, jobs.groups(db)[0].claimed) == (1, 0)
     jobs.push(db, 4, group="c")
@@ -271,12 +272,6 @@ def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
     assert jobs.group_settings(db, "bob") == read
     with pytest.raises(ValueError, match="a group"):
         jobs.group_settings(db, "x" * 256)
-
-
-def test_the_default_concurrency_of_agents_is_read_back(db: Any, name: str) -> None:
-    tasks = fdbqueue.TaskQueue.named(db, name)
-    tasks.set_group(db, None, concurrency=2, rate=(5, 1.0))
-    assert tasks.group_settings(db) == {"concurrency": 2, "rate": (5, 1.0)}
 
 
 def test_a_paused_group_stays_so_when_the_queue_is_cleared(db: Any, jobs: Any) -> None:
@@ -477,9 +472,12 @@ def test_a_pop_costs_the_same_with_any_number_of_groups(
     for _ in range(2):
         jobs.push_many(counted, names, groups=names)
     jobs.pop(counted)
-    counted.clear()
-    jobs.pop(counted)
-    assert (counted.reads, writes(counted, jobs)) == (reads, mutations)
+    costs: list[tuple[int, int]] = []
+    for _ in range(5):
+        counted.clear()
+        jobs.pop(counted)
+        costs.append((counted.reads, writes(counted, jobs)))
+    assert min(costs) == (reads, mutations)  # on a slow machine, sweeps are due in between
 
 
 def test_the_costs_of_an_item_of_a_group(db: Any, name: str) -> None:
@@ -528,20 +526,6 @@ def test_shares_go_on_behind_very_high_passes(db: Any, jobs: Any) -> None:
     assert Counter(claim.item.value for claim in claims) == {"ada": 2, "bob": 2}
     jobs.release(db, claims[0])
     assert admin.check(db, jobs).ok
-
-
-def test_turns_of_an_earlier_build_hold_no_settings(db: Any, jobs: Any) -> None:
-    jobs.push_many(db, [1, 2], group="ada")
-    jobs.set_group(db, "ada", concurrency=1)
-    layout = layout_of(jobs)
-    for row in db[slice(*layout.range_of(layout.turns))]:
-        db[row.key] = b""
-    assert admin.check(db, jobs).problems == ()
-    assert jobs.claim(db).item.value == 1
-    assert jobs.claim(db) is None
-    (group,) = jobs.groups(db)
-    assert group.held_by == "concurrency"
-    assert admin.check(db, jobs).problems == ()
 
 
 def test_a_pop_that_a_limit_ended_conflicts_with_an_acknowledgement(db: Any, jobs: Any) -> None:
@@ -601,6 +585,63 @@ def test_claims_that_skip_items_do_not_skip_groups(db: Any, jobs: Any) -> None:
     claims = [fdbqueue.transactional(lambda tr: jobs.claim(tr, within=256))(db) for _ in range(40)]
     assert Counter(claim.item.value for claim in claims) == {"ada": 20, "others": 20}
     assert admin.check(db, jobs).ok
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_turns_that_are_read_later_are_not_skipped(db: Any, jobs: Any, skipped: int) -> None:
+    for group in ("ada", "bob", "cleo", "dan", "eve"):
+        jobs.push_many(db, [group] * 2, group=group)
+    jobs.claim(db, n=2)  # of ada and bob
+    jobs.pop_many(db, 3)
+    jobs.set_group(db, None, concurrency=1)  # turns of groups at their limit are passed over
+    store = store_of(jobs)
+
+    def first(tr: Any) -> list[Any]:
+        (level, *_) = {item.level for item in store.items.first(tr, 1)}
+        found = store.items.turns.first(tr.snapshot, level, 1, [], skipped)
+        return [item.level.group for item in found]
+
+    assert fdbqueue.transactional(first)(db) == ["cleo"]
+
+
+@pytest.mark.parametrize("setting", ["concurrency", "paused"])
+def test_an_item_of_a_group_costs_the_same_after_many_priorities(
+    db: Any, name: str, setting: str
+) -> None:
+    counted = CountingDatabase(db)
+    jobs = fdbqueue.PriorityQueue.named(counted, f"{name}jobs")
+    jobs.set_group(counted, "ada", concurrency=1)
+
+    def cost(priority: int) -> tuple[int, int]:
+        counted.clear()
+        jobs.push(counted, 0, priority=priority, group="ada")
+        if setting == "paused":
+            jobs.set_group(counted, "ada", paused=True)
+            jobs.set_group(counted, "ada", paused=False)
+        jobs.ack(counted, jobs.claim(counted))
+        return counted.reads, writes(counted, jobs)
+
+    costs = [cost(number) for number in range(20)]
+    assert min(costs[-5:]) == min(costs[1:6])
+    assert admin.check(db, jobs).problems == ()
+
+
+@pytest.mark.parametrize("gone", ["claimed", "removed"])
+def test_nothing_is_known_of_a_group_in_priorities_that_are_empty(
+    db: Any, name: str, gone: str
+) -> None:
+    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
+    layout = layout_of(jobs)
+    for priority in range(5):
+        items = [jobs.push(db, 0, priority=priority, group=group) for group in ("ada", "bob")]
+        for item in items:
+            if gone == "claimed":
+                jobs.ack(db, jobs.claim(db))
+            else:
+                jobs.remove(db, item)
+    for space in (layout.group_passes, layout.idle_groups, layout.group_members):
+        assert [*db.get_range(*layout.range_of(space))] == []
+    assert admin.check(db, jobs).problems == ()
 
 
 def test_an_item_without_a_group_is_not_popped_and_claimed(db: Any, jobs: Any) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Queue, TaskQueue, admin, aio
+from fdbqueue import PriorityQueue, Queue, TaskQueue, admin, aio, options
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
+from fdbqueue.options import Filters
 from tests.support.leases import come_due
 
 KINDS = [PriorityQueue, Queue, TaskQueue]
-PUSH = {"delay", "at", "ttl", "unique", "unique_until", "unique_for", "if_full"}
+PUSH = {"group", "delay", "at", "ttl", "unique", "unique_until", "unique_for"}
 VERBS = {
     "push": PUSH,
-    "push_many": {"as_many_as_fit", "if_full"},
+    "push_many": {"as_many_as_fit"},
     "pop": {"wait"},
     "pop_many": {"n", "wait"},
     "peek": set[str](),
     "peek_many": {"n"},
     "claim": {"lease", "n", "within", "wait", "client"},
+    "items": {"state", "limit", "after", "reverse", *Filters.__annotations__},
     "named": {"max_size", "max_attempts", "keep"},
     "at": {"max_size", "max_attempts", "keep"},
 }
@@ -39,10 +42,19 @@ def push(queue: Any, db: Any, value: str, **options: Any) -> Any:
     return queue.push(db, value, **options)
 
 
+def arguments(function: Any) -> set[str]:
+    """Return the names of the arguments of a method, with its options."""
+    named = set[str]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        named |= {name} if kind is None else {*getattr(options, kind[1]).__annotations__}
+    return named
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_the_verb_with_its_options(kind: Any, verb: str) -> None:
-    assert VERBS[verb] <= inspect.signature(getattr(kind, verb)).parameters.keys()
+    assert VERBS[verb] <= arguments(getattr(kind, verb))
     assert hasattr(getattr(aio, kind.__name__), verb)
 
 
@@ -58,9 +70,14 @@ def test_the_verbs_do_the_same(db: Any, name: str, kind: Any) -> None:
     assert [value_of(item) for item in queue.peek_many(db, 9)] == ["first", "second"]
     assert value_of(queue.peek(db)) == "first"
     push(queue, db, "fourth")
-    assert push(queue, db, "fifth", if_full="drop") is None
+    if isinstance(queue, TaskQueue):
+        assert push(queue, db, "fifth") is None
+    else:
+        with pytest.raises(QueueFull):
+            push(queue, db, "fifth")
     with pytest.raises(QueueFull):
-        push(queue, db, "fifth", if_full="raise")
+        queue.push_many(db, [{}] if isinstance(queue, TaskQueue) else ["fifth"])
+    assert queue.push_many(db, [{}], as_many_as_fit=True) == []
     assert value_of(queue.pop(db)) == "first"
     come_due(db, queue)
     assert [value_of(item) for item in queue.pop_many(db, 9)] == ["later", "second", "fourth"]

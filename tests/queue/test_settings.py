@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue
+from fdbqueue import PriorityQueue
 from fdbqueue.http.v1.bodies import NewOptions
-from fdbqueue.queue.settings import LIMITS, Settings
-from fdbqueue.types import Options
+from fdbqueue.options import QueueSettings
+from fdbqueue.queue.settings import LIMITS
 from tests.support.pages import DOCS
 from tests.support.shell import commands
 
@@ -56,8 +56,7 @@ def test_a_queue_that_keeps_nothing_any_more_forgets_its_done_items(db: Any, nam
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"size": 3}, TypeError, "there is no option 'size': keep, max_size"),
-        ({"agent_concurrency": 1}, ValueError, "only a task queue has agents"),
+        ({"size": 3}, TypeError, "there is no option 'size': .*max_size"),
         ({"keep": 5, "keep_number": 3}, ValueError, "give it without them"),
         ({"paused": 1}, ValueError, "paused is True or False, not 1"),
         ({"max_attempts": 0}, ValueError, "max_attempts is a number from 1, or None, not 0"),
@@ -76,26 +75,10 @@ def test_a_wrong_option_changes_nothing(
     assert queue.options(db) == before
 
 
-def test_a_task_queue_limits_its_agents(db: Any, name: str) -> None:
-    tasks = TaskQueue.named(db, name)
-    tasks.configure(db, agent_concurrency=2, max_size=3)
-    assert (tasks.options(db).agent_concurrency, tasks.options(db).max_size) == (2, 3)
-
-
 def test_python_the_command_line_http_and_the_documentation_have_the_options_of_the_table() -> None:
-    assert {*Settings.__annotations__} == {*LIMITS, "paused", "rate", "keep"}
+    assert {*QueueSettings.__annotations__} == {*LIMITS, "paused", "rate", "keep"}
     flags = {parameter.name for parameter in commands()["limit"].params}
     assert flags >= {*LIMITS, "rate"}
-    assert {*NewOptions.model_fields} == {*LIMITS, "paused", "rate"}
+    assert {*NewOptions.model_fields} == {*LIMITS, "paused", "rate", "keep"}
     table = (DOCS / "reference" / "queues.md").read_text().partition("## Options of a queue")[2]
     assert not {name for name in (*LIMITS, "paused", "rate") if f"`{name}`" not in table}
-
-
-def test_the_ranges_and_defaults_of_http_are_those_of_the_table() -> None:
-    defaults = Options("priority", "json", int, None)
-    fields = NewOptions.model_json_schema()["properties"]
-    for name, limit in LIMITS.items():
-        number = fields[name]["anyOf"][0] if limit.can_be_none else fields[name]
-        assert number["minimum"] == limit.lowest
-        assert number.get("maximum", limit.highest) <= limit.highest
-        assert fields[name]["default"] == getattr(defaults, name)

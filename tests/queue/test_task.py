@@ -1,10 +1,9 @@
-"""The task queue: its order, indexes, statistics and validation."""
+"""The task queue: its order, fields, statistics and validation."""
 
 from __future__ import annotations
 
 import random
 import re
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -15,10 +14,10 @@ import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Task, TaskPriority, TaskQueue, create_deadline
+from fdbqueue import Task, TaskPriority, TaskQueue, create_deadline
 from fdbqueue.admin import check
-from fdbqueue.errors import InvalidItemId, InvalidTask, OptionsMismatch
-from fdbqueue.testing import Clock, FaultyDatabase
+from fdbqueue.errors import InvalidItemId, InvalidTask, QueueFull
+from fdbqueue.testing import FaultyDatabase
 from recipes.deadline_queue import DeadlineQueue
 from tests.support.keys import layout_of
 
@@ -166,16 +165,11 @@ def test_an_invalid_id_or_name_is_rejected(db: Any, tasks: TaskQueue) -> None:
             tasks.get_tasks_for_agent(db, bad)
         with pytest.raises(InvalidTask):
             tasks.get_tasks_for_client(db, bad)
-    for bad in ("", 7):
-        with pytest.raises(InvalidTask):
-            tasks.pop(db, agent=bad)
-        with pytest.raises(InvalidTask):
-            tasks.peek(db, agent=bad)
     with pytest.raises(TypeError, match="importance"):
         tasks.push_many(db, [{"importance": 1}])
 
 
-# Indexes
+# Agents and clients
 
 
 def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
@@ -195,28 +189,6 @@ def test_tasks_are_found_by_agent_and_client(db: Any, tasks: TaskQueue) -> None:
     assert check(db, tasks).ok
 
 
-def test_an_agent_pops_its_own_most_urgent_task(db: Any, tasks: TaskQueue) -> None:
-    tasks.push(db, priority=CRITICAL, payload="anybody's")
-    for priority in (LOW, HIGH, LOW):
-        tasks.push(db, priority=priority, agent_name="ada", payload=priority)
-    assert tasks.peek(db, agent="ada").payload == HIGH
-    assert [tasks.pop(db, agent="ada").payload for _ in range(3)] == [HIGH, LOW, LOW]
-    assert tasks.pop(db, agent="ada") is None
-    assert tasks.peek(db, agent="ada") is None
-    assert tasks.pop(db).payload == "anybody's"
-    assert check(db, tasks) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
-
-
-def test_an_agent_waits_for_its_own_task(db: Any, tasks: TaskQueue) -> None:
-    def push() -> None:
-        tasks.push(db, payload="anybody's")
-        tasks.push(db, agent_name="ada", payload="hers")
-
-    threading.Timer(0.2, push).start()
-    assert tasks.pop(db, agent="ada", wait=30).payload == "hers"
-    assert tasks.pop(db, agent="ada", wait=0.05) is None
-
-
 def test_a_task_with_a_large_payload_is_found_and_leaves_no_keys(db: Any, tasks: TaskQueue) -> None:
     large = "x" * 300_000
     ids = [tasks.push(db, agent_name="ada", client_id="7", payload=large) for _ in range(4)]
@@ -225,7 +197,7 @@ def test_a_task_with_a_large_payload_is_found_and_leaves_no_keys(db: Any, tasks:
     assert tasks.reprioritize(db, ids[3], payload="small")
     assert check(db, tasks).ok
     assert tasks.remove(db, ids[0])
-    assert tasks.pop(db, agent="ada").id == ids[1]
+    assert tasks.pop(db).id == ids[1]
     assert payloads(tasks.pop_many(db, 2)) == [large, "small"]
     layout = layout_of(tasks)
     kept = (layout.options, layout.totals, layout.history, layout.receipts.key())
@@ -264,7 +236,7 @@ def test_put_back_returns_tasks_to_their_positions_with_their_ids(
     tasks.put_back(db, reversed(popped))
     assert [task.id for task in tasks.get_all_tasks(db)] == ids
     assert [tasks.get_task(db, task.id) for task in popped] == popped
-    assert tasks.pop(db, agent="ada") == popped[0]
+    assert tasks.pop(db) == popped[0]
     assert check(db, tasks).ok
 
 
@@ -326,8 +298,7 @@ def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
     oldest = tasks.get_task(db, ids[0]).created_at
     tasks.reprioritize(db, ids[0], priority=5)
     tasks.remove(db, ids[1])
-    tasks.pop_many(db, 2)
-    tasks.pop(db, agent="b")
+    tasks.pop_many(db, 3)
     stats = tasks.get_stats(db)
     assert (stats.total_pushed, stats.total_popped, stats.total_removed) == (6, 3, 1)
     assert (stats.total_rejected, stats.current_size) == (2, 2)
@@ -344,7 +315,8 @@ def test_statistics_count_tasks_by_outcome(db: Any, tasks: TaskQueue) -> None:
 def test_a_full_queue_rejects_tasks(db: Any, tasks: TaskQueue) -> None:
     tasks.configure(db, max_size=3)
     assert len(tasks.push_many(db, [{}] * 4, as_many_as_fit=True)) == 3
-    assert tasks.push_many(db, [{}, {}]) == []
+    with pytest.raises(QueueFull, match="no room for 2 more"):
+        tasks.push_many(db, [{}, {}])
     assert tasks.push(db) is None
     assert tasks.get_stats(db).total_rejected == 4
     tasks.pop(db)
@@ -356,7 +328,7 @@ def test_task_calls_take_part_in_the_callers_transaction(
 ) -> None:
     task_id = tasks.push(db, agent_name="ada", payload="old")
     tr = db.create_transaction()
-    assert tasks.pop(tr, agent="ada").payload == "old"
+    assert tasks.pop(tr).payload == "old"
     new = tasks.push(tr, agent_name="ada", payload="new")
     assert payloads(tasks.get_tasks_for_agent(tr, "ada")) == ["new"]
     assert (tasks.position(tr, new), tasks.size(tr)) == (0, 1)
@@ -364,44 +336,7 @@ def test_task_calls_take_part_in_the_callers_transaction(
     tr.commit().wait()
     assert payloads(tasks.get_all_tasks(db)) == ["new"]
     with pytest.raises(ValueError, match="nothing sleeps inside a transaction"):
-        tasks.pop(db.create_transaction(), agent="ada", wait=1)
-
-
-# Ageing
-
-
-def test_with_ageing_a_task_is_not_overtaken_by_tasks_pushed_much_later(
-    db: Any, space: Subspace, clock: Clock
-) -> None:
-    """Check the bound in the class docstring for each priority under a flood of urgent tasks."""
-    tasks = TaskQueue(space["ageing"], ageing=timedelta(seconds=60))
-    for second in range(0, 600, 10):
-        if second == 30:
-            tasks.push_many(db, [{"priority": p, "payload": -p} for p in TaskPriority])
-        tasks.push(db, priority=CRITICAL, payload=second)
-        clock.advance(10)
-    order = payloads(tasks.get_all_tasks(db))
-    for priority in TaskPriority:
-        passed_by = [each for each in order[: order.index(-priority)] if each > 30]
-        assert max(passed_by, default=30) - 30 <= 60 * priority
-    assert order.index(-5) > order.index(-4) > order.index(-3) > order.index(-2)
-    assert order.index(-5) < len(order) - 20
-
-
-def test_ageing_is_an_option_that_all_clients_agree_on(db: Any, name: str) -> None:
-    hour = timedelta(hours=1)
-    TaskQueue.named(db, name, ageing=hour).push(db)
-    assert TaskQueue.named(db, name).options(db).ageing == 3600
-    with pytest.raises(OptionsMismatch, match="ageing"):
-        TaskQueue.named(db, name, ageing=2 * hour)
-    with pytest.raises(OptionsMismatch, match="kind"):
-        PriorityQueue.named(db, name)
-    subspace = TaskQueue.named(db, name).subspace
-    with pytest.raises(OptionsMismatch, match="ageing"):
-        TaskQueue(subspace).push(db)
-    for bad in (60, timedelta(0), timedelta(seconds=1.5), -hour, "1h"):
-        with pytest.raises(ValueError, match="ageing is"):
-            TaskQueue(subspace, ageing=bad)
+        tasks.pop(db.create_transaction(), wait=1)
 
 
 # Against a model, and concurrently
@@ -431,7 +366,7 @@ def test_a_task_queue_agrees_with_a_sorted_list(
         return task["priority"], task["deadline"] or never, task["cost"], pushed
 
     for _ in range(300):
-        kind = rng.choice(["push", "push", "pop", "agent", "remove", "change", "look"])
+        kind = rng.choice(["push", "push", "pop", "remove", "change", "look"])
         if kind == "push":
             pushed += 1
             task = chosen()
@@ -450,11 +385,6 @@ def test_a_task_queue_agrees_with_a_sorted_list(
             n = rng.randint(1, 3)
             assert [task.id for task in tasks.pop_many(db, n)] == ids(waiting[:n])
             del waiting[:n]
-        elif kind == "agent":
-            mine = [each for each in waiting if agents[each[1]] == "ada"][:1]
-            popped = tasks.pop(db, agent="ada")
-            assert [popped.id] if popped else [task_id for _, task_id in mine] == []
-            waiting = [each for each in waiting if each not in mine]
         else:
             assert [task.id for task in tasks.get_all_tasks(db)] == ids(waiting)
             bobs = [each for each in ids(waiting) if agents[each] == "bob"]
@@ -466,7 +396,7 @@ def test_a_task_queue_agrees_with_a_sorted_list(
 def test_concurrent_calls_take_each_task_once(
     db: Any, tasks: TaskQueue, rng: random.Random
 ) -> None:
-    """Threads pop for agents and for all, remove and change tasks; replies get lost."""
+    """Threads pop, remove and change tasks; replies get lost."""
     faulty = FaultyDatabase(db, before=0.1, after=0.1, seed=rng.randrange(2**32))
     ids = tasks.push_many(
         faulty,
@@ -478,15 +408,14 @@ def test_concurrent_calls_take_each_task_once(
         draw = random.Random(seeds[number])
         taken = []
         while True:
-            agent = (None, "a", "b")[number % 3]
             if draw.random() < 0.2:
                 tasks.reprioritize(faulty, draw.choice(ids), priority=draw.randint(1, 5))
             elif draw.random() < 0.1:
                 one = draw.choice(ids)
                 taken += [one] if tasks.remove(faulty, one) else []
-            elif (task := tasks.pop(faulty, agent=agent)) is not None:
+            elif (task := tasks.pop(faulty)) is not None:
                 taken.append(task.id)
-            elif agent is None or tasks.is_empty(db):
+            else:
                 return taken
 
     with ThreadPoolExecutor(6) as threads:
@@ -495,22 +424,41 @@ def test_concurrent_calls_take_each_task_once(
     assert check(db, tasks) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
-def test_check_finds_and_repairs_broken_indexes(db: Any, tasks: TaskQueue) -> None:
-    ids = [tasks.push(db, agent_name="ada", client_id="7", priority=2) for _ in range(3)]
+def test_check_repairs_the_count_of_a_priority(db: Any, tasks: TaskQueue) -> None:
+    for cost in range(3):
+        tasks.push(db, priority=2, cost=cost)
     layout = layout_of(tasks)
-    keys = [row.key for index in layout.indexes for row in db.get_range_startswith(index)]
-    del db[keys[0]]
-    del db[keys[4]]
-    db[layout.entry_key(layout.agents, "eve") + layout.position(keys[7])] = b""
-    db[layout.entry_key(layout.agent_counts, "ada")] = (7).to_bytes(8, "little")
     del db[layout.counter_key(layout.level_prefix(2))]
     report = check(db, tasks)
-    assert len(report.problems) == 5
-    assert any("agent 'ada' is 7" in problem for problem in report.problems)
+    assert report.problems == ("the count of priority 2 is 0 and there are 3 items",)
+    assert tasks.counts(db) == {}
     assert check(db, tasks, repair=True).repaired
+    assert tasks.counts(db) == {HIGH: 3}
+
+
+# Groups
+
+
+def test_tasks_have_groups_as_other_items(db: Any, tasks: TaskQueue) -> None:
+    tasks.set_group(db, "acme", concurrency=1)
+    ids = [
+        tasks.push(db, priority=priority, group=group)
+        for priority, group in ((HIGH, "acme"), (HIGH, "acme"), (LOW, "init"), (LOW, None))
+    ]
+    claim = tasks.claim(db, n=9, within=1)
+    assert {task.id for task in claim.items} == {ids[0], ids[2], ids[3]}
+    assert [(group.name, group.ready, group.claimed) for group in tasks.groups(db)] == [
+        ("", 0, 1),
+        ("acme", 1, 1),
+        ("init", 0, 1),
+    ]
+    assert tasks.get(db, ids[1]).held_by == "group_concurrency"
+    assert tasks.reprioritize(db, ids[1], cost=5)
+    assert [info.id for info in tasks.search(db, state="ready", group="acme").items] == [ids[1]]
     assert check(db, tasks).ok
-    assert [task.id for task in tasks.get_tasks_for_agent(db, "ada")] == ids
-    assert tasks.get_task(db, ids[0]).id == ids[0]
+    assert tasks.clear_group(db, "acme") == {ids[0]: True, ids[1]: True}
+    with pytest.raises(ValueError, match="a group is text"):
+        tasks.push(db, group="")
 
 
 # The recipe

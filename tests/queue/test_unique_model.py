@@ -9,10 +9,9 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.layout.key_table import Space
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock, FaultyDatabase
-from tests.support.keys import layout_of
+from tests.support.keys import layout_of, rows_in
 from tests.support.leases import lapse
 
 STEPS = int(os.environ.get("FDBQ_UNIQUE_STEPS", "300"))
@@ -229,6 +228,7 @@ class Machine:
         self.model.settle()
         report = fdbqueue.admin.check(self.db, self.queue)
         assert report.ok, (operation.__name__, report.problems)
+        self._sweep()  # a look sweeps, too, but not twice within 50 ms
         stats = self.queue.stats(self.db)
         states = [item.state for item in self.model.items.values()]
         assert (stats.claimed, stats.dead) == (states.count("claimed"), states.count("dead"))
@@ -248,6 +248,5 @@ def test_unique_items_agree_with_a_model(db: Any, name: str, rng: Any, clock: Cl
     while queue.pop_many(db, 100):
         pass
     store_of(queue).sweeper.trim(db)
-    for space in (Space.UNIQUE_KEYS, Space.UNIQUE_ENDS):
-        assert not [*db[queue.subspace[space].range()]]
+    assert not rows_in(db, queue, "unique_keys", "unique_ends")
     assert fdbqueue.admin.check(db, queue).ok

@@ -71,7 +71,6 @@ KINDS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     ),
     "fifo": (lambda db: Queue.named(db, "q"), {}),
     "task": (lambda db: TaskQueue.named(db, "q"), task),
-    "ageing": (lambda db: TaskQueue.named(db, "q", ageing=timedelta(seconds=60)), task),
 }
 CLAIM = {"lease": seconds, "client": names, "within": integers}
 NACK = {"delay": seconds, "error": names}
@@ -137,7 +136,7 @@ def test_each_view_answers_after_each_push_that_is_accepted(
     make, fields = KINDS[kind]
     queue = make(memory)
     given = data.draw(some(fields))
-    args = () if kind in ("task", "ageing") else (data.draw(values),)
+    args = () if kind == "task" else (data.draw(values),)
     push = queue.enqueue if kind == "fifo" else queue.push
     try:
         try:
@@ -169,7 +168,7 @@ def fill(db: Any, kind: str) -> Any:
             if kind == "fifo"
             else {"delay": 600 if n > 5 else None, "ttl": 900, "unique": f"{n}"}
         )
-        if kind in ("task", "ageing"):
+        if kind == "task":
             queue.push(db, payload=n, agent_name="ada", client_id="7", **later)
         elif kind == "fifo":
             queue.enqueue(db, n)

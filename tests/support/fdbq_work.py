@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 from tests.support.shell import Shell
+from tests.support.waiting import wait_until
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
 
 
 class Workers:
@@ -45,6 +54,12 @@ class Workers:
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def kill(self) -> None:
+        """Kill them, and wait for the end of the processes that they have started.
+
+        These notice it a moment later. One that waits for jobs would write to a queue that the end
+        of the test has dropped meanwhile.
+        """
         for process in self._started:
             process.kill()
             process.wait()
+        wait_until(lambda: not any(map(is_alive, self.pids)))

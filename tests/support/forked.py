@@ -27,13 +27,13 @@ from typing import IO
 
 _ROOT = Path(__file__).parents[2]
 _OTHERS = (
-    *("backup", "batches", "dead", "groups", "items", "main", "queues", "schedules", "steps"),
-    *("tasks", "top", "transfer"),
+    *("backup", "batch", "changes", "check", "dead", "group", "items", "limit", "main", "pop"),
+    *("push", "queues", "schedule", "show", "signal", "task", "top", "transfer", "workers"),
 )
 _MODULES = {
     "serve": (
         *("fdbq.__main__", "fdbq.main", "fdbq.serve", "fdbqueue.http"),
-        *("uvicorn", "uvicorn.protocols.http.httptools_impl"),
+        *("uvicorn", "uvicorn.protocols.http.h11_impl"),
     ),
     "work": ("fdbq.__main__", "fdbq.main", "fdbq.work"),
     "any other": ("fdbq.__main__", *(f"fdbq.{name}" for name in _OTHERS)),

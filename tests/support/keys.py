@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import fdb.tuple
-
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import name_key
@@ -28,16 +26,14 @@ def lose(db: Any, name: str) -> None:
     del db[name_key(name)]
 
 
-def push_to_layout(db: Any, name: str, version: int) -> None:
-    """Push an item to a new queue, and let it be of another layout."""
+def rows_in(db: Any, queue: Any, *spaces: str) -> list[Any]:
+    """Return the rows of some key spaces of a queue, by their names in `Layout`."""
+    prefixes = [getattr(layout_of(queue), space) for space in spaces]
+    return [row for prefix in prefixes for row in db.get_range_startswith(prefix)]
+
+
+def push_undecodable(db: Any, name: str) -> None:
+    """Push an item to a new queue, and give it a counter of no priority."""
     queue = PriorityQueue.named(db, name)
     queue.push(db, 1)
-    give_layout(db, queue, version)
-
-
-def give_layout(db: Any, queue: Any, version: int) -> None:
-    """Let a queue be of another layout, which has another number for its total."""
-    layout = layout_of(queue)
-    db[layout.options] = fdb.tuple.pack((version, *fdb.tuple.unpack(db[layout.options])[1:]))
-    db[layout.totals + fdb.tuple.pack((0,))] = bytes(db[layout.total_in])
-    del db[layout.total_in]
+    db[layout_of(queue).counts + b"\x03"] = (1).to_bytes(8, "little")

@@ -18,7 +18,6 @@ import fdbqueue
 from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import App, Context, Retry
 from fdbqueue.queue.batches import Batches
-from fdbqueue.queue.settings import OF_AGENTS
 from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress, Transaction
@@ -30,7 +29,6 @@ from tests.support.random_options import (
     IN_ORDER,
     LATE,
     SETTINGS,
-    TASK_SETTINGS,
     TIMINGS,
     item_options,
     limits,
@@ -59,8 +57,6 @@ def _lift_limits(tr: Transaction, queue: Any) -> None:
         queue.schedules.remove(tr, schedule.name)
     for group in GROUPS:
         settings: dict[str, Any] = dict.fromkeys(("rate", "max_size", "latest"))
-        if queue.kind == "task":
-            settings = {"rate": None}
         if group is not None:
             settings["paused"] = False
         queue.set_group(tr, group, **settings)
@@ -144,7 +140,7 @@ class RandomDatabase:
             self._fill(queue, partial(self._push, queue, kind))
         fifo: Any = fdbqueue.Queue.named(db, f"{name}fifo")
         self._fill(fifo, lambda value, **options: fifo.push(db, value, **options))
-        tasks: Any = fdbqueue.TaskQueue.named(db, f"{name}tasks", ageing=timedelta(minutes=1))
+        tasks: Any = fdbqueue.TaskQueue.named(db, f"{name}tasks")
         self._fill(tasks, lambda value, **options: self._push_task(tasks, value, options))
         once: Any = fdbqueue.PriorityQueue.named(db, f"{name}once")
         push_once(db, once, "key", [1, 2], [0, 0])
@@ -162,7 +158,7 @@ class RandomDatabase:
         return tasks.push(
             self.db,
             payload=value,
-            agent_name=options.pop("group"),
+            agent_name=options["group"],
             client_id="c",
             deadline=deadline,
             **options,
@@ -201,15 +197,12 @@ class RandomDatabase:
                 queue.release(db, claim, delay=chance.choice([None, 3600]))
 
         def configure() -> None:
-            settings = SETTINGS + TASK_SETTINGS if queue.kind == "task" else SETTINGS
-            queue.configure(db, **chance.choice(settings))
+            queue.configure(db, **chance.choice(SETTINGS))
 
         def group() -> None:
             group, settings = chance.choice(GROUPS), GROUP_SETTINGS
             if group is None:
                 settings = [each for each in settings if not {"paused", "latest"} & {*each}]
-            if queue.kind == "task":
-                settings = [each for each in settings if {*each} <= {*OF_AGENTS}]
             queue.set_group(db, group, **chance.choice(settings))
 
         def change() -> None:
@@ -231,8 +224,7 @@ class RandomDatabase:
             if queue.kind == "priority" and stored.priorities is not int:
                 return
             options = {**chance.choice(TIMINGS), **chance.choice(LATE)}
-            if queue.kind != "task":
-                options["group"] = chance.choice(GROUPS)
+            options["group"] = chance.choice(GROUPS)
             title = chance.choice(["nightly", "hourly"])
             queue.schedules.add(db, title, value, **options)
             schedules = queue.schedules
@@ -269,7 +261,6 @@ class RandomDatabase:
 
         def push() -> None:
             options = item_options(chance, f"key {len(handles)}")
-            options.pop("if_full", None)
             handles.append(chance.choice(self._runs).using(**options).push(payload()))
 
         def follow() -> None:

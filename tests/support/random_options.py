@@ -13,7 +13,7 @@ from typing import Any
 
 GROUPS = ["ada", "bob", "eve", "kim", None]
 COSTS = [1.0, 1.0, 0.5, 3.0]
-IF_FULL: list[dict[str, Any]] = [{}, {"if_full": "drop"}, {"as_many_as_fit": True}]
+IF_FULL: list[dict[str, Any]] = [{}, {"as_many_as_fit": True}]
 """What a push of several items may do if the queue or their group is full."""
 
 WEIGHTS: list[dict[str, Any]] = [{"weight": weight} for weight in (None, 0.5, 1, 2, 3)]
@@ -43,9 +43,6 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 """Changes of the options of a queue."""
 
-TASK_SETTINGS: list[dict[str, Any]] = [{"agent_concurrency": 5}]
-"""Changes of those that only a task queue has."""
-
 TIMINGS: list[dict[str, Any]] = [{"cron": "*/5 * * * *", "tz": "Europe/Lisbon"}, {"every": "1h"}]
 LATE: list[dict[str, Any]] = [
     *({"missed": missed} for missed in ("all", "latest", "skip")),
@@ -65,6 +62,4 @@ def item_options(chance: random.Random, key: str) -> dict[str, Any]:
     if chance.random() < 0.3:
         until: list[dict[str, Any]] = [{}, {"unique_until": "claimed"}, {"unique_for": "1h"}]
         options |= {"unique": key, **chance.choice(until)}
-    if chance.random() < 0.1:
-        options["if_full"] = "drop"
     return options

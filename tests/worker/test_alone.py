@@ -1,4 +1,4 @@
-"""A job whose worker died runs alone in its process the next time."""
+"""A job whose worker died runs alone in its worker the next time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fdbqueue.layout.values import runs_alone
 from fdbqueue.operations.timers import LEASE_OVER
 from fdbqueue.queue.base import store_of
 from fdbqueue.worker import claiming
-from fdbqueue.worker.held import process
 from fdbqueue.worker.turns import Source, Turns
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell
@@ -93,6 +92,7 @@ class Program:
         began: The values of all jobs that have begun.
         ended: The values of all jobs that have ended.
         together: The values of jobs that have run at the same time as a job called "lone".
+        others_must_end: Set once a worker waits for its jobs to end, to run one alone.
     """
 
     def __init__(self) -> None:
@@ -101,6 +101,7 @@ class Program:
         self.ended: list[Any] = []
         self.together: set[Any] = set()
         self.ends: dict[Any, threading.Event] = defaultdict(threading.Event)
+        self.others_must_end = threading.Event()
         self._guard = threading.Lock()
 
     def work(self, item: Any) -> None:
@@ -185,7 +186,15 @@ def lone(db: Any, queue: Any, *values: str) -> None:
 
 
 def new_worker(db: Any, queue: Any, program: Program, **options: Any) -> Worker:
-    return Worker(db, queue, program.work, **{"concurrency": 3, "lease": 1000, **options})
+    worker = Worker(db, queue, program.work, **{"concurrency": 3, "lease": 1000, **options})
+    wait = worker._pool.wait
+
+    def noted(*seconds: float) -> bool:
+        program.others_must_end.set()
+        return wait(*seconds)
+
+    worker._pool.wait = noted
+    return worker
 
 
 @contextmanager
@@ -213,10 +222,6 @@ def beside_a_long_job(
         yield worker
 
 
-def wait_until_one_wants_to_be_alone() -> None:
-    wait_until(lambda: process.alone is not None)
-
-
 def test_no_other_job_begins_beside_one_whose_worker_died(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
@@ -236,7 +241,7 @@ def test_it_begins_once_the_running_jobs_have_ended(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
     with beside_a_long_job(db, queue, program):
-        wait_until_one_wants_to_be_alone()
+        assert program.others_must_end.wait(MAX_WAIT)
         queue.push(db, "later")
         time.sleep(0.1)  # in which it would begin
         assert program.began == ["long"]
@@ -249,7 +254,7 @@ def test_an_idle_client_gets_it_while_a_long_job_runs_elsewhere(
     db: Any, queue: PriorityQueue, program: Program
 ) -> None:
     with beside_a_long_job(db, queue, program):
-        wait_until_one_wants_to_be_alone()
+        assert program.others_must_end.wait(MAX_WAIT)
         claim = PriorityQueue(queue.subspace).claim(db, wait=MAX_WAIT)
         assert (claim.item.value, claim.attempt) == ("lone", 2)
         queue.ack(db, claim)
@@ -277,23 +282,18 @@ def test_a_drain_ends_with_it(
     monkeypatch.setattr(claiming, "_PATIENCE", 0.01)
     program.end("later")
     with beside_a_long_job(db, queue, program, "later", drain=True) as worker:
-        wait_until_one_wants_to_be_alone()
+        assert program.others_must_end.wait(MAX_WAIT)
         program.end("lone", "long")
     assert worker.report.done == 3
     assert program.together == {"lone"}
     assert check(db, queue).ok
 
 
-@pytest.mark.parametrize("is_one_worker", [True, False])
-def test_other_queues_of_the_process_wait_too(
-    db: Any, name: str, program: Program, is_one_worker: bool
-) -> None:
+def test_other_queues_of_the_worker_wait_too(db: Any, name: str, program: Program) -> None:
     queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
     lone(db, queues[0], "lone")
-    sources = [Source(queue) for queue in queues]
-    whose: list[Any] = [Turns(sources)] if is_one_worker else queues
-    workers = [new_worker(db, each, program) for each in whose]
-    with running(*[worker.run for worker in workers], workers=workers, program=program):
+    worker = new_worker(db, Turns([Source(queue) for queue in queues]), program)
+    with running(worker.run, workers=[worker], program=program):
         program.wait_for("lone")
         queues[0].push(db, "a")
         queues[1].push(db, "b")
@@ -303,23 +303,10 @@ def test_other_queues_of_the_process_wait_too(
     assert program.together == {"lone"}
 
 
-def test_two_queues_of_a_process_have_jobs_that_run_alone(
-    db: Any, name: str, program: Program
-) -> None:
-    queues = [PriorityQueue.named(db, f"{name}{number}") for number in range(2)]
-    for number, queue in enumerate(queues):
-        lone(db, queue, f"lone {number}")
-    both = [new_worker(db, queue, program, concurrency=1) for queue in queues]
-    with running(*[worker.run for worker in both], workers=both, program=program):
-        program.end_all(2)
-    assert sorted(program.began) == ["lone 0", "lone 1"]
-    assert len(program.together) == 2
-
-
 @pytest.mark.usefixtures("patient")
 def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: Program) -> None:
     with beside_a_long_job(db, queue, program) as worker:
-        wait_until_one_wants_to_be_alone()
+        assert program.others_must_end.wait(MAX_WAIT)
         worker.stop()
     assert program.began == ["long"]
     (info,) = queue.items(db, state="ready")
@@ -343,7 +330,7 @@ def test_it_uses_up_no_start_before_it_begins(
     queue = PriorityQueue(space["queue"])
     limit(db, queue)
     with beside_a_long_job(db, queue, program):
-        wait_until_one_wants_to_be_alone()
+        assert program.others_must_end.wait(MAX_WAIT)
         wait_until(lambda: list(queue.items(db, state="ready")))
         program.end_all(2)
     assert program.together == {"lone"}
@@ -395,7 +382,7 @@ def test_the_error_says_whether_it_ran_alone(db: Any, space: Subspace) -> None:
         lapse(db, queue)
     assert queue.claim(db) is not None
     errors = [attempt.error for attempt in queue.get(db, item).failed_attempts]
-    died = "its worker died, or was stopped, while it ran alone in its process"
+    died = "its worker died, or was stopped, while it ran alone in its worker"
     assert errors == [LEASE_OVER, LEASE_OVER, died, LEASE_OVER]
 
 
@@ -418,7 +405,7 @@ def test_a_dead_letter_that_is_retried_runs_alone(db: Any, space: Subspace) -> N
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_the_attempts_of_a_policy_are_runs(db: Any, name: str, attempts: int) -> None:
-    """The claim that finds them used up is none, and needs no process for itself."""
+    """The claim that finds them used up is none."""
     app = App(db)
     ran: list[int] = []
 

@@ -56,7 +56,8 @@ def test_an_idle_worker_stops_without_another_look(
     worker.stop()
     thread.join(60)
     assert not thread.is_alive()
-    assert (counting.transactions, counting.reads) == (2, 0)  # it leaves, and ends
+    # It leaves, and ends if it was listed.
+    assert (counting.transactions, counting.reads) in {(1, 0), (2, 0)}
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel", "close"])

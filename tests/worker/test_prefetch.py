@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 import time
@@ -16,8 +15,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
-from fdbqueue.worker import turns
-from fdbqueue.worker.endings import Endings
+from fdbqueue.worker import pace
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
@@ -77,7 +75,7 @@ class Long:
 
     def __call__(self, item: Any) -> None:
         self.began.append(item.value)
-        self.held.append(len(self.worker._held))
+        self.held.append(len(self.worker._pool))
         time.sleep(self.seconds)
         if item.value == "long":
             assert self.go.wait(MAX_WAIT)
@@ -106,7 +104,7 @@ def test_what_waits_for_a_long_job_goes_back_in_its_order(db: Any, queue: Priori
     queue.push_many(db, ["long", *range(150)])
     handler, other = Long(), Long()
     with working(db, queue, handler) as worker:
-        wait_until(lambda: handler.began == ["long"] and len(worker._held) == 1)
+        wait_until(lambda: handler.began == ["long"] and len(worker._pool) == 1)
         # Another worker gets them all, in their order, and no attempt was counted.
         with working(db, PriorityQueue(queue.subspace), other, is_quick=False) as idle:
             wait_until(lambda: idle.report.done == 150)
@@ -128,7 +126,7 @@ def test_jobs_wait_for_no_long_job_that_comes_after_quick_ones(
     with working(db, queue, handler, is_quick=False) as worker:
         queue.push_many(db, range(300))
         wait_until(lambda: worker.report.done == 300)
-        assert worker._claiming.pace.n_timed == 300
+        assert worker._pace.n_timed == 300
         queue.push_many(db, ["long", *range(50)])
         wait_until(lambda: handler.began[300:] == ["long"] and queue.size(db) == 50)
         handler.go.set()
@@ -145,31 +143,11 @@ def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: Priori
     assert handler.held[0] == 100
 
 
-def test_jobs_that_are_about_to_begin_do_not_go_back(
-    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "_STUCK", math.inf)  # as if a job had just ended, at any time
-    released: list[Any] = []
-    release = Endings.release
-
-    def noted(endings: Endings, jobs: Any, *options: Any) -> None:
-        released.extend(jobs)
-        release(endings, jobs, *options)
-
-    monkeypatch.setattr(Endings, "release", noted)
-    queue.push_many(db, ["long", *range(20)])
-    handler = Long()
-    with working(db, queue, handler):
-        wait_until(lambda: handler.began == ["long"])
-        time.sleep(0.2)
-        assert not released
-
-
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, concurrency: int
 ) -> None:
-    monkeypatch.setattr(turns, "_AHEAD", 1e-9)  # seconds, which every job takes
+    monkeypatch.setattr(pace, "_AHEAD", 1e-9)  # seconds, which every job takes
     assert most_held(db, queue, concurrency=concurrency) <= concurrency
 
 

@@ -136,9 +136,9 @@ def test_a_killed_worker_is_gone_when_the_leases_of_its_jobs_are_over(
     process.wait()
     wait_until(lambda: not mine(db, name))
     wait_until(lambda: queue.stats(db).ready == 1)
-    # Its row is deleted when another worker starts.
+    # Its row is deleted when another worker is listed, a second after its start.
     before = len([*db[slice(*presence.workers_range())]])
-    Worker(db, queue, print).run(drain=True)
+    Worker(db, queue, lambda _: time.sleep(2)).run(drain=True)
     assert len([*db[slice(*presence.workers_range())]]) < before
 
 
@@ -152,7 +152,7 @@ def test_a_worker_runs_although_its_row_cannot_be_written(
     monkeypatch.setattr(presence.Presence, "end", fail)
     queue = PriorityQueue.named(db, name)
     queue.push_many(db, range(5))
-    assert Worker(db, queue, print).run(drain=True).done == 5
+    assert Worker(db, queue, lambda _: time.sleep(0.4)).run(drain=True).done == 5
     assert "cannot be listed among the workers" in caplog.text
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue.database.clock import Since
 from fdbqueue.jobs import Context, Dead, Discard
+from fdbqueue.queue.base import store_of
 from fdbqueue.types import ItemInfo, Progress
+from fdbqueue.worker.context import HeldLease
 from tests.support.counting import CountingDatabase
 from tests.support.leases import lapse
 from tests.support.waiting import MAX_WAIT, wait_until
@@ -61,7 +64,7 @@ def test_a_quick_job_stores_its_log_in_the_transaction_that_ends_it(
         queue.push(db, "job")
         claim = queue.claim(db)
         counting = CountingDatabase(db)
-        context = Context(claim, None, lambda: 1.0, lambda _: None, cast(Any, pytest.fail))
+        context = Context(HeldLease(store_of(queue), db, claim, 1.0, Since()), None)
         handler(context)
         queue.ack(counting, claim, log=context.report.log)
         return counting.commits, len(counting.mutations)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,9 @@ from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.coordination.store import Store
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs import App, Context, Retry
-from fdbqueue.worker.held import HeldJob, HeldLease
+from fdbqueue.queue.base import store_of
+from fdbqueue.worker.context import HeldLease
+from fdbqueue.worker.pool import HeldJob
 from fdbqueue.worker.turns import Source
 from tests.support.waiting import MAX_WAIT
 
@@ -100,14 +102,9 @@ def test_the_grace_period_begins_when_a_job_is_told(db: Any, queue: PriorityQueu
     """A process that was stopped delays that."""
     queue.push(db, "job")
     claim = queue.claim(db)
-    job = HeldJob(
-        Source(queue),
-        claim,
-        claim.item,
-        HeldLease(claim, math.inf, Since()),
-        began=time.perf_counter() - 1_000,
-    )
-    job.context = Context(claim, None, lambda: 1.0, lambda _: None, cast(Any, pytest.fail))
+    lease = HeldLease(store_of(queue), db, claim, math.inf, Since())
+    job = HeldJob(Source(queue), claim, claim.item, lease, began=time.perf_counter() - 1_000)
+    job.context = Context(lease, None)
     assert job.tell(1.0) < 1
     assert job.context.cancelled.is_set()
     assert 0 < job.tell(1.0) < 999

@@ -243,7 +243,8 @@ def test_each_queue_of_an_idle_program_costs_a_transaction_in_20_seconds(
     program.start(2)
     wait_until(lambda: program.report == WorkerReport())
     assert counting.transactions <= 0.05 * sum(sleeps)
-    assert counting.commits == 2 + 2 * 2  # its row, and that it waits; each comes and goes
+    # That it waits, and its row if that takes a second; each comes and goes.
+    assert counting.commits in (2 * 2, 2 * 2 + 2)
 
 
 def test_an_idle_program_ends_at_once(program: Program, asleep: Any) -> None:

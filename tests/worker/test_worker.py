@@ -28,13 +28,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import fdbqueue
-from fdbqueue import PriorityQueue, TaskQueue, Worker, WorkerReport
+from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import check
 from fdbqueue.coordination import store
 from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import pool, turns
+from fdbqueue.worker import pace
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
@@ -191,16 +191,6 @@ def test_a_worker_survives_an_unresponsive_database(db: Any, queue: PriorityQueu
     assert worker.run() == WorkerReport(done=1)
 
 
-def test_a_worker_of_an_agent_runs_only_tasks_of_that_agent(db: Any, space: Subspace) -> None:
-    tasks = TaskQueue(space["tasks"])
-    for number in range(6):
-        tasks.push(db, agent_name="ab"[number % 2], payload=number)
-    seen: list[int] = []
-    Worker(db, tasks, lambda task: seen.append(task.payload), agent="b").run(drain=True)
-    assert seen == [1, 3, 5]
-    assert tasks.size(db) == 3
-
-
 def test_an_invalid_handler_is_rejected(db: Any, queue: PriorityQueue) -> None:
     async def handler(tr: Any, item: Any) -> None:
         """A coroutine cannot be the body of a transaction."""
@@ -245,10 +235,9 @@ def test_jobs_are_reported_to_prometheus_and_opentelemetry(
     assert dict(spans[0].attributes)["messaging.operation.type"] == "process"
 
 
-def test_spans_of_a_handler_belong_to_its_job_while_jobs_overlap(
-    db: Any, name: str, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+def test_spans_of_a_handler_belong_to_its_job_while_others_run(
+    db: Any, name: str, exporter: InMemorySpanExporter
 ) -> None:
-    monkeypatch.setattr(pool, "_QUICK", 1e6)
     queue = PriorityQueue.named(db, name)
     ids = {item.id for item in queue.push_many(db, range(30))}
 
@@ -294,19 +283,19 @@ def test_undecodable_items_do_not_block_the_other_items(
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "_AHEAD", 1000.0)
+    monkeypatch.setattr(pace, "_AHEAD", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 
     def handler(item: Any) -> None:
         seen.append(item.value)
         if item.value == "first":  # as if the process had been stopped in the middle of it
-            wait_until(lambda: len(worker._held) == 2)
+            wait_until(lambda: len(worker._pool) == 2)
             lapse(db, queue)
             other = PriorityQueue(queue.subspace)
             claim = other.claim(db, n=2)
             other.ack(db, claim)
-            for job in worker._held.all():
+            for job in worker._pool.all():
                 job.lease.seconds = 0.0
 
     worker = Worker(db, queue, handler, concurrency=1)
@@ -341,7 +330,7 @@ def test_retried_items_are_not_claimed_ahead(db: Any, space: Subspace) -> None:
     claim = queue.claim(db, n=30)
     queue.nack(db, claim, delay=0)
     held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
     assert worker.run(drain=True).done == 30
     assert max(held) <= 2
 
@@ -350,7 +339,7 @@ def test_items_with_a_single_attempt_are_not_claimed_ahead(db: Any, space: Subsp
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push_many(db, range(20))
     held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
     assert worker.run(drain=True).done == 20
     assert max(held) <= 2
     assert not list(queue.items(db, state="dead"))
@@ -372,7 +361,7 @@ def test_no_items_are_claimed_ahead_that_would_use_up_a_start(
     queue.push_many(db, range(60), groups=["g"] * 60)
     limit(db, queue)
     held: list[int] = []
-    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._held)), concurrency=2)
+    worker: Worker = Worker(db, queue, lambda _: held.append(len(worker._pool)), concurrency=2)
     assert worker.run(drain=True).done == 60
     assert max(held) <= 2
 
@@ -456,7 +445,7 @@ def test_a_failing_progress_callback_is_logged(
 def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.outcomes.TRANSACTION", 0.0)
+    monkeypatch.setattr("fdbqueue.worker.functions.tries.TRANSACTION", 0.0)
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push(db, 1)
 
@@ -513,7 +502,6 @@ def test_a_job_can_push_its_successor_with_its_own_unique_key(
 
 
 def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) -> None:
-    tasks = TaskQueue(queue.subspace["tasks"])
     bad: Any
     for bad in (
         lambda: Worker(None, queue, print),
@@ -524,8 +512,6 @@ def test_invalid_worker_arguments_are_rejected(db: Any, queue: PriorityQueue) ->
         lambda: Worker(db, queue, lambda one, two: None),
         lambda: Worker(db, queue, print, concurrency=0),
         lambda: Worker(db, queue, print, lease=0),
-        lambda: Worker(db, queue, print, agent="ada"),
-        lambda: Worker(db, tasks, print, agent=""),
     ):
         with pytest.raises((TypeError, ValueError)):
             bad()
@@ -632,7 +618,6 @@ def test_the_work_command_runs_a_function_or_a_shell_command(fdbq: Shell, name: 
     assert (fdbq.path / "done").read_text().split()[::2] == ["1", "2", "3"]
     for bad in (["nowhere:f"], ["mailer:nothing"], ["json:__name__"], [], ["a:b", "--exec", "x"]):
         assert re.search("MODULE:FUNCTION|is not a function", error_of(fdbq("work", name, *bad)))
-    assert "has no agents" in error_of(fdbq("work", name, "--exec", "x", "--agent", "ada"))
 
 
 def test_several_work_commands_run_each_job_once_in_a_used_directory(

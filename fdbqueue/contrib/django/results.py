@@ -17,7 +17,6 @@ _STATUS = {
     "ready": TaskResultStatus.READY,
     "delayed": TaskResultStatus.READY,
     "claimed": TaskResultStatus.RUNNING,
-    "dead": TaskResultStatus.FAILED,
 }
 _HIGHEST = 100  # the bound of Django's priorities
 _DISCARD = "fdbqueue.jobs.Discard"
@@ -44,7 +43,7 @@ def result_of(task: Task[..., Any], alias: str, queue: str, info: ItemInfo) -> T
     if info.state == "done":
         status = TaskResultStatus.SUCCESSFUL if info.outcome == "done" else TaskResultStatus.FAILED
     else:
-        status = _STATUS[info.state]
+        status = _STATUS.get(info.state, TaskResultStatus.FAILED)
     if info.outcome == "discarded":
         errors.append(TaskError(exception_class_path=_DISCARD, traceback=info.error or ""))
     # Only the last failed attempts are kept, and Django counts the workers.

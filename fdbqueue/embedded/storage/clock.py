@@ -5,25 +5,21 @@ from __future__ import annotations
 import sqlite3
 import time
 
-NEWEST = "SELECT max(version) FROM commits"
+from fdbqueue.embedded.storage.commits import NEWEST
 
 
-def microseconds() -> int:
-    """Return the time of a clock that never goes back and that all processes share."""
-    return time.monotonic_ns() // 1000
+def begin_clock(connection: sqlite3.Connection) -> int:
+    """Return what to add to the clock to get versions, as the first process does.
 
-
-def begin_clock(connection: sqlite3.Connection) -> None:
-    """Let versions go on from the newest commit if the clock has begun anew, as after a restart.
-
-    While the clock goes on, versions count the time that no process had the database open as well.
+    If the clock has begun anew, as after a restart, versions go on from the newest commit.
+    While the clock goes on, they count the time that no process had the database open as well.
     """
     (newest,) = connection.execute(NEWEST).fetchone()
-    shift = newest + 1 - microseconds()
+    shift = newest + 1 - time.monotonic_ns() // 1000
     connection.execute("UPDATE clock SET shift = ? WHERE shift < ?", (shift, shift))
+    return shift_of_versions(connection)
 
 
 def shift_of_versions(connection: sqlite3.Connection) -> int:
     """Return what to add to the clock to get versions."""
-    shift: int = connection.execute("SELECT shift FROM clock").fetchone()[0]
-    return shift
+    return int(connection.execute("SELECT shift FROM clock").fetchone()[0])

@@ -32,21 +32,8 @@ def storage_errors(path: Path) -> Generator[None]:
 
 def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
     """Return the error with the path and advice for an error of SQLite or the system."""
-    return _of_system(path, error) if isinstance(error, OSError) else _of_sqlite(path, error)
-
-
-def _of_system(path: Path, error: OSError) -> StorageError:
-    if isinstance(error, PermissionError):
-        return ReadOnlyDatabase(str(path))
-    if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
-        return NotADatabase(str(path))
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(str(path))
-    advice = None if error.errno == errno.EIO else "name another directory"
-    return StorageError(str(path), error.strerror or str(error), advice)
-
-
-def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
+    if isinstance(error, OSError):
+        return _of_system(path, error)
     # By its text: SQLite's codes are on the exception only since Python 3.11.
     words = str(error)
     has_failed = "I/O error" in words or "unable to open" in words
@@ -61,6 +48,17 @@ def _of_sqlite(path: Path, error: sqlite3.Error) -> StorageError:
     if "malformed" in words or "no such table" in words or "no such column" in words:
         return CorruptDatabase(str(path / DATABASE_FILE))
     return StorageError(str(path), words)
+
+
+def _of_system(path: Path, error: OSError) -> StorageError:
+    if isinstance(error, PermissionError):
+        return ReadOnlyDatabase(str(path))
+    if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
+        return NotADatabase(str(path))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(str(path))
+    advice = StorageError.advice if error.errno == errno.EIO else "name another directory"
+    return StorageError(str(path), error.strerror or str(error), advice)
 
 
 def _has_no_room(path: Path) -> bool:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from fdbqueue.embedded.permissions import (
     check_directory,
-    check_opened,
     create_like,
     open_directory,
+    open_file,
 )
 from fdbqueue.embedded.storage.clock import begin_clock, shift_of_versions
+from fdbqueue.embedded.storage.connection import Connection
 from fdbqueue.embedded.storage.integrity import check_integrity
 from fdbqueue.embedded.storage.names import (
     COPIED_FILE,
@@ -29,7 +30,6 @@ from fdbqueue.embedded.storage.names import (
     INDEX_FILE,
     LOCK_FILE,
     LOG_FILE,
-    OLD_FILES,
 )
 from fdbqueue.errors import (
     CorruptDatabase,
@@ -44,13 +44,7 @@ logger = logging.getLogger("fdbqueue")
 
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 3
-_OLD_FORMAT = 2
 
-_BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
-LONG_LOG = 64 << 20
-"""Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
-CHECKPOINT = 2000
-"""Pages of the log from which on SQLite makes a checkpoint after a commit."""
 _SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 _LONGEST_OPENING = 10.0  # seconds to wait for another process that is opening the database
 
@@ -58,7 +52,6 @@ _MEMORY_PREFIX = "fdbqueue-memory-"
 _MEMORY_ROOM = 1 << 30  # bytes that an in-memory file system must have free to be used
 
 _FIRST_VERSION = 60_000_000  # so that there are earlier ones, which are too old
-_NO_SHIFT = -(1 << 62)  # below any: the first opening sets it
 
 _SCHEMA = f"""
 BEGIN;
@@ -66,37 +59,15 @@ CREATE TABLE kv (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE commits (version INTEGER PRIMARY KEY, writes BLOB NOT NULL);
 CREATE TABLE clock (shift INTEGER NOT NULL);
 INSERT INTO commits VALUES ({_FIRST_VERSION}, x'00000000');
-INSERT INTO clock VALUES ({_NO_SHIFT});
+INSERT INTO clock VALUES (0);
 PRAGMA application_id={APPLICATION_ID};
 PRAGMA user_version={FORMAT_VERSION};
 COMMIT;
 """
 
 
-def connect(file: Path, synchronous: str = "NORMAL") -> sqlite3.Connection:
-    """Open a SQLite file, which exists. Transactions begin and end explicitly."""
-    connection = sqlite3.connect(
-        f"{file.as_uri()}?mode=rw",
-        timeout=_BUSY_TIMEOUT,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=64,
-        uri=True,
-    )
-    try:
-        check_opened(connection, file)
-        connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT}")
-        connection.execute(f"PRAGMA journal_size_limit={LONG_LOG}").fetchall()
-        connection.execute("PRAGMA cache_size=-4000")
-    except BaseException:
-        connection.close()  # it refers to itself, so it would wait for the garbage collector
-        raise
-    return connection
-
-
-def _sync(path: Path, flags: int = os.O_RDONLY) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -112,11 +83,8 @@ def prepare_directory(path: Path, create: bool) -> None:
     Raises:
         UnsafeDirectory: Another user could lead the engine to other files.
         NotADatabase: The directory holds other files, or nothing and `create` is false.
-        FormatVersionMismatch: An older release wrote it.
     """
     check_directory(path)
-    if any((path / name).exists() for name in OLD_FILES):
-        raise FormatVersionMismatch(str(path), _OLD_FORMAT, FORMAT_VERSION)
     if any((path / name).exists() for name in (DATABASE_FILE, LOCK_FILE)):
         return
     if not create and (path.is_dir() or not path.exists()):
@@ -157,7 +125,7 @@ def open_database(path: Path, directory: int) -> int:
             fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if (path / FAILED_FILE).exists():
                 raise SyncFailed(str(path))
-            with closing(connect(path / DATABASE_FILE)) as connection:
+            with closing(Connection(path / DATABASE_FILE)) as connection:
                 return shift_of_versions(connection)
         if time.monotonic() > deadline:
             raise StorageError(
@@ -171,22 +139,17 @@ def open_database(path: Path, directory: int) -> int:
 def _open_first(path: Path) -> int:
     """Create or repair the files. No other process has them open."""
     database, lock = path / DATABASE_FILE, path / LOCK_FILE
-    _finish_copy(path)
-    if (path / FAILED_FILE).exists():
+    if (path / FAILED_FILE).exists() and not (path / COPIED_FILE).exists():
         _copy(path)
-        _finish_copy(path)
+    _finish_copy(path)
     if lock.exists():  # it is made last
-        if not database.exists():
-            raise CorruptDatabase(str(path), f"the file {database.name} is missing")
-        if not database.stat().st_size:
-            raise CorruptDatabase(str(database), "the database file is empty")
+        if not database.exists() or not database.stat().st_size:
+            raise CorruptDatabase(str(database), "the database file is missing or empty")
     else:
-        with suppress(FileExistsError):
-            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with closing(connect(database, "FULL")) as connection:
+        open_file(database).close()  # SQLite would let other users read a new one
+    with closing(Connection(database, "FULL")) as connection:
         _create_or_check(database, connection)
-        begin_clock(connection)
-        shift = shift_of_versions(connection)
+        shift = begin_clock(connection)
     if not lock.exists():
         _sync(path)
         create_like(database, lock)
@@ -218,14 +181,13 @@ def _copy(path: Path) -> None:
     checksums, and ends the log there: whatever comes later was told to nobody.
     """
     copy = path / COPY_FILE
-    for end in ("-wal", "-shm"):
-        Path(f"{copy}{end}").unlink(missing_ok=True)
-    for source, target in ((DATABASE_FILE, copy), (LOG_FILE, Path(f"{copy}-wal"))):
-        if (path / source).exists():
-            target.unlink(missing_ok=True)
-            create_like(path / source, target)
-            shutil.copyfile(path / source, target)
-    with closing(connect(copy, "FULL")) as connection:
+    for end in ("", "-wal", "-shm"):
+        source, target = path / f"{DATABASE_FILE}{end}", path / f"{COPY_FILE}{end}"
+        target.unlink(missing_ok=True)
+        if end != "-shm" and source.exists():
+            create_like(source, target)
+            shutil.copyfile(source, target)
+    with closing(Connection(copy, "FULL")) as connection:
         check_integrity(connection, copy)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     _sync(copy)
@@ -258,16 +220,11 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        names = (DATABASE_FILE, LOG_FILE, INDEX_FILE, LOCK_FILE)
-        self._files = {name: self._identity(name) for name in names}
+        self._directory = str(path)
+        self._files = {
+            name: (path / name).lstat() for name in (DATABASE_FILE, LOG_FILE, INDEX_FILE, LOCK_FILE)
+        }
         self._checked: tuple[int, int, int] | None = None
-
-    def _identity(self, name: str) -> tuple[int, int]:
-        try:
-            found = os.lstat(self._path / name)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), name) from error
-        return found.st_dev, found.st_ino
 
     def check(self) -> None:
         """Raise an error if one of the files is not the opened one any more.
@@ -278,18 +235,19 @@ class OpenFiles:
             FilesReplaced: A file was removed or replaced.
             SyncFailed: A process has noted that a sync failed.
         """
+        name = DATABASE_FILE
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._directory)
+            directory = found.st_dev, found.st_ino, found.st_mtime_ns
+            if directory == self._checked:
+                return
+            for name, opened in self._files.items():
+                if not os.path.samestat((self._path / name).lstat(), opened):
+                    raise FilesReplaced(self._directory, name)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FilesReplaced(str(self._path), DATABASE_FILE) from error
-        directory = found.st_dev, found.st_ino, found.st_mtime_ns
-        if directory == self._checked:
-            return
-        for name, identity in self._files.items():
-            if self._identity(name) != identity:
-                raise FilesReplaced(str(self._path), name)
+            raise FilesReplaced(self._directory, name) from error
         if (self._path / FAILED_FILE).exists():
-            raise SyncFailed(str(self._path))
+            raise SyncFailed(self._directory)
         # Modification times are coarse: the next change may have the same time.
         if time.time_ns() - found.st_mtime_ns > _SETTLED:
             self._checked = directory

@@ -9,7 +9,6 @@ import math
 import os
 import random
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +21,11 @@ from fdbqueue.errors import FDBError, LockTimeout
 
 logger = logging.getLogger("fdbqueue")
 
-# Seconds between two attempts to take the lock, at first and after many attempts.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.000_05, 0.002
+_PAUSE = 0.002  # the most seconds between two attempts to take the lock
 _SLOW = 5.0  # seconds of waiting after which the log names the holder
 
-# Type, mode, process, inode, first and last byte of a lock in Linux's /proc/locks.
-_LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) (\w+)")
-_ANYWHERE = range(sys.maxsize)
+# Type, mode, process, inode and first byte of a lock in Linux's /proc/locks.
+_LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) ")
 
 _T = TypeVar("_T")
 
@@ -71,17 +68,21 @@ class WritersLock:
             LockTimeout: The deadline passed.
             FDBError: 1007, the lock was closed.
         """
-        pause = _SHORTEST_PAUSE
-        while True:
+        file = self._file
+        while file is not None:
             with inside:
-                file = self._file
-                if file is None:
-                    raise FDBError(1007)  # closed, for good or for a fork: the next attempt knows
-                if _has_taken(file):
+                if self._file is None:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # the child of a fork has the file, too
+                    break
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pass
+                else:
                     try:
                         return section()
                     finally:
-                        self.release()
+                        fcntl.flock(file, fcntl.LOCK_UN)
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise LockTimeout(str(self._path), *self._holder())
@@ -94,8 +95,8 @@ class WritersLock:
                 finally:
                     self._waits_since = math.inf
             else:
-                time.sleep(min(pause * random.uniform(0.5, 1), deadline - now))
-                pause = min(_LONGEST_PAUSE, 1.5 * pause)
+                time.sleep(min(random.uniform(0, _PAUSE), deadline - now))
+        raise FDBError(1007)  # closed, for good or for a fork: the next attempt knows
 
     def warn_of_wait(self) -> None:
         """Log which process has the lock if a section without a deadline waits for long."""
@@ -110,9 +111,11 @@ class WritersLock:
 
     def tell_of_commit(self) -> None:
         """Wake the processes that wait for a change of the lock's file."""
-        with suppress(OSError):  # they look now and then anyway
-            if self._file is not None:
+        if self._file is not None:
+            try:
                 os.pwrite(self._file.fileno(), b"c", 0)
+            except OSError:
+                return  # they look now and then anyway
 
     def close(self) -> None:
         """Close the lock for good: no section is called any more."""
@@ -124,29 +127,27 @@ class WritersLock:
 
         Linux lists holders in `/proc/locks`. Other systems, and other containers, do not.
         """
-        owners = lock_owners(self._path.stat().st_ino, "FLOCK", "WRITE")
-        return next(iter(owners.items()), (None, False))
+        return next(iter(lock_owners(self._path, "FLOCK", "WRITE").items()), (None, False))
 
 
-def _has_taken(file: io.FileIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def lock_owners(path: Path, kind: str, mode: str, at: range = range(1)) -> dict[int, bool]:
+    """Return the processes that lock a file, and whether each one is stopped.
 
-
-def lock_owners(inode: int, kind: str, mode: str, at: range = _ANYWHERE) -> dict[int, bool]:
-    """Return the processes that lock a byte of a file, and whether each one is stopped."""
+    Args:
+        path: The file.
+        kind: `FLOCK` or `POSIX`.
+        mode: `READ` or `WRITE`.
+        at: The positions of the first locked byte that count.
+    """
     owners: dict[int, bool] = {}
     with suppress(OSError):
+        inode = path.stat().st_ino
         for line in Path("/proc/locks").read_text().splitlines():
             found = _LOCK.match(line)
             if not found or found[1] != kind or found[2] != mode or int(found[4]) != inode:
                 continue
-            process, first = int(found[3]), int(found[5])
-            last = sys.maxsize if found[6] == "EOF" else int(found[6])
-            if process > 0 and first < at.stop and last >= at.start:
+            process = int(found[3])
+            if process > 0 and int(found[5]) in at:
                 # The state follows the name in parentheses, which may itself contain some.
                 state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
                 owners[process] = state in ("T", "t")

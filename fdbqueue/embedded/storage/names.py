@@ -20,6 +20,3 @@ LOCK_FILE = "fdbqueue.lock"
 FAILED_FILE = "fdbqueue.failed"
 COPY_FILE = "fdbqueue.copy"
 COPIED_FILE = "fdbqueue.copied"
-
-OLD_FILES = ("fdbqueue.commits", "fdbqueue.log")
-"""Files of earlier formats, beside the database."""

@@ -16,25 +16,25 @@ import logging
 import os
 import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
+from typing import ClassVar, TypeAlias
 from weakref import ref
 
-from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
+from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.permissions import open_directory
-from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
-from fdbqueue.embedded.storage import writer
-from fdbqueue.embedded.storage.clock import NEWEST, microseconds
+from fdbqueue.embedded.ranges import Range
+from fdbqueue.embedded.storage import commits, key_values
+from fdbqueue.embedded.storage.connection import LONG_LOG, Connection
 from fdbqueue.embedded.storage.faults import explained, storage_errors
 from fdbqueue.embedded.storage.files import (
-    LONG_LOG,
     OpenFiles,
-    connect,
     memory_directory,
     open_database,
     prepare_directory,
@@ -42,7 +42,6 @@ from fdbqueue.embedded.storage.files import (
 from fdbqueue.embedded.storage.integrity import check_integrity
 from fdbqueue.embedded.storage.lock import WritersLock, inside, lock_owners
 from fdbqueue.embedded.storage.names import DATABASE_FILE, INDEX_FILE, LOCK_FILE, LOG_FILE
-from fdbqueue.embedded.storage.snapshot import Snapshot
 from fdbqueue.embedded.storage.sync import Sync
 from fdbqueue.errors import (
     CommitUnknownResult,
@@ -53,19 +52,12 @@ from fdbqueue.errors import (
     StorageError,
 )
 
-_LIFETIME = int(TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
-_SINCE = "SELECT version, writes FROM commits WHERE version >= ? ORDER BY version"
-_NEXT = "SELECT min(version) FROM commits WHERE version > ?"
-_NOTE = "INSERT INTO commits VALUES (?, ?)"
-# The newest of the rows that are too old stays: a snapshot at it may have begun a moment ago.
-_FORGET = "DELETE FROM commits WHERE version < (SELECT max(version) FROM commits WHERE version < ?)"
-_FORGET_EVERY = 64  # commits
-
 _RECENT = VERSIONS_PER_SECOND // 100  # a read version may be so old
 _LONGEST_LOOK = 0.1  # seconds to wait for the lock to learn a newer one
 _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
 _WARNING = 60.0  # seconds between two warnings of a long log
+_INTERRUPTED = "a signal handler cannot commit if it has interrupted a commit"
 _READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the log lock
 
 logger = logging.getLogger("fdbqueue")
@@ -78,7 +70,7 @@ def _before_fork() -> None:
     inside.acquire()
     for reference in _storages.copy():
         if (storage := reference()) is not None:
-            storage.before_fork()
+            storage.close_files()
 
 
 os.register_at_fork(
@@ -86,8 +78,20 @@ os.register_at_fork(
 )
 
 
+Changes: TypeAlias = tuple[list[Range], list[Mutation], list[bytes]]
+"""The content of a commit: its read conflict ranges, its writes in order, and its write conflict
+ranges, as `pack_ranges` takes them."""
+
+
 class Storage:
-    """One directory, opened by this process: connections, lock and clock."""
+    """One directory, opened by this process: connections, lock and clock.
+
+    A fork closes the files, and the next use opens them again, in the parent and in the child.
+    """
+
+    # At most one section runs in a process, because it holds `inside`.
+    _section: ClassVar[Connection | None] = None
+    """The connection of the section that runs, or that an interrupt has left."""
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
         """Open the directory, or a private one in memory if `path` is `None`."""
@@ -97,43 +101,36 @@ class Storage:
         self.is_durable = durable
         """True if commits wait for the disk."""
         self.is_closed = False
-        self._was_forked = False
-        self._trouble: StorageError | None = None
-        """Why nothing can be read or committed any more."""
-        # Weak references: the connection of a snapshot that nothing refers to any more is closed.
-        self._active: dict[int, ref[Snapshot]] = {}
-        self._idle: list[sqlite3.Connection] = []
-        self._writing: sqlite3.Connection | None = None
-        self._commits = self._openings = 0
+        # Weak references: a connection that a transaction has dropped is closed.
+        self._connections: set[ref[Connection]] = set()
+        self._idle: list[Connection] = []
         self._next_warning = 0.0
         with storage_errors(self.path), inside:
             prepare_directory(self.path, create or path is None)
             self._open()
-        # When a storage is gone, a `WeakSet` would run Python code, which would lose an interrupt.
-        _storages.add(ref(self, _storages.discard))
+            # When a storage is gone, a `WeakSet` would run Python code, which would lose an
+            # interrupt.
+            _storages.add(ref(self, _storages.discard))
 
     def _open(self) -> None:
-        path = self.path
         with ExitStack() as undo:
-            directory = open_directory(path)
+            directory = open_directory(self.path)
             undo.callback(directory.close)
-            self._shift = open_database(path, directory.fileno())
-            self.lock = WritersLock(path / LOCK_FILE)
-            undo.callback(self.lock.close)
-            # Never used: as long as it is open, no other connection is the last one to close, which
-            # would remove SQLite's log.
-            anchor = connect(path / DATABASE_FILE)
+            self._shift = open_database(self.path, directory.fileno())
+            self.lock = WritersLock(self.path / LOCK_FILE)
+            # As long as it is open, no other connection is the last one to close, which would
+            # remove SQLite's log.
+            anchor = Connection(self.path / DATABASE_FILE)
             undo.callback(anchor.close)
-            anchor.execute(NEWEST).fetchall()
-            self._sync = Sync(path)
-            self._files = OpenFiles(path)
+            anchor.execute(commits.NEWEST).fetchall()
+            self._sync = Sync(self.path)
+            self._files = OpenFiles(self.path)
             if self.is_durable:
                 os.fsync(directory.fileno())
             undo.pop_all()
         self._directory = directory
-        self._anchor: sqlite3.Connection | None = anchor
-        self._openings += 1
-        _thread.start_new_thread(_look_after, (ref(self), self._openings))
+        self._anchor: Connection | None = anchor
+        _thread.start_new_thread(_look_after, (ref(self), self.lock))
 
     # Closing and forks
 
@@ -143,43 +140,36 @@ class Storage:
         After an interrupt, another call does the rest.
         """
         self.is_closed = True
-        self._close_files()
+        self.close_files()
         self._directory.close()
         if self._owner == os.getpid():
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def before_fork(self) -> None:
-        """Close the files. The next use opens them again, in the parent and in the child.
+    def close_files(self) -> None:
+        """Close the files, for good or before a fork.
 
         The lock of the directory stays: another process might take it for abandoned.
 
         SQLite tracks its locks in the process's memory; in a child, that memory would describe
         locks that only the parent holds. Open transactions then fail with 1007.
         """
-        if not self.is_closed and not self._was_forked:
-            self._was_forked = True
-            self._close_files()
-
-    def _close_files(self) -> None:
-        if self._anchor is None:
+        anchor = self._anchor
+        if anchor is None:
             return
         self.lock.close()
-        self._undo()
         self._sync.close()
-        must_stay = self._must_not_close()
-        if must_stay:
-            # Never closed, not even when the process ends.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._anchor))
-        for snapshot in self._snapshots():
-            snapshot.expire()
+        with inside:
+            self._undo()
             # An interrupt may have left a read unfinished; then its connection is abandoned.
-            if snapshot.busy.acquire(timeout=_CLOSE_WITHIN):
-                self.end(snapshot)
-                snapshot.busy.release()
-        self._close_idle()
-        if not must_stay:
-            self._anchor.close()
-        self._anchor = None
+            for connection in self._opened():
+                connection.shut(_CLOSE_WITHIN, self.is_closed)
+            self._idle.clear()
+            if self._must_not_close():
+                # Never closed, not even when the process ends.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(anchor))
+            else:
+                anchor.close()
+            self._anchor = None
 
     def _must_not_close(self) -> bool:
         """Return whether closing the last connection would do harm.
@@ -196,59 +186,37 @@ class Storage:
         """Raise why the database cannot be used. After a fork, open it first."""
         if self.is_closed:
             raise DatabaseClosed()
-        if self._trouble is not None:
-            raise copy(self._trouble)
-        if self._was_forked:
+        if self._sync.failure is not None:
+            raise copy(self._sync.failure)
+        if self._anchor is None:
             with inside, storage_errors(self.path):
-                if self._was_forked:  # and no other thread has opened it meanwhile
+                # Meanwhile another thread may have opened it, or closed it for good.
+                if self._anchor is None and not self.is_closed:
                     self._open()
-                    self._was_forked = False
 
     # Connections
 
-    def _take(self) -> sqlite3.Connection:
+    def _take(self) -> Connection:
         """Return a connection that is not in use."""
         try:
             return self._idle.pop()
         except IndexError:
-            pass
-        if self.is_closed:
-            raise DatabaseClosed()
-        try:
-            with inside:
-                return connect(self.path / DATABASE_FILE)
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
+            with inside, storage_errors(self.path):
+                self._check()
+                connection = Connection(self.path / DATABASE_FILE)
+                self._connections.add(ref(connection, self._connections.discard))
+                return connection
 
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            connection.close()
-        else:
-            self._idle.append(connection)
-        if self.is_closed:
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-    def failure(self, error: sqlite3.Error | OSError) -> Exception:
-        """Return the error to raise for an error of SQLite or of the system."""
-        if self.is_closed:
-            return DatabaseClosed()
-        if isinstance(error, sqlite3.ProgrammingError):
-            return FDBError(1025)  # an expired snapshot was closed
-        return explained(self.path, error)
+    def _opened(self) -> list[Connection]:
+        """Return all connections but the anchor."""
+        found = [reference() for reference in self._connections.copy()]
+        return [connection for connection in found if connection is not None]
 
     # Reading
 
     def begin(
         self, deadline: float | None = None, is_ahead: bool = False, version: int | None = None
-    ) -> Snapshot:
+    ) -> Connection:
         """Return a snapshot of the newest version.
 
         Args:
@@ -261,45 +229,37 @@ class Storage:
                 whose state is gone because SQLite keeps no history.
         """
         self._check()
-        snapshot = Snapshot(self, self._take())
-        # From here on the snapshot expires in time, wherever this thread is interrupted. What is
-        # called when it is gone is not written in Python, so it runs no signal handler, whose
-        # exception would be lost.
-        number = id(snapshot)
-        self._active[number] = ref(snapshot, partial(self._active.pop, number))
+        snapshot = self._take()
         try:
             snapshot.begin()
             if version is not None:
-                if version > snapshot.version and version >= microseconds() + self._shift:
+                if version > snapshot.version and version >= self._now():
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if not is_ahead and (wait := self.confirmation(snapshot, deadline)) is not None:
-                wait()
+            if self.is_durable and not is_ahead and snapshot.version > self._sync.covered:
+                self._wait_for_disk(snapshot.version, deadline)
         except BaseException:
             self.end(snapshot)
             raise
         return snapshot
 
-    def end(self, snapshot: Snapshot) -> None:
-        """Release a snapshot."""
-        if self._active.pop(id(snapshot), None) is not None:
-            self._give_back(snapshot.connection)
-
-    def _snapshots(self) -> list[Snapshot]:
-        """Return the snapshots that are not ended."""
-        found = [reference() for reference in self._active.copy().values()]
-        return [snapshot for snapshot in found if snapshot is not None]
+    def end(self, snapshot: Connection | None) -> None:
+        """Release a snapshot, if there is one."""
+        if snapshot is not None and snapshot.end():
+            self._idle.append(snapshot)
+            if self._anchor is None:  # closed while it was read
+                snapshot.shut(0, self.is_closed)
 
     def confirmation(
-        self, snapshot: Snapshot, deadline: float | None = None
+        self, snapshot: Connection | None, deadline: float | None = None
     ) -> Callable[[], None] | None:
         """Return a function that waits until what a snapshot sees is on disk; `None` if it is.
 
         The function raises `SyncFailed` if the disk does not confirm it, and 1031 if it does not
         before the deadline.
         """
-        if not self.is_durable or self._sync.covers(snapshot.version):
+        if snapshot is None or not self.is_durable or snapshot.version <= self._sync.covered:
             return None
         return partial(self._wait_for_disk, snapshot.version, deadline)
 
@@ -309,11 +269,8 @@ class Storage:
                 return self._sync.wait(version, deadline)
             except DatabaseClosed:
                 self._check()  # unless a fork has closed it
-            except StorageError as error:
-                self._trouble = error
-                raise
 
-    def read_version(self, snapshot: Snapshot) -> int:
+    def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
 
         It is below the version of each commit that the snapshot does not see. It is not older than
@@ -321,48 +278,41 @@ class Storage:
         A look while nobody commits tells whether the present moment is such a version: later
         commits take theirs from the clock.
         """
-        found = seen = snapshot.version
+        seen = snapshot.version
 
-        def look() -> None:
-            nonlocal found
-            now = microseconds() + self._shift - 1
-            connection = self._take()
-            try:
-                (following,) = connection.execute(_NEXT, (seen,)).fetchone()
-            finally:
-                self._give_back(connection)
-            found = max(seen, now) if following is None else following - 1
+        def look() -> int:
+            now = self._now() - 1
+            assert self._anchor is not None  # otherwise the lock is closed
+            [(following,)] = self._anchor.execute(commits.FOLLOWING, (seen,)).fetchall()
+            return max(seen, now) if following is None else following - 1
 
-        if microseconds() + self._shift - seen > _RECENT:
+        if self._now() - seen > _RECENT:
             with storage_errors(self.path), suppress(LockTimeout):
-                self.lock.run(look, time.monotonic() + _LONGEST_LOOK)
-        return found
+                return self.lock.run(look, time.monotonic() + _LONGEST_LOOK)
+        return seen
+
+    def _now(self) -> int:
+        """Return the version of a commit at this moment."""
+        return time.monotonic_ns() // 1000 + self._shift
 
     def check_age(self, version: int) -> None:
         """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < microseconds() + self._shift - _LIFETIME:
+        if version < self._now() - commits.LIFETIME:
             raise FDBError(1007)
 
     def check_integrity(self, seconds: float | None) -> bool:
         """Check the whole database for damage; return whether that took at most these seconds."""
         snapshot = self.begin()
         try:
-            with snapshot.busy:
-                return check_integrity(snapshot.connection, self.path / DATABASE_FILE, seconds)
-        except sqlite3.Error as error:
-            raise self.failure(error) from error
+            with storage_errors(self.path), snapshot.busy:
+                return check_integrity(snapshot, self.path / DATABASE_FILE, seconds)
         finally:
             self.end(snapshot)
 
     # Committing
 
     def commit(
-        self,
-        snapshot: Snapshot | None,
-        reads: list[Range],
-        mutations: list[Mutation],
-        writes: list[bytes],
-        deadline: float | None,
+        self, snapshot: Connection | None, changes: Changes, deadline: float | None
     ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
 
@@ -371,24 +321,22 @@ class Storage:
 
         Args:
             snapshot: The snapshot of the transaction; `None` if it has read nothing.
-            reads: The read conflict ranges.
-            mutations: The writes, in order.
-            writes: The write conflict ranges, as `pack_ranges` takes them.
+            changes: What to commit.
             deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
 
         Raises:
-            FDBError: 1020, a key of `reads` was written since the snapshot. 1007, the snapshot is
-                more than five seconds old. 1031, another process held the writers' lock until the
-                deadline.
+            FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
+                the snapshot is more than five seconds old. 1031, another process held the writers'
+                lock until the deadline.
         """
         self._check()
-        section = partial(self._commit, snapshot, reads, mutations, writes)
+        # Other transactions commit during a wait, so it could not continue on its connection.
+        before_wait = bool if snapshot is None else snapshot.release
         try:
-            version = self.lock.run(section, deadline, partial(self._before_wait, snapshot))
-        except BaseException:
-            if snapshot is not None:
+            version = self.lock.run(partial(self._commit, snapshot, changes), deadline, before_wait)
+        finally:
+            if Storage._section is not snapshot:  # otherwise an interrupt has left it
                 self.end(snapshot)
-            raise
         wait = partial(self._wait_for_commit, version, deadline) if self.is_durable else None
         return version, wait
 
@@ -403,79 +351,72 @@ class Storage:
         except FdbqueueError as error:
             raise CommitUnknownResult(str(self.path), str(error)) from error
 
-    def _before_wait(self, snapshot: Snapshot | None) -> None:
-        """End the reads of a transaction that waits to commit.
-
-        Other transactions commit in the meantime, so it could not continue on its connection. As
-        long as it reads, SQLite cannot restart its write-ahead log.
-        """
-        if snapshot is not None and id(snapshot) in self._active:
-            snapshot.release()
-
-    def _commit(
-        self,
-        snapshot: Snapshot | None,
-        reads: list[Range],
-        mutations: list[Mutation],
-        writes: list[bytes],
-    ) -> int:
+    def _commit(self, snapshot: Connection | None, changes: Changes) -> int:
         """Commit as a section."""
         self._undo()
-        if snapshot is not None and self._active.pop(id(snapshot), None) is not None:
-            connection = self._writing = snapshot.connection
-        else:
-            connection = self._writing = self._take()
+        if Storage._section is not None:
+            raise StorageError(str(self.path), _INTERRUPTED, "let it set a flag, and commit later")
+        connection = self._take() if snapshot is None else snapshot
+        connection.claim()
+        Storage._section = connection
         try:
             self._files.check()
-            version = self._write(connection, snapshot, reads, mutations, writes)
+            version = self._write(connection, changes)
             connection.execute("COMMIT")
         except BaseException as error:
             self._undo()
+            if snapshot is None:
+                self.end(connection)
             if not isinstance(error, (sqlite3.Error, OSError)):
                 raise
-            failure = self.failure(error)
-            if isinstance(failure, StorageError) and "I/O error" in failure.problem:
-                self._trouble = failure = self._sync.fail()  # it may have been a sync of SQLite
+            failure = explained(self.path, error)
+            if "I/O error" in failure.problem:
+                failure = self._sync.fail()  # it may have been a sync of SQLite
             raise failure from error
-        self._writing = None
-        self._sync.note(version, self.is_durable)
+        Storage._section = None
+        if self.is_durable:
+            self._sync.newest = version
         self.lock.tell_of_commit()
-        self._give_back(connection)
+        if snapshot is None:
+            self.end(connection)
         return version
 
-    def _undo(self) -> None:
-        """Undo the remains of a section that failed or was interrupted at any point."""
-        connection, self._writing = self._writing, None
-        if connection is not None:
-            self._give_back(connection)
+    @staticmethod
+    def _undo() -> None:
+        """Undo the remains of a section that failed or was interrupted at any point.
 
-    def _write(
-        self,
-        connection: sqlite3.Connection,
-        snapshot: Snapshot | None,
-        reads: list[Range],
-        mutations: list[Mutation],
-        writes: list[bytes],
-    ) -> int:
+        If an interrupt comes before the rollback, the next call finds the connection again. The
+        next section begins with one, even that of another storage, which would wait for SQLite's
+        lock otherwise. A section that a signal handler or a finalizer has interrupted goes on.
+        """
+        if Storage._section is not None:
+            frame = sys._getframe(2).f_back
+            while frame is not None and frame.f_code is not Storage._commit.__code__:
+                frame = frame.f_back
+            if frame is None:
+                with suppress(sqlite3.Error):  # there may be nothing to roll back
+                    Storage._section.execute("ROLLBACK")
+                Storage._section = None
+
+    def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
         If no transaction committed since the snapshot, its connection continues by writing. If it
         does not read the newest state, SQLite refuses that ("locked").
         """
-        if snapshot is not None and time.monotonic() > snapshot.expires:
-            raise snapshot.too_old()
-        seen = last = 0 if snapshot is None else snapshot.version
+        reads, mutations, writes = changes
+        last = connection.version
         goes_on = connection.in_transaction
         while True:
             if not goes_on:
                 connection.execute("BEGIN IMMEDIATE")
-                (last,) = connection.execute(NEWEST).fetchone()
-                if snapshot is not None and reads and seen != last:
-                    self._compare(connection, reads, seen)
-            version: int = max(last + 1, microseconds() + self._shift)
+                (last,) = connection.execute(commits.NEWEST).fetchone()
+                if reads and last != connection.version:
+                    commits.compare(connection, connection.version, reads)
+            version: int = max(last + 1, self._now())
             try:
-                stamped = writer.apply(connection, mutations, version)
-                connection.execute(_NOTE, (version, pack_ranges(writes + stamped)))
+                stamped = key_values.apply(connection, mutations, version)
+                commits.note(connection, version, writes + stamped)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise
@@ -483,61 +424,30 @@ class Storage:
                 connection.execute("ROLLBACK")
             else:
                 break
-        self._commits += 1
-        if self._commits % _FORGET_EVERY == 0:
-            connection.execute(_FORGET, (version - _LIFETIME,))
         return version
-
-    def _compare(self, connection: sqlite3.Connection, reads: list[Range], seen: int) -> None:
-        """Compare the reads of a transaction with the commits after the newest that it has seen.
-
-        Raises:
-            FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of
-                them may have been deleted.
-        """
-        lowest, highest = min(reads)[0], max(end for _, end in reads)
-        keys: RangeSet | None = None
-        # All rows at once: a statement that is not finished would outlive a rollback.
-        (first, _), *rows = connection.execute(_SINCE, (seen,)).fetchall()
-        if first != seen:
-            raise FDBError(1007)
-        for _, writes in rows:
-            for begin, end in unpack_ranges(writes):
-                # Compare with all reads at once: most commits write elsewhere.
-                if begin < highest and lowest < end:
-                    keys = keys or RangeSet(reads)
-                    if keys.within(begin, end):
-                        raise FDBError(1020)
 
     # Periodic work
 
-    def look_after(self, opening: int) -> bool:
+    def look_after(self, lock: WritersLock) -> bool:
         """End old snapshots and look at the files; return false once they were closed."""
-        self._end_old()
-        self.lock.warn_of_wait()
+        # SQLite cannot restart its log while there are old snapshots.
+        now = time.monotonic()
+        for connection in self._opened():
+            connection.expire(now)
+        lock.warn_of_wait()
         with inside:
-            if self._anchor is None or self._openings != opening:
+            if self._anchor is None or self.lock is not lock:
                 return False
             self._undo()
-            self.lock.release()  # which an interrupt may have left
+            lock.release()  # which an interrupt may have left
             try:
                 self._files.check()
                 self._warn_of_long_log()
             except OSError:
                 pass  # temporarily unreadable
             except StorageError as error:
-                self._trouble = error
+                self._sync.failure = error
         return True
-
-    def _end_old(self) -> None:
-        """End the snapshots that are too old. SQLite cannot restart its log while they exist."""
-        for snapshot in self._snapshots():
-            if time.monotonic() > snapshot.expires and snapshot.busy.acquire(False):
-                try:
-                    snapshot.expire()
-                    self.end(snapshot)
-                finally:
-                    snapshot.busy.release()
 
     def _warn_of_long_log(self) -> None:
         """Warn if SQLite cannot restart its log, and name the processes that read it."""
@@ -547,8 +457,7 @@ class Storage:
         if size <= 2 * LONG_LOG or now < self._next_warning:
             return
         self._next_warning = now + _WARNING
-        index = (self.path / INDEX_FILE).stat().st_ino
-        owners = lock_owners(index, "POSIX", "READ", _READ_LOCKS)
+        owners = lock_owners(self.path / INDEX_FILE, "POSIX", "READ", _READ_LOCKS)
         stopped = [process for process, is_stopped in owners.items() if is_stopped]
         readers = ", ".join(map(str, stopped or owners)) or "unknown to this system"
         logger.warning(
@@ -557,11 +466,8 @@ class Storage:
         )
 
 
-def _look_after(reference: ref[Storage], opening: int) -> None:
+def _look_after(reference: ref[Storage], lock: WritersLock) -> None:
     """Look after a storage, in a thread of its own, which no signal handler interrupts."""
-    while True:
-        time.sleep(_LOOK)
-        storage = reference()
-        if storage is None or not storage.look_after(opening):
-            return
+    while (storage := reference()) is not None and storage.look_after(lock):
         del storage
+        time.sleep(_LOOK)

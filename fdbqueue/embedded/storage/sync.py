@@ -6,11 +6,12 @@ import os
 import threading
 import time
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 
 from fdbqueue.embedded.permissions import open_file
 from fdbqueue.embedded.storage.names import FAILED_FILE, LOG_FILE
-from fdbqueue.errors import DatabaseClosed, FDBError, SyncFailed
+from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.
 _data_sync = getattr(os, "fdatasync", os.fsync)
@@ -35,20 +36,12 @@ class Sync:
         # Opened before anything can fail: Linux reports a failure once to each open file.
         self._file = open_file(path / LOG_FILE, os.O_RDONLY)
         self._lock = threading.Lock()
-        self._covered = 0
-        self._newest = 0
-        self._awaited = 0  # the newest commit of this process that has to be on disk
-        self.failure: SyncFailed | None = None
-
-    def note(self, version: int, is_awaited: bool) -> None:
-        """Note a commit of this process, which the next sync covers, and closing may wait for."""
-        self._newest = max(self._newest, version)
-        if is_awaited:
-            self._awaited = version
-
-    def covers(self, version: int) -> bool:
-        """Return whether a commit is certainly on disk."""
-        return version <= self._covered
+        self.newest = 0
+        """The newest commit of this process that has to be on disk."""
+        self.covered = 0
+        """The newest commit that is certainly on disk."""
+        self.failure: StorageError | None = None
+        """Why nothing can be read or committed any more."""
 
     def wait(self, version: int, deadline: float | None = None) -> None:
         """Return once a commit, and all commits before it, are on disk.
@@ -58,49 +51,40 @@ class Sync:
             deadline: When to give up, by `time.monotonic()`; `None` waits forever.
 
         Raises:
-            SyncFailed: This sync or an earlier one failed.
+            StorageError: This sync or an earlier one failed, or the files were replaced.
             FDBError: 1031, the deadline passed.
         """
-        if version <= self._covered:
-            return
-        if deadline is None:
+        if deadline is not None and version > self.covered:
+            # Nothing interrupts a sync that hangs, so another thread performs it.
+            thread = threading.Thread(target=self._try, args=(version,), daemon=True)
+            thread.start()
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                raise FDBError(1031)
+        self._share(version)
+
+    def _try(self, version: int) -> None:
+        with suppress(StorageError, FDBError):
             self._share(version)
-            return
-        # Nothing interrupts a sync that hangs, so another thread performs it.
-        errors: list[Exception] = []
-
-        def share() -> None:
-            try:
-                self._share(version)
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=share, daemon=True)
-        thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            raise FDBError(1031)
-        for error in errors:
-            raise error
 
     def _share(self, version: int) -> None:
         with self._lock:
-            if version <= self._covered:
+            if version <= self.covered:
                 return
             if self.failure is not None:
-                raise self.failure
+                raise copy(self.failure)
             if self._file.closed:
                 raise DatabaseClosed()
-            newest = max(self._newest, version)
+            newest = max(self.newest, version)
             try:
                 _data_sync(self._file.fileno())
             except OSError as error:
                 raise self.fail() from error
             if (self._path / FAILED_FILE).exists():
                 raise self.fail()
-            self._covered = newest
+            self.covered = newest
 
-    def fail(self) -> SyncFailed:
+    def fail(self) -> StorageError:
         """Let nobody commit any more; return the error to raise."""
         self.failure = SyncFailed(str(self._path))
         with suppress(OSError):
@@ -109,7 +93,6 @@ class Sync:
 
     def close(self) -> None:
         """Sync what may not be on disk, for those that still wait for it, and close."""
-        with suppress(SyncFailed, FDBError):
-            self._share(self._awaited)
+        self._try(self.newest)
         with self._lock:
             self._file.close()

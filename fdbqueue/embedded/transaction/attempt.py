@@ -5,26 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key
-from fdbqueue.embedded.mutations import Mutation, MutationType
+from fdbqueue.embedded.mutations import CLEAR_RANGE, SET, Mutation
 from fdbqueue.embedded.ranges import Range, key_after
-from fdbqueue.embedded.storage.snapshot import BACKWARD, FORWARD, GET, Snapshot
+from fdbqueue.embedded.storage.connection import Connection
+from fdbqueue.embedded.storage.key_values import BACKWARD, FORWARD, GET
+from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
+from fdbqueue.embedded.transaction.options import Settings
 from fdbqueue.embedded.transaction.write_map import Rows, SeenRow, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.storage.storage import Storage
-
 MOST_ROWS = 256
 """The most rows of the database that are fetched at once."""
 
-# Bytes that count in addition to the contents, for a mutation and for an end of a conflict range.
-_MUTATION_SIZE, _END_SIZE = 44, 12
+# Bytes that count in addition to the contents, for a mutation with its conflict range, and for a
+# range that was read.
+_MUTATION_SIZE, _RANGE_SIZE = 68, 24
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -37,7 +37,7 @@ class Attempt:
     Errors are kept as codes: the traceback of an error would keep the transaction alive.
 
     Attributes:
-        snapshot: What it reads; `None` before its first read.
+        snapshot: The connection that it reads with; `None` before its first read.
         mutations: Its writes, in order.
         reads: Its read conflict ranges.
         writes: Its write conflict ranges, as `pack_ranges` takes them.
@@ -54,10 +54,10 @@ class Attempt:
     """
 
     def __init__(
-        self, storage: Storage, snapshot_ryw: int, reads_ahead: bool, deadline: float | None
+        self, storage: Storage, settings: Settings, created: float, reads_ahead: bool
     ) -> None:
         self.storage = storage
-        self.snapshot: Snapshot | None = None
+        self.snapshot: Connection | None = None
         self.mutations: list[Mutation] = []
         self.reads: list[Range] = []
         self.writes: list[bytes] = []
@@ -66,13 +66,12 @@ class Attempt:
         self.version: int | None = None
         self.has_read = self.commit_started = False
         self.deferred = self.over = self.read_error = 0
-        self.is_unrestricted = deadline is None
-        self.deadline = deadline
+        self.deadline = settings.deadline(created)
+        self.is_unrestricted = self.deadline is None
         self.reads_ahead = reads_ahead
         self.duration = limits.INITIAL_BACKOFF
-        self.snapshot_ryw = snapshot_ryw
+        self.snapshot_ryw = settings.snapshot_ryw
         self.ryw_disabled = self.skip_next_write_conflict = False
-        self.max_read_key = self.max_write_key = b"\xff"
         self._own: WriteMap | None = None
         self._owned = 0  # the mutations that the map has
 
@@ -108,12 +107,6 @@ class Attempt:
         self.deferred = self.deferred or code
         self.is_unrestricted = False
 
-    def set_deadline(self, deadline: float | None) -> None:
-        """Set the time of the timeout, by `time.monotonic()`."""
-        self.deadline = deadline
-        if deadline is not None:
-            self.is_unrestricted = False
-
     def failed_read(self, error: FdbqueueError) -> FdbqueueError:
         """Note the error of a read, and return it without its traceback, to be stored."""
         if isinstance(error, FDBError) and error.code in _FAILED_READS:
@@ -123,8 +116,7 @@ class Attempt:
     def release(self) -> None:
         """Release the snapshot."""
         snapshot, self.snapshot = self.snapshot, None
-        if snapshot is not None:
-            self.storage.end(snapshot)
+        self.storage.end(snapshot)
 
     def finish(self, code: int) -> None:
         """Make every further operation fail, and release everything but the watches."""
@@ -141,7 +133,7 @@ class Attempt:
 
     # Reading
 
-    def view(self) -> Snapshot:
+    def view(self) -> Connection:
         """Return the snapshot of this attempt. The first call takes it."""
         if self.snapshot is None:
             self.snapshot = self.storage.begin(self.deadline, self.reads_ahead, self.version)
@@ -152,7 +144,7 @@ class Attempt:
         if not self.is_unrestricted and (code := self.deferred or self.ended()):
             raise FDBError(code)
         if self.version is None:
-            self.version = self.storage.read_version(self.view())
+            self.version = self.storage.read_version(self.snapshot or self.view())
         return self.version
 
     def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
@@ -160,7 +152,7 @@ class Attempt:
         if not self.is_unrestricted:
             self.check()
         self.has_read = True
-        if key >= self.max_read_key:
+        if key >= limits.END_OF_KEYS:
             raise FDBError(2004)
         if len(key) > limits.KEY_SIZE_LIMIT:
             return None
@@ -190,7 +182,7 @@ class Attempt:
         first key at or after another one need not be read: any key is an end of a range.
         """
         key, offset = as_key(selector.key), selector.offset
-        if key > self.max_read_key:
+        if key > limits.END_OF_KEYS:
             raise FDBError(2004)
         if selector.or_equal:
             key = key_after(key)
@@ -198,7 +190,7 @@ class Attempt:
             return key
         self.has_read = True
         reverse = offset <= 0
-        begin, end = (b"", key) if reverse else (key, self.max_read_key)
+        begin, end = (b"", key) if reverse else (key, limits.END_OF_KEYS)
         passed = -offset if reverse else offset - 1
         rows = self._rows(own, begin, end, reverse, min(passed + 1, MOST_ROWS))
         keys = (
@@ -261,7 +253,7 @@ class Attempt:
             begin = self._resolved(own, begin, snapshot)
         if not isinstance(end, bytes):
             end = self._resolved(own, end, snapshot)
-        if begin > self.max_read_key or end > self.max_read_key:
+        if begin > limits.END_OF_KEYS or end > limits.END_OF_KEYS:
             raise FDBError(2004)
         if begin >= end:
             return [], None
@@ -320,7 +312,7 @@ class Attempt:
         if self.commit_started:
             self.end(2017)
             self.fail(2017)
-        elif key >= self.max_write_key:
+        elif key >= limits.END_OF_KEYS:
             self.fail(2004)
         elif len(key) > limits.KEY_SIZE_LIMIT:
             self.fail(2102)
@@ -334,10 +326,10 @@ class Attempt:
         """Make the watches ready whose keys a mutation of this transaction changes."""
         for watch in self.watches.copy():
             watched, value, future = watch
-            if kind == MutationType.CLEAR_RANGE:
+            if kind == CLEAR_RANGE:
                 changes = key <= watched < param and value is not None
             else:  # the result of an atomic operation is unknown
-                changes = key == watched and (kind != MutationType.SET or value != param)
+                changes = key == watched and (kind != SET or value != param)
             if changes:
                 future.finish()
                 self.watches.remove(watch)
@@ -347,13 +339,14 @@ class Attempt:
     @property
     def size(self) -> int:
         """The approximate size of all operations so far, in bytes."""
-        mutations = sum(_MUTATION_SIZE + len(key) + len(param) for _, key, param in self.mutations)
-        reads = sum(2 * _END_SIZE + len(begin) + len(end) for begin, end in self.reads)
-        writes = sum(
-            2 * _END_SIZE + len(begin) + len(end or begin)
-            for begin, end in zip(self.writes[::2], self.writes[1::2])
-        )
-        return mutations + reads + writes
+        size = _RANGE_SIZE * len(self.reads) + _MUTATION_SIZE * len(self.mutations)
+        for begin, end in self.reads:
+            size += len(begin) + len(end)
+        for _, key, param in self.mutations:
+            size += len(key) + len(param)
+        for begin, end in zip(self.writes[::2], self.writes[1::2]):
+            size += len(begin) + len(end or begin)
+        return size
 
     def commit(self) -> tuple[int, Callable[[], None] | None]:
         """Commit the writes; return the version, which is -1 if there are none.
@@ -362,7 +355,7 @@ class Attempt:
         """
         storage = self.storage
         if not self.mutations and not self.writes:
-            wait = self.confirmation()
+            wait = storage.confirmation(self.snapshot, self.deadline)
             self.release()
             return -1, wait
         if self.snapshot is None:
@@ -373,10 +366,4 @@ class Attempt:
         snapshot, self.snapshot = self.snapshot, None
         if snapshot is not None:
             self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
-        return storage.commit(snapshot, self.reads, self.mutations, self.writes, self.deadline)
-
-    def confirmation(self) -> Callable[[], None] | None:
-        """Return a function that waits until what was read is on disk; `None` if it is."""
-        if self.snapshot is None:
-            return None
-        return self.storage.confirmation(self.snapshot, self.deadline)
+        return storage.commit(snapshot, (self.reads, self.mutations, self.writes), self.deadline)

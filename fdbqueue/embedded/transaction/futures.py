@@ -11,7 +11,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial, total_ordering
@@ -49,8 +48,7 @@ class Future(Generic[_T]):
         self._error = error
 
     def wait(self) -> _T:
-        """Return the result once it is ready, or raise its error."""
-        self.block_until_ready()
+        """Return the result, or raise the error."""
         if self._error is not None:
             raise fresh(self._error)
         return self._result
@@ -75,28 +73,19 @@ class Future(Generic[_T]):
     def cancel(self) -> None:
         """Give up on a result that is not ready yet."""
 
-    @staticmethod
-    def wait_for_any(*futures: Future[Any]) -> int:
-        """Return the index of a future that is ready, once there is one."""
-        from queue import Empty, SimpleQueue
 
-        if not futures:
-            raise ValueError("wait_for_any requires at least one future")
-        # Not a `threading.Event`: an interrupt inside it would leave its lock held.
-        ready: SimpleQueue[int] = SimpleQueue()
-        for index, future in enumerate(futures):
+class _Pending(Future[_T]):
+    """A result that takes time."""
 
-            def note(_: object, index: int = index) -> None:
-                ready.put(index)
+    __slots__ = ()
 
-            future.on_ready(note)
-        while True:
-            # In slices: on some systems a main thread that waits for a lock receives no signals.
-            with suppress(Empty):
-                return ready.get(timeout=1.0)
+    def wait(self) -> _T:
+        """Return the result once it is ready, or raise its error."""
+        self.block_until_ready()
+        return super().wait()
 
 
-class Blocking(Future[None]):
+class Blocking(_Pending[None]):
     """A future that is ready once a function has returned, for example one that sleeps.
 
     The first call that asks for the result calls the function, even if that call is `is_ready`.
@@ -118,7 +107,7 @@ class Blocking(Future[None]):
             self._block = None
 
 
-class _Promise(Future[Any]):
+class _Promise(_Pending[Any]):
     """A future that is ready once `finish` is called."""
 
     def __init__(self) -> None:
@@ -144,8 +133,15 @@ class _Promise(Future[Any]):
 
     def block_until_ready(self) -> None:
         """Wait until the future is finished."""
-        if not self._is_ready:
-            self.wait_for_any(self)
+        if self._is_ready:
+            return
+        # Not a `threading.Event`: an interrupt inside it would leave its lock held.
+        waiting = threading.Lock()
+        waiting.acquire()
+        self.on_ready(lambda _: waiting.release())
+        while not self._is_ready:
+            # In slices: on some systems a main thread that waits for a lock receives no signals.
+            waiting.acquire(timeout=1.0)
 
     def on_ready(self, callback: Callback) -> None:
         """Call `callback(self)` once ready. Print its exceptions, as the binding does."""
@@ -183,13 +179,7 @@ class _Bytes(Future[Any]):
             self.value = value
 
     # Makes `isinstance(value, bytes)` true, by the same means as the binding.
-    @property
-    def __class__(self) -> type:
-        return bytes
-
-    @__class__.setter
-    def __class__(self, _: type) -> None:
-        raise TypeError("the class of a future cannot be changed")
+    __class__ = property(lambda _: bytes)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def wait(self) -> Self:
         _ = self.value
@@ -232,6 +222,7 @@ class _Bytes(Future[Any]):
 
     def __getattr__(self, name: str) -> Any:
         if name == "value":  # not ready yet, or an error
+            self.block_until_ready()
             super().wait()
             return self.value
         # Delegates the methods of bytes: `tr[key].startswith(...)`.

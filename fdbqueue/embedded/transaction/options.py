@@ -46,11 +46,13 @@ class Settings:
     size_limit: int = TRANSACTION_SIZE_LIMIT
     snapshot_ryw: int = 1
 
+    def deadline(self, created: float) -> float | None:
+        """Return when the timeout of a transaction ends, which counts from its creation."""
+        return created + self.timeout / 1000 if self.timeout else None
 
-def _number(value: object, low: int, high: int) -> int:
+
+def _number(value: int, low: int, high: int) -> int:
     """Return the value of an option; raise 2006 if it is out of range."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"the option must be an integer, not {value!r}")
     if not low <= value <= high:
         raise FDBError(2006)
     return value
@@ -124,7 +126,7 @@ class TransactionOptions(_Options):
         self._transaction = transaction
         self._attempt = self._counted = attempt
 
-    def _set(self, name: str, value: object, low: int, high: int) -> None:
+    def _set(self, name: str, value: int, low: int, high: int) -> None:
         if self._attempt.deferred:
             return
         try:
@@ -160,12 +162,3 @@ class TransactionOptions(_Options):
     def set_next_write_no_write_conflict_range(self) -> None:
         """Let the next write add no write conflict range."""
         self._attempt.skip_next_write_conflict = True
-
-    def set_read_system_keys(self) -> None:
-        r"""Allow reads of system keys, which start with `\xff`."""
-        self._attempt.max_read_key = b"\xff\xff"
-
-    def set_access_system_keys(self) -> None:
-        r"""Allow reads and writes of system keys, which start with `\xff`."""
-        self._attempt.max_read_key = b"\xff\xff"
-        self._attempt.max_write_key = b"\xff\xff"

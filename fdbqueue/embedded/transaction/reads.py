@@ -38,6 +38,8 @@ class FDBRange:
     The first batch is read at once, in the order of the transaction's operations.
     """
 
+    __slots__ = ("_attempt", "_error", "_limit", "_reads", "_rest", "_reverse", "_rows")
+
     def __init__(
         self,
         reads: TransactionRead,

@@ -18,8 +18,7 @@ from typing import Protocol
 from fdbqueue import types
 from fdbqueue.embedded import limits
 from fdbqueue.embedded.arguments import as_key, as_value, is_selector
-from fdbqueue.embedded.mutations import MutationType
-from fdbqueue.embedded.ranges import Range
+from fdbqueue.embedded.mutations import CLEAR_RANGE, MutationType
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.attempt import Attempt
 from fdbqueue.embedded.transaction.futures import (
@@ -40,12 +39,11 @@ from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 # Errors that FoundationDB's onError retries.
 _RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
 
-_CLEAR_RANGE = int(MutationType.CLEAR_RANGE)
 _DONE = Future(None)
 
 
 class _Database(types.Database, Protocol):
-    """The part of a database that a transaction uses."""
+    """The part of the database that its transactions use."""
 
     storage: Storage
     defaults: Settings
@@ -78,10 +76,7 @@ class Transaction(TransactionRead, Writes):
 
     def _begin_attempt(self) -> None:
         self._attempt = Attempt(
-            self._database.storage,
-            self._database.defaults.snapshot_ryw,
-            self._reads_ahead,
-            self._deadline(),
+            self._database.storage, self._settings, self._created, self._reads_ahead
         )
 
     @property
@@ -112,16 +107,7 @@ class Transaction(TransactionRead, Writes):
             key = as_key(key)
         if type(param) is not bytes:
             param = as_value(param)
-        if (
-            end is None
-            and (
-                attempt.commit_started
-                or key >= attempt.max_write_key
-                or len(key) > limits.KEY_SIZE_LIMIT
-                or len(param) > limits.VALUE_SIZE_LIMIT
-            )
-            and not attempt.may_write(key, param)
-        ):
+        if end is None and not attempt.may_write(key, param):
             return
         attempt.mutations.append((kind, key, param))
         if attempt.watches and not attempt.deferred:
@@ -138,7 +124,7 @@ class Transaction(TransactionRead, Writes):
         if len(key) > limits.KEY_SIZE_LIMIT:
             self.clear_range(key, key)  # such a key cannot exist
         else:
-            self.mutate(_CLEAR_RANGE, key, key + b"\0")
+            self.mutate(CLEAR_RANGE, key, key + b"\0")
 
     def clear_range(self, begin: KeyOrSelector | None, end: KeyOrSelector | None) -> None:
         """Clear all keys from `begin` up to, but not including, `end`."""
@@ -147,17 +133,17 @@ class Transaction(TransactionRead, Writes):
         attempt = self._attempt
         if begin > end:
             attempt.fail(2005)
-        elif self._is_within(begin, end, attempt.max_write_key) and begin < end:
-            self.mutate(_CLEAR_RANGE, begin, end, end)
+        elif self._is_within(begin, end) and begin < end:
+            self.mutate(CLEAR_RANGE, begin, end, end)
         else:
             attempt.skip_next_write_conflict = False
 
-    def _is_within(self, begin: bytes, end: bytes, greatest: bytes) -> bool:
+    def _is_within(self, begin: bytes, end: bytes) -> bool:
         """Return whether a range can be used; keep the error if it cannot."""
         attempt = self._attempt
         if attempt.commit_started:
             return attempt.may_write(begin, b"")
-        if begin > greatest or end > greatest:
+        if begin > limits.END_OF_KEYS or end > limits.END_OF_KEYS:
             attempt.fail(2004)
         return not attempt.deferred
 
@@ -198,10 +184,11 @@ class Transaction(TransactionRead, Writes):
 
     def add_read_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Conflict as if the range had been read."""
-        attempt = self._attempt
-        begin, end = _conflict_range(begin, end)
-        if self._is_within(begin, end, attempt.max_read_key):
-            attempt.add_read_conflict(begin, end)
+        begin, end = as_key(begin), as_key(end)
+        if begin > end:
+            raise FDBError(2005)
+        if self._is_within(begin, end):
+            self._attempt.add_read_conflict(begin, end)
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
@@ -210,10 +197,11 @@ class Transaction(TransactionRead, Writes):
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
-        attempt = self._attempt
-        begin, end = _conflict_range(begin, end)
-        if self._is_within(begin, end, attempt.max_write_key) and begin < end:
-            attempt.writes += (begin, end)
+        begin, end = as_key(begin), as_key(end)
+        if begin > end:
+            raise FDBError(2005)
+        if self._is_within(begin, end) and begin < end:
+            self._attempt.writes += (begin, end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
         """Make other transactions conflict as if the key had been written."""
@@ -274,7 +262,8 @@ class Transaction(TransactionRead, Writes):
             SyncFailed: The disk did not confirm it.
             FDBError: 1031, the disk did not confirm it before the timeout.
         """
-        if (wait := self._attempt.confirmation()) is not None:
+        attempt = self._attempt
+        if (wait := attempt.storage.confirmation(attempt.snapshot, attempt.deadline)) is not None:
             wait()
 
     def watch(self, key: KeyLike) -> WatchFuture:
@@ -319,14 +308,13 @@ class Transaction(TransactionRead, Writes):
             if attempt.read_error:
                 raise FDBError(attempt.read_error)
         except FDBError as error:
-            return Future(None, error)
+            return Future(None, error)  # as in FoundationDB, this leaves the watches alone
         try:
-            if attempt.size > self._settings.size_limit and (attempt.mutations or attempt.writes):
+            if (attempt.mutations or attempt.writes) and attempt.size > self._settings.size_limit:
                 raise FDBError(2101)
             self._committed_version, wait = attempt.commit()
             if wait is not None and attempt.stamp is not None:
                 self._confirm(wait)  # the versionstamp tells of the commit
-                wait = None
         except FdbqueueError as error:
             attempt.release()
             attempt.end_watches(fresh(error))
@@ -376,7 +364,10 @@ class Transaction(TransactionRead, Writes):
         if attempt.deadline is not None and time.monotonic() + pause >= attempt.deadline:
             attempt.finish(1031)
             return Future(None, FDBError(1031))
-        self._settings = replace(settings, size_limit=self._database.defaults.size_limit)
+        defaults = self._database.defaults
+        self._settings = replace(
+            settings, size_limit=defaults.size_limit, snapshot_ryw=defaults.snapshot_ryw
+        )
         self._drop()
         self._begin_attempt()
         return Blocking(partial(time.sleep, pause))
@@ -401,17 +392,7 @@ class Transaction(TransactionRead, Writes):
     def change_settings(self, **changed: int) -> None:
         """Change options of this transaction alone."""
         self._settings = replace(self._settings, **changed)
-        self._attempt.ended()  # a timeout that has expired stays expired
-        self._attempt.set_deadline(self._deadline())
-
-    def _deadline(self) -> float | None:
-        """Return when the timeout ends, which counts from the creation of the transaction."""
-        timeout = self._settings.timeout
-        return self._created + timeout / 1000 if timeout else None
-
-
-def _conflict_range(begin: KeyLike, end: KeyLike) -> Range:
-    begin, end = as_key(begin), as_key(end)
-    if begin > end:
-        raise FDBError(2005)
-    return begin, end
+        attempt = self._attempt
+        attempt.ended()  # a timeout that has expired stays expired
+        attempt.deadline = self._settings.deadline(self._created)
+        attempt.is_unrestricted &= attempt.deadline is None

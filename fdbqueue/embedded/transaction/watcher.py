@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import closing
 
+from fdbqueue.embedded.storage.key_values import GET
 from fdbqueue.embedded.storage.names import LOCK_FILE
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.file_changes import file_changes
@@ -77,7 +78,9 @@ class Watcher:
             snapshot = self._storage.begin(is_ahead=True)
             try:
                 changed = [
-                    each for each, (key, value) in watches.items() if snapshot.get(key) != value
+                    each
+                    for each, (key, value) in watches.items()
+                    if (snapshot.fetch(GET, (key,)) or [(None,)]) != [(value,)]
                 ]
             finally:
                 self._storage.end(snapshot)
@@ -87,4 +90,4 @@ class Watcher:
             failure = error.with_traceback(None)
         for future in changed:
             future.finish(failure)
-            self._forget(future)
+            self._forget(future)  # which its callback does, unless an interrupt came before that

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TypeAlias
 
-from fdbqueue.embedded.mutations import ATOMICS, MutationType
+from fdbqueue.embedded.mutations import ATOMICS, CLEAR_RANGE, SET, MutationType
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.errors import FDBError
 
@@ -24,7 +24,6 @@ SeenRow: TypeAlias = tuple[bytes, bytes | None]
 """A key and its value; `None` for a key that an own `compare_and_clear` left without one."""
 
 # As plain integers, which compare faster.
-_SET, _CLEAR_RANGE = int(MutationType.SET), int(MutationType.CLEAR_RANGE)
 _SET_STAMPED_KEY = int(MutationType.SET_VERSIONSTAMPED_KEY)
 _SET_STAMPED_VALUE = int(MutationType.SET_VERSIONSTAMPED_VALUE)
 
@@ -50,7 +49,7 @@ class WriteMap:
 
     def add(self, kind: int, key: bytes, param: bytes, read_version: int) -> None:
         """Add the next write of the transaction."""
-        if kind == _CLEAR_RANGE:
+        if kind == CLEAR_RANGE:
             self._forget(key, param)
             self._unreadable.remove(key, param)
             self.known.add(key, param)
@@ -63,9 +62,9 @@ class WriteMap:
         else:
             if key not in self._operations:
                 insort(self._keys, key)
-            if kind in (_SET, _SET_STAMPED_VALUE):
+            if kind in (SET, _SET_STAMPED_VALUE):
                 self.known.add(key, key_after(key))
-                self._operations[key] = [(_SET, param)]
+                self._operations[key] = [(SET, param)]
             else:
                 self._operations.setdefault(key, []).append((kind, param))
             if kind == _SET_STAMPED_VALUE:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from fdbqueue.embedded.arguments import as_key, strinc
-from fdbqueue.embedded.mutations import MutationType
+from fdbqueue.embedded.mutations import SET, MutationType
 from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
-
-_SET = int(MutationType.SET)
 
 
 class Writes(ABC):
@@ -39,7 +37,7 @@ class Writes(ABC):
 
     def set(self, key: KeyLike, value: ValueLike) -> None:
         """Set the value of a key."""
-        self.mutate(_SET, key, value)
+        self.mutate(SET, key, value)
 
     __setitem__ = set
 

@@ -2,7 +2,7 @@
 
 import { itemPath, post, queuePath, remove } from "./api.js";
 import { number, plural } from "./format.js";
-import { ask, attempt, h, toast } from "./ui.js";
+import { STATES, ask, attempt, h, toast } from "./ui.js";
 
 const PARALLEL = 6; // requests at a time
 
@@ -23,7 +23,7 @@ const ACTIONS = [
   },
   {
     name: "run_now", icon: "play", label: "Run now", past: "made ready", states: ["delayed"],
-    suits: (item) => item.waits_for?.kind !== "signal", // what waits for other jobs goes on if these are in no queue
+    suits: (item) => !["signal", "children", "jobs", "batch"].includes(item.waits_for?.kind),
     effect: ["It becomes ready at once.", "They become ready at once, except those that wait for a signal or for other jobs."],
     single: (queue, id) => post(`${itemPath(queue, id)}/run-now`),
   },
@@ -40,7 +40,7 @@ const ACTIONS = [
     single: (queue, id) => post(`${itemPath(queue, id)}/cancel`),
   },
   {
-    name: "remove", icon: "trash", label: "Remove", past: "removed", states: ["ready", "delayed", "dead", "done"], danger: true,
+    name: "remove", icon: "trash", label: "Remove", past: "removed", states: STATES.filter((state) => state !== "claimed"), danger: true,
     effect: ["It is gone for good.", "They are gone for good."],
     single: (queue, id) => remove(itemPath(queue, id)),
   },

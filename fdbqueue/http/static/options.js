@@ -7,14 +7,13 @@ import { button, dialog, h, labelled, setText, toast } from "./ui.js";
 /**
  * The options: `none` is what no value means; without it a value is required.
  *
- * @type {{name: string, label: string, hint: string, none?: string, unit?: string, min?: number, kind?: string}[]}
+ * @type {{name: string, label: string, hint: string, none?: string, unit?: string, min?: number}[]}
  */
 export const OPTIONS = [
   { name: "max_size", label: "Maximum size", none: "no limit", hint: "Ready, delayed and claimed items. Beyond it, pushes are rejected." },
   { name: "max_attempts", label: "Maximum attempts", none: "no limit", hint: "After this many failed attempts, an item becomes a dead letter." },
   { name: "concurrency", label: "Concurrency", none: "no limit", hint: "Items that are claimed at a time, by all clients together." },
   { name: "rate", label: "Rate", none: "no limit", unit: "rate", hint: "Items that are claimed or popped in a time, such as 100/1m." },
-  { name: "agent_concurrency", label: "Concurrency of an agent", none: "no limit", kind: "task", hint: "Tasks of one agent that are claimed at a time." },
   { name: "keep_seconds", label: "Keep done items for", none: "not set", unit: "s", hint: "Such as 90s, 12h or 7d. Without both values, done items are not kept." },
   { name: "keep_number", label: "Keep done items up to", none: "not set", hint: "The newest are kept." },
   { name: "kept_attempts", label: "Failed attempts kept", hint: "Of each item, with their errors." },
@@ -25,8 +24,6 @@ const UNITS = {
   s: { text: lengthText, value: secondsOf },
   rate: { text: rateText, value: rateOf },
 };
-
-export const optionsOf = (kind) => OPTIONS.filter((option) => !option.kind || option.kind === kind);
 
 /** Return the value of an option as text. */
 export function optionText(option, value) {
@@ -43,29 +40,28 @@ export function optionText(option, value) {
  */
 export async function editOptions(queue) {
   let { data, etag } = await request("GET", queuePath(queue));
-  const options = optionsOf(data.kind);
   let isChanged = false;
   await dialog(`Limits and options of ${queue}`, (close) => {
-    const inputs = new Map(options.map((option) => [option.name, h("input", {
+    const inputs = new Map(OPTIONS.map((option) => [option.name, h("input", {
       type: option.unit ? "text" : "number", id: `field-${option.name}`, name: option.name, min: option.min ?? 1, step: 1,
       required: option.none === undefined, placeholder: option.none, autocomplete: "off",
     })]));
     const problem = h("div.problem", { role: "alert" });
     const save = h("button.button.primary", { type: "submit" }, "Save");
 
-    const unitOf = (name) => UNITS[options.find((option) => option.name === name)?.unit];
+    const unitOf = (name) => UNITS[OPTIONS.find((option) => option.name === name)?.unit];
     const stored = (name) => {
       const value = data.options[name];
       return value === null ? "" : (unitOf(name)?.text ?? String)(value);
     };
-    const edited = () => options.filter(({ name }) => inputs.get(name).value !== stored(name));
+    const edited = () => OPTIONS.filter(({ name }) => inputs.get(name).value !== stored(name));
 
     /** Show what has changed. What only the user has edited stays. */
     async function reload() {
       const before = data.options;
       const mine = new Map(edited().map(({ name }) => [name, inputs.get(name).value]));
       ({ data, etag } = await request("GET", queuePath(queue)));
-      const changes = options.filter(({ name }) => String(before[name]) !== String(data.options[name]));
+      const changes = OPTIONS.filter(({ name }) => String(before[name]) !== String(data.options[name]));
       for (const { name } of changes) inputs.get(name).value = stored(name);
       problem.replaceChildren(
         h("p", {}, "Nothing was saved: the options have changed in the meantime. Check them, and save again."),
@@ -100,7 +96,7 @@ export async function editOptions(queue) {
 
     for (const [name, input] of inputs) input.value = stored(name);
     return [h("form.options", { on: { submit } },
-      h("div.field-grid", {}, options.map((option) => labelled(option, inputs.get(option.name)))),
+      h("div.field-grid", {}, OPTIONS.map((option) => labelled(option, inputs.get(option.name)))),
       problem,
       h("div.dialog-buttons", {}, button("Cancel", close), save))];
   });

@@ -8,7 +8,7 @@ import { historyCard } from "./history.js";
 import { itemListing } from "./listing.js";
 import { poll } from "./live.js";
 import { queueButtons } from "./manage.js";
-import { optionText, optionsOf } from "./options.js";
+import { OPTIONS, optionText } from "./options.js";
 import { schedulesLink } from "./schedules.js";
 import { STATES, badge, empty, h, reconcile, replaceKeepingFocus, setText } from "./ui.js";
 
@@ -146,7 +146,7 @@ function sidePanel(name) {
   return {
     node,
     update(description) {
-      facts(options, optionsOf(description.kind)
+      facts(options, OPTIONS
         .filter((option) => !["kept_attempts", "traceback_bytes"].includes(option.name))
         .map((option) => [option.label, optionText(option, description.options[option.name])]));
       facts(totals, TOTALS.map(([key, label]) => [label, number(description.stats[key])]));

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues, client_of
-from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, known_parameters
-from fdbqueue.http.v1.values import change_report, invalid_values
+from fdbqueue.http.v1 import answers, bodies
+from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, new_router
+from fdbqueue.http.v1.values import change_report
+from fdbqueue.options import GroupSettings
 from fdbqueue.queue.overview import group_as_json
 
-router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+router = new_router()
 
 _PATH = "/queues/{name}/groups"
 
@@ -32,19 +33,20 @@ async def _queue(served: ServedQueues, name: str) -> Any:
     return queue
 
 
-@router.get(_PATH, response_model=bodies.GroupList)
+@router.get(_PATH, response_model=answers.GroupList)
 async def groups(
     served: ServedQueues, name: ReadOf, after: _After = None, limit: Page = 100
 ) -> Response:
     """Return the groups that have ready, delayed or claimed items or settings, by name."""
     queue = await _queue(served, name)
-    with invalid_values():
-        found = await aio.run(queue.groups, served.db, after=after, limit=limit)
+    found = await aio.run(queue.groups, served.db, after=after, limit=limit)
     for_all = await aio.run(queue.group_settings, served.db)
     is_last = len(found) < limit
     body = {
         "groups": [*map(group_as_json, found)],
-        "for_all": {**dict.fromkeys(bodies.AllGroupsChanges.model_fields), **for_all},
+        "for_all": {
+            name: for_all.get(name) for name in GroupSettings.__annotations__ if name != "paused"
+        },
         "next": None if is_last else found[-1].name,
     }
     return json_response(body)
@@ -52,7 +54,7 @@ async def groups(
 
 @router.patch(f"{_PATH}/{{group}}", status_code=204)
 async def change_group(
-    served: ServedQueues, name: AdminOf, group: _Group, body: bodies.GroupChanges
+    served: ServedQueues, name: AdminOf, group: _Group, body: bodies.NewGroupSettings
 ) -> Response:
     """Change settings of a group: those that are given; `null` stands for those of all groups."""
     return await _set(served, name, decoded(group), body)
@@ -60,7 +62,7 @@ async def change_group(
 
 @router.patch(_PATH, status_code=204)
 async def change_all_groups(
-    served: ServedQueues, name: AdminOf, body: bodies.AllGroupsChanges
+    served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
 ) -> Response:
     """Change the settings of all groups that have none of their own."""
     return await _set(served, name, None, body)
@@ -68,34 +70,33 @@ async def change_all_groups(
 
 @router.patch("/queues/{name}/ungrouped", status_code=204)
 async def change_ungrouped(
-    served: ServedQueues, name: AdminOf, body: bodies.UngroupedChanges
+    served: ServedQueues, name: AdminOf, body: bodies.NewGroupSettings
 ) -> Response:
     """Change the weight of the items without a group; `null` stands for that of all groups."""
     return await _set(served, name, "", body)
 
 
 async def _set(
-    served: ServedQueues, name: str, group: str | None, body: bodies.UngroupedChanges
+    served: ServedQueues, name: str, group: str | None, body: bodies.NewGroupSettings
 ) -> Response:
     queue = await _queue(served, name)
-    with invalid_values():
-        await aio.run(queue.set_group, served.db, group, **body.model_dump(exclude_unset=True))
+    await aio.run(queue.set_group, served.db, group, **body.given())
     return Response(status_code=204)
 
 
-@router.post(f"{_PATH}/{{group}}/clear", response_model=bodies.Changed)
+@router.post(f"{_PATH}/{{group}}/clear", response_model=answers.Changed)
 async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
     """Remove the items of a group in all states, 100 in a transaction; its settings stay."""
     return await _change(served, name, group, "clear_group")
 
 
-@router.post(f"{_PATH}/{{group}}/cancel", response_model=bodies.Changed)
+@router.post(f"{_PATH}/{{group}}/cancel", response_model=answers.Changed)
 async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
     """Remove the ready and delayed items of a group; let the claimed ones end with their claims."""
     return await _change(served, name, group, "cancel_group")
 
 
-@router.post(f"{_PATH}/{{group}}/retry", response_model=bodies.Changed)
+@router.post(f"{_PATH}/{{group}}/retry", response_model=answers.Changed)
 async def retry_group(
     request: Request, served: ServedQueues, name: AdminOf, group: _Group
 ) -> Response:
@@ -107,6 +108,5 @@ async def _change(
     served: ServedQueues, name: str, group: str, change: str, **options: Any
 ) -> Response:
     queue = await _queue(served, name)
-    with invalid_values():
-        results = await aio.run(getattr(queue, change), served.db, decoded(group), **options)
+    results = await aio.run(getattr(queue, change), served.db, decoded(group), **options)
     return json_response(change_report(results))

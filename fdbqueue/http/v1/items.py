@@ -3,85 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.routing import SAME_QUEUE, links, next_page
 from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
-from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.links import SAME_ITEM, of_item, of_queue
+from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.parameters import (
     AdminOf,
-    After,
-    Filters,
-    Page,
+    Counting,
     ReadOf,
-    Scan,
+    Searching,
     Wait,
     WriteOf,
-    known_parameters,
+    new_router,
 )
-from fdbqueue.http.v1.values import (
-    change_report,
-    exact_priority,
-    found_info,
-    invalid_values,
-    options_of,
-    steps_of,
-)
-from fdbqueue.queue.base import MAX_SCAN
+from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
 from fdbqueue.queue.overview import decode_json
-from fdbqueue.types import State
+from fdbqueue.types import MatchCount, State
 
-router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+router = new_router()
 
-_OTHERS = ("remove", "move", "position", "result", "retry", "run_now", "release")
-_CHANGED_ITEM = links(204, of_item(SAME_ITEM, "get", "position"))
 _RETRIES: dict[str, State] = {"retry": "dead", "run_now": "delayed"}
 """The states of the items that each of the two changes makes ready."""
 
 
-_Filters: TypeAlias = Annotated[Filters, Depends()]
-
-
-def _chosen(handle: Handle, filters: Filters) -> dict[str, Any]:
-    """Return the arguments that choose items."""
-    chosen = asdict(filters)
-    if filters.priority is not None:
+def _chosen(handle: Handle, query: Counting) -> dict[str, Any]:
+    """Return the arguments of a search."""
+    chosen = query.model_dump()
+    if query.priority is not None:
         try:
-            value = decode_json(filters.priority.encode())
+            value = decode_json(query.priority.encode())
         except ValueError as error:
             raise HTTPException(422, f"priority: this is not JSON: {error}") from None
         chosen["priority"] = exact_priority(handle.queue, value)
     return chosen
 
 
-@router.get(
-    "/queues/{name}/items",
-    response_model=bodies.Infos,
-    responses=links(
-        200,
-        of_item("$response.body#/items/0/id"),
-        next_page(
-            *("/v1/queues/{name}/items", "items"),
-            *("state", "priority", "agent", "id", "error", "client", "job", "group"),
-            *("reverse", "scan"),
-            name=SAME_QUEUE,
-        ),
-    ),
-)
+@router.get("/queues/{name}/items", response_model=answers.Infos)
 async def items(
-    served: ServedQueues,
-    name: ReadOf,
-    filters: _Filters,
-    limit: Page = 100,
-    after: After = None,
-    reverse: bool = False,
-    scan: Scan = MAX_SCAN,
+    served: ServedQueues, name: ReadOf, query: Annotated[Searching, Query()]
 ) -> Response:
     """Return the items in a state that match all filters, page by page; done items newest first.
 
@@ -89,42 +53,24 @@ async def items(
     although more items match: the last page is the one whose `next` is null.
     """
     handle = await served.queue(name)
-    with invalid_values():
-        page = await handle.search(
-            served.db,
-            **_chosen(handle, filters),
-            limit=limit,
-            after=after,
-            reverse=reverse,
-            scan=scan,
-        )
+    page = await handle.search(served.db, **_chosen(handle, query))
     shown = [found_info(handle.queue, info) for info in page.items]
     return json_response({"items": shown, "next": page.next, "scanned": page.scanned})
 
 
-@router.get("/queues/{name}/count", response_model=bodies.Count)
+@router.get("/queues/{name}/count", response_model=MatchCount)
 async def count(
-    served: ServedQueues,
-    name: ReadOf,
-    filters: _Filters,
-    after: After = None,
-    scan: Scan = MAX_SCAN,
+    served: ServedQueues, name: ReadOf, query: Annotated[Counting, Query()]
 ) -> Response:
     """Return how many items in a state match all filters, among up to `scan` items.
 
     With the `next` of an answer as `after`, a request counts the items that follow.
     """
     handle = await served.queue(name)
-    with invalid_values():
-        found = await handle.count(served.db, **_chosen(handle, filters), after=after, scan=scan)
-    return json_response(asdict(found))
+    return json_response(asdict(await handle.count(served.db, **_chosen(handle, query))))
 
 
-@router.get(
-    "/queues/{name}/items/{item_id}",
-    response_model=bodies.Info,
-    responses=links(200, of_item(SAME_ITEM, *_OTHERS)),
-)
+@router.get("/queues/{name}/items/{item_id}", response_model=answers.Info)
 async def get(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return everything about one item, in any state, with its failed attempts."""
     handle = await served.queue(name)
@@ -138,22 +84,14 @@ def _unknown(item_id: str) -> HTTPException:
     return HTTPException(404, f"the queue has no item {item_id}; perhaps it has ended")
 
 
-@router.get(
-    "/queues/{name}/items/{item_id}/position",
-    response_model=bodies.Position,
-    responses=links(200, of_item(SAME_ITEM, "get")),
-)
+@router.get("/queues/{name}/items/{item_id}/position", response_model=answers.Position)
 async def position(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return the number of ready items ahead of this one, or null if it is not ready."""
     handle = await served.queue(name)
     return json_response({"position": await handle.position(served.db, item_id)})
 
 
-@router.get(
-    "/queues/{name}/items/{item_id}/result",
-    response_model=bodies.Result,
-    responses=links(200, of_item(SAME_ITEM, "get")),
-)
+@router.get("/queues/{name}/items/{item_id}/result", response_model=answers.Result)
 async def result(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str, wait: Wait = 0
 ) -> Response:
@@ -187,7 +125,7 @@ async def _changed(
     raise HTTPException(409, why)
 
 
-@router.post("/queues/{name}/items/{item_id}/retry", status_code=204, responses=_CHANGED_ITEM)
+@router.post("/queues/{name}/items/{item_id}/retry", status_code=204)
 async def retry(
     request: Request,
     served: ServedQueues,
@@ -212,12 +150,9 @@ async def retry(
     return await _changed(served, handle, item_id, changed, why)
 
 
-@router.post("/queues/{name}/items/{item_id}/run-now", status_code=204, responses=_CHANGED_ITEM)
+@router.post("/queues/{name}/items/{item_id}/run-now", status_code=204)
 async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Make a delayed item ready at once.
-
-    An item that waits for others goes on only if these are in no queue, as if they were cancelled.
-    """
+    """Make a delayed item ready at once, unless it waits for other items or for a signal."""
     handle = await served.queue(name)
     changed = await handle.retry(served.db, item_id, state="delayed")
     return await _changed(
@@ -226,7 +161,7 @@ async def run_now(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     )
 
 
-@router.post("/queues/{name}/items/{item_id}/release", status_code=204, responses=_CHANGED_ITEM)
+@router.post("/queues/{name}/items/{item_id}/release", status_code=204)
 async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """Take a claimed item away from the client that has claimed it."""
     handle = await served.queue(name)
@@ -234,7 +169,7 @@ async def release(served: ServedQueues, name: WriteOf, item_id: str) -> Response
     return await _changed(served, handle, item_id, bool(changed), "it is not claimed")
 
 
-@router.post("/queues/{name}/items/{item_id}/cancel", status_code=204, responses=_CHANGED_ITEM)
+@router.post("/queues/{name}/items/{item_id}/cancel", status_code=204)
 async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     """End a ready or delayed item as cancelled; let a claimed one end with its claim."""
     handle = await served.queue(name)
@@ -242,7 +177,7 @@ async def cancel(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
     return await _changed(served, handle, item_id, changed, "it has ended")
 
 
-@router.patch("/queues/{name}/items/{item_id}", status_code=204, responses=_CHANGED_ITEM)
+@router.patch("/queues/{name}/items/{item_id}", status_code=204)
 async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.Move) -> Response:
     """Move a ready, delayed or dead item behind the last one of a priority; it keeps its id.
 
@@ -250,7 +185,7 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
     """
     handle: Any = await served.queue(name)
     kind = options_of(handle.queue).kind
-    given = {field: getattr(body, field) for field in body.model_fields_set}
+    given = body.given()
     if kind == "fifo":
         raise HTTPException(409, "the items of a FIFO queue have no priorities")
     if kind == "task" and "item" in given:
@@ -264,11 +199,7 @@ async def move(served: ServedQueues, name: WriteOf, item_id: str, body: bodies.M
     return Response(status_code=204)
 
 
-@router.post(
-    "/queues/{name}/change",
-    response_model=bodies.Changed,
-    responses=links(200, of_queue("items", "stats")),
-)
+@router.post("/queues/{name}/change", response_model=answers.Changed)
 async def change_all(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.ChangeAll
 ) -> Response:
@@ -279,13 +210,12 @@ async def change_all(
     """
     handle = await served.queue(name)
     given = body.model_dump()
-    with invalid_values():
-        for field in ("priority", "to"):
-            given[field] = exact_priority(handle.queue, given[field])
-        retried = _RETRIES.get(body.change)
-        if retried not in (None, body.state) and given["to"] is None:
-            raise ValueError(f"{body.change!r} is not a change of {body.state} items")
-        if body.change == "run_now":
-            given["change"] = "retry"
-        results = await handle.change_all(served.db, **given, by=client_of(request))
+    for field in ("priority", "to"):
+        given[field] = exact_priority(handle.queue, given[field])
+    retried = _RETRIES.get(body.change)
+    if retried not in (None, body.state) and given["to"] is None:
+        raise ValueError(f"{body.change!r} is not a change of {body.state} items")
+    if body.change == "run_now":
+        given["change"] = "retry"
+    results = await handle.change_all(served.db, **given, by=client_of(request))
     return json_response(change_report(results))

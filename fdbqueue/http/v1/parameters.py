@@ -1,18 +1,20 @@
-"""Parameters of routes that FastAPI parses: the name of a queue, and what a token allows."""
+"""Parameters of the routes below `/v1`: names, filters and pages, and what a token allows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
-from fastapi import Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA
+from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA, with_fields
 from fdbqueue.http.routing import name_for
+from fdbqueue.http.v1.answers import PROBLEMS
+from fdbqueue.options import Filters
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.types import State
 
@@ -29,9 +31,6 @@ AdminOf: TypeAlias = Annotated[str, name_for("admin", _NAME)]
 
 Page: TypeAlias = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="How many at most.")]
 Wait: TypeAlias = Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait.")]
-After: TypeAlias = Annotated[
-    str | None, Query(description="An item's id: only the items that follow it.")
-]
 AfterQueue: TypeAlias = Annotated[
     str | None,
     Query(
@@ -39,52 +38,46 @@ AfterQueue: TypeAlias = Annotated[
         json_schema_extra=NAME_SCHEMA,
     ),
 ]
-Scan: TypeAlias = Annotated[
-    int, Query(ge=1, le=MAX_SCAN, description="How many items to look at, at most.")
-]
 
 
-def _text(description: str) -> Any:
-    return Query(min_length=1, max_length=1000, description=description)
-
-
-@dataclass
-class Filters:
+@with_fields(Filters)
+class Counting(BaseModel):
     """The query parameters that choose among the items in a state."""
 
     state: State = "ready"
-    priority: Annotated[str | None, _text("JSON: only the items of this priority.")] = None
-    agent: Annotated[
-        str | None, _text("Only tasks whose agent has this text in its name, ignoring case.")
-    ] = None
-    id: Annotated[str | None, _text("Only items that have this text in their id.")] = None
-    error: Annotated[
-        str | None, _text("Only items that have this text in their last error, ignoring case.")
-    ] = None
-    client: Annotated[
-        str | None, _text("Only items held by a client with this text in its name, ignoring case.")
-    ] = None
-    job: Annotated[
-        str | None, _text("Only jobs of this name, or of one that ends with it behind a dot.")
-    ] = None
-    group: Annotated[
-        str | None,
-        Query(max_length=255, description="Only items of this group; empty for those without one."),
-    ] = None
+    priority: str | None = Field(None, description="JSON: only the items of this priority.")
+    after: str | None = Field(None, description="An item's id: only the items that follow it.")
+    scan: int = Field(MAX_SCAN, ge=1, le=MAX_SCAN, description="How many items to look at at most.")
+
+
+class Searching(Counting):
+    """The query parameters for a page of items."""
+
+    limit: int = Field(100, ge=1, le=MAX_ITEMS, description="How many items at most.")
+    reverse: bool = False
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
     """Yield the query parameters of a route, with those that it shares with others."""
-    yield from (each.alias for each in dependant.query_params)
-    for each in dependant.dependencies:
-        yield from _names(each)
+    for each in dependant.query_params:
+        model = each.field_info.annotation
+        yield from getattr(model, "model_fields", [each.alias])
+    for shared in dependant.dependencies:
+        yield from _names(shared)
 
 
 async def known_parameters(request: Request) -> None:
     """Refuse a request with a query parameter that its route does not have."""
+    if not request.scope["query_string"]:
+        return
     route: APIRoute = request.scope["route"]
     known = set(_names(route.dependant))
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         has = f"; it has {', '.join(sorted(known))}" if known else ""
         raise HTTPException(422, f"{unknown[0]}: this route has no such query parameter{has}")
+
+
+def new_router() -> APIRouter:
+    """Return a router for routes below `/v1`."""
+    return APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[Depends(known_parameters)])

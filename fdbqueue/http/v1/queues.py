@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch, QueueExists
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.routing import links, next_page
-from fdbqueue.http.security import Grant, authorize, grant_of
+from fdbqueue.http.security import authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
-from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.links import of_queue
-from fdbqueue.http.v1.parameters import (
-    AdminOf,
-    AfterQueue,
-    Page,
-    ReadOf,
-    known_parameters,
-)
-from fdbqueue.http.v1.values import AnyQueue, require_agents
+from fdbqueue.http.v1 import answers, bodies
+from fdbqueue.http.v1.parameters import AdminOf, AfterQueue, Page, ReadOf, new_router
+from fdbqueue.http.v1.values import AnyQueue
 from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import (
     STATES,
@@ -40,31 +33,19 @@ from fdbqueue.queue.overview import (
 from fdbqueue.types import Options, Transaction
 from fdbqueue.worker.presence import WorkerInfo, worker_as_json
 
-router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
-
-_OTHERS = ("items", "stats", "scale", "workers_of_queue", "change")
+router = new_router()
 
 _IfMatch = Annotated[
     str | None, Header(description="The ETag of the options: change them only if they have it.")
 ]
 
 
-def _with_etag(status: int, *only: str) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route that returns a queue with the ETag of its options."""
-    etag = {"description": "The ETag of the options.", "schema": {"type": "string"}}
-    responses = links(status, of_queue(*only, etag="$response.header.etag"))
-    return {status: {**responses[status], "headers": {"ETag": etag}}}
+_WITH_ETAG: dict[str, Any] = {
+    "headers": {"ETag": {"description": "The ETag of the options.", "schema": {"type": "string"}}}
+}
 
 
-@router.get(
-    "/queues",
-    response_model=bodies.Queues,
-    responses=links(
-        200,
-        of_queue(name="$response.body#/queues/0/name"),
-        next_page("/v1/queues", "queues", "prefix"),
-    ),
-)
+@router.get("/queues", response_model=answers.Queues)
 async def queues(
     request: Request,
     served: ServedQueues,
@@ -81,19 +62,14 @@ async def queues(
 @router.put(
     "/queues/{name}",
     status_code=201,
-    response_model=bodies.QueueDescription,
-    responses=_with_etag(201),
+    response_model=answers.QueueDescription,
+    responses={201: _WITH_ETAG},
 )
 async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) -> Response:
     """Create a queue of any kind; 409 if there is one of this name already."""
-    if body.kind != "task" and (body.ageing is not None or body.agent_concurrency is not None):
-        raise HTTPException(422, f"a {body.kind} queue has no agents and no ageing")
     make: Any = {"priority": aio.PriorityQueue, "fifo": aio.Queue, "task": aio.TaskQueue}[body.kind]
-    options: dict[str, Any] = {}
-    if body.ageing is not None:
-        options["ageing"] = timedelta(seconds=body.ageing)
     try:
-        handle: Handle = await make.named(served.db, name, **options)
+        handle: Handle = await make.named(served.db, name)
     except OptionsMismatch:
         raise QueueExists(name) from None
 
@@ -101,20 +77,17 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
         queue: AnyQueue = handle.queue
         if read_stored(tr, queue.subspace).options is not None:
             raise QueueExists(name)
-        given = body.model_fields_set - {"kind", "ageing"}
         # The maximum size is always set, so that the queue is stored.
-        queue.configure(tr, **{each: getattr(body, each) for each in {*given, "max_size"}})
+        given: dict[str, Any] = {"max_size": None, **body.given()}
+        given.pop("kind", None)
+        queue.configure(tr, **given)
 
     await aio.run(change_once, handle.queue, served.db, store)
     served.forget(name)
     return await _described(served, name, 201)
 
 
-@router.get(
-    "/queues/{name}",
-    response_model=bodies.QueueDescription,
-    responses=_with_etag(200, *_OTHERS),
-)
+@router.get("/queues/{name}", response_model=answers.QueueDescription, responses={200: _WITH_ETAG})
 async def get(served: ServedQueues, name: ReadOf) -> Response:
     """Return the kind of a queue, its options with their ETag, and its numbers."""
     return await _described(served, name)
@@ -135,7 +108,7 @@ async def _described(served: ServedQueues, name: str, status: int = 200) -> Resp
 
 def _options_as_json(options: Options) -> dict[str, Any]:
     # A number of 0 and a time of `None` stand for no done items at all.
-    shown = {name: getattr(options, name) for name in bodies.QueueOptions.model_fields}
+    shown = {name: getattr(options, name) for name in answers.Options.model_fields}
     return {**shown, "keep_number": options.keep_number or None}
 
 
@@ -145,9 +118,7 @@ def _etag(options: Options) -> str:
 
 
 @router.patch(
-    "/queues/{name}",
-    response_model=bodies.QueueDescription,
-    responses=_with_etag(200, "get", "change"),
+    "/queues/{name}", response_model=answers.QueueDescription, responses={200: _WITH_ETAG}
 )
 async def change(
     served: ServedQueues, name: AdminOf, body: bodies.NewOptions, if_match: _IfMatch = None
@@ -157,43 +128,31 @@ async def change(
     With `If-Match`, 412 if the options have changed since they had this ETag.
     """
     queue: AnyQueue = (await served.queue(name)).queue
-    require_agents(queue, "agent_concurrency", body.agent_concurrency)
-    given = {field: getattr(body, field) for field in body.model_fields_set}
 
     def store(tr: Transaction) -> None:
         if if_match not in (None, "*", _etag(queue.options(tr))):
             raise HTTPException(412, "the options have changed; read them again")
-        queue.configure(tr, **given)
+        queue.configure(tr, **body.given())
 
     await aio.run(change_once, queue, served.db, store)
     return await _described(served, name)
 
 
-@router.post(
-    "/queues/{name}/pause", status_code=204, responses=links(204, of_queue("get", "resume"))
-)
+@router.post("/queues/{name}/pause", status_code=204)
 async def pause(served: ServedQueues, name: AdminOf) -> Response:
     """Stop handing out items until `resume`; pushes are still accepted."""
     await (await served.queue(name)).configure(served.db, paused=True)
     return Response(status_code=204)
 
 
-@router.post(
-    "/queues/{name}/resume",
-    status_code=204,
-    responses=links(204, of_queue("get", "pop", "claim", "pause")),
-)
+@router.post("/queues/{name}/resume", status_code=204)
 async def resume(served: ServedQueues, name: AdminOf) -> Response:
     """Hand out items again."""
     await (await served.queue(name)).configure(served.db, paused=False)
     return Response(status_code=204)
 
 
-@router.post(
-    "/queues/{name}/clear",
-    response_model=bodies.Cleared,
-    responses=links(200, of_queue("get", "push_one", "drop")),
-)
+@router.post("/queues/{name}/clear", response_model=answers.Cleared)
 async def clear(served: ServedQueues, name: AdminOf) -> Response:
     """Remove all items; the queue and its options stay. Return how many items there were."""
     handle = await served.queue(name)
@@ -202,9 +161,7 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
     return json_response(by_state(stats))
 
 
-@router.delete(
-    "/queues/{name}", response_model=bodies.Dropped, responses=links(200, of_queue("create"))
-)
+@router.delete("/queues/{name}", response_model=answers.Dropped)
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
     """Drop a queue with all its items. Return how many items there were, or null if not known.
 
@@ -221,11 +178,7 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     return json_response({**numbers, "notes": notes})
 
 
-@router.post(
-    "/queues/{name}/rename",
-    status_code=204,
-    responses=links(204, of_queue(name="$request.body#/name")),
-)
+@router.post("/queues/{name}/rename", status_code=204)
 async def rename(
     request: Request, served: ServedQueues, name: AdminOf, body: bodies.Rename
 ) -> Response:
@@ -236,9 +189,7 @@ async def rename(
     return Response(status_code=204)
 
 
-@router.post(
-    "/queues/{name}/check", response_model=dict[str, Any], responses=links(200, of_queue("stats"))
-)
+@router.post("/queues/{name}/check", response_model=CheckReport)
 async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Response:
     """Compare the counters and indexes of a queue with its items; correct them with `repair`."""
     handle = await served.queue(name)
@@ -246,14 +197,14 @@ async def check(served: ServedQueues, name: AdminOf, body: bodies.Check) -> Resp
     return json_response(dataclasses.asdict(report))
 
 
-@router.get("/queues/{name}/stats", response_model=bodies.QueueNumbers)
+@router.get("/queues/{name}/stats", response_model=answers.QueueNumbers)
 async def stats(served: ServedQueues, name: ReadOf) -> Response:
     """Return how many items are in each state, the limits of the queue and its totals."""
     handle = await served.queue(name)
     return json_response(stats_as_json(await handle.stats(served.db)))
 
 
-@router.get("/queues/{name}/history", response_model=bodies.History)
+@router.get("/queues/{name}/history", response_model=answers.History)
 async def history(served: ServedQueues, name: ReadOf) -> Response:
     """Return what happened in a queue within the last 5 minutes, hour and day."""
     handle = await served.queue(name)
@@ -261,7 +212,7 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
     return json_response({"windows": [*map(history_as_json, windows)]})
 
 
-@router.get("/queues/{name}/jobs", response_model=bodies.Jobs)
+@router.get("/queues/{name}/jobs", response_model=answers.Jobs)
 async def jobs(served: ServedQueues, name: ReadOf) -> Response:
     """Return the jobs of a queue by name, from a sample of up to 500 items in each state.
 
@@ -271,7 +222,7 @@ async def jobs(served: ServedQueues, name: ReadOf) -> Response:
     return json_response(await aio.run(by_job, served.db, handle.queue))
 
 
-@router.get("/queues/{name}/scale", response_model=bodies.Scale)
+@router.get("/queues/{name}/scale", response_model=answers.Scale)
 async def scale(served: ServedQueues, name: ReadOf) -> Response:
     """Return the load of a queue, for an autoscaler such as KEDA.
 
@@ -299,38 +250,39 @@ async def scale(served: ServedQueues, name: ReadOf) -> Response:
 # Workers
 
 
-@router.get("/workers", response_model=bodies.WorkerList)
+@router.get("/workers", response_model=answers.WorkerList)
 async def workers(request: Request, served: ServedQueues) -> Response:
     """Return the running workers of all queues, in the order in which they started."""
-    grant = grant_of(request)
-    found = await aio.workers(served.db)
-    if grant is not None:
-        found = [*filter(None, (_granted(each, grant) for each in found))]
-    return json_response({"workers": [*map(worker_as_json, found)]})
+    return _shown(request, await aio.workers(served.db))
 
 
-@router.get("/queues/{name}/workers", response_model=bodies.WorkerList)
+@router.get("/queues/{name}/workers", response_model=answers.WorkerList)
 async def workers_of_queue(request: Request, served: ServedQueues, name: ReadOf) -> Response:
     """Return the running workers of a queue."""
     await served.queue(name)  # raises if there is none
     found = await aio.workers(served.db)
+    return _shown(request, [each for each in found if name in each.queues])
+
+
+def _shown(request: Request, workers: list[WorkerInfo]) -> Response:
+    """Return the workers that have queues which the request's token includes, with these queues."""
     grant = grant_of(request)
-    shown = [
-        each if grant is None else _granted(each, grant) for each in found if name in each.queues
-    ]
-    return json_response({"workers": [*map(worker_as_json, filter(None, shown))]})
-
-
-def _granted(worker: WorkerInfo, grant: Grant) -> WorkerInfo | None:
-    """Return a worker with the queues that a token includes; `None` if it has no such queue."""
-    queues = {name: most for name, most in worker.queues.items() if grant.includes(name)}
-    return dataclasses.replace(worker, queues=queues) if queues else None
+    shown: list[dict[str, Any]] = []
+    for each in workers:
+        worker = worker_as_json(each)
+        if grant is not None:
+            worker["queues"] = {
+                name: most for name, most in each.queues.items() if grant.includes(name)
+            }
+        if worker["queues"]:
+            shown.append(worker)
+    return json_response({"workers": shown})
 
 
 # Tokens
 
 
-@router.get("/me", response_model=bodies.Me)
+@router.get("/me", response_model=answers.Me)
 async def me(request: Request) -> Response:
     """Return the role of the request's token, and the queues that it allows.
 

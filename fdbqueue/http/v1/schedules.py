@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import Path, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
-from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.parameters import AdminOf, ReadOf, known_parameters
+from fdbqueue.http.v1 import answers, bodies
+from fdbqueue.http.v1.parameters import AdminOf, ReadOf, new_router
 from fdbqueue.http.v1.values import exact_priority, json_queue
 from fdbqueue.queue.schedules import Schedules, schedule_as_json
 
-router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+router = new_router()
 
 _PATH = "/queues/{name}/schedules"
 _ONE = f"{_PATH}/{{schedule}}"
@@ -42,7 +42,7 @@ def _found(is_found: bool, schedule: str) -> Response:
     return Response(status_code=204)
 
 
-@router.get(_PATH, response_model=bodies.ScheduleList)
+@router.get(_PATH, response_model=answers.ScheduleList)
 async def schedules(served: ServedQueues, name: ReadOf) -> Response:
     """Return the schedules of a queue, by name, with up to five of their next ticks."""
     schedules = await _schedules(served, name)
@@ -53,7 +53,7 @@ async def schedules(served: ServedQueues, name: ReadOf) -> Response:
     return json_response({"schedules": await aio.run(found)})
 
 
-@router.put(_ONE, response_model=bodies.Schedule)
+@router.put(_ONE, response_model=answers.Schedule)
 async def put_schedule(
     served: ServedQueues, name: AdminOf, schedule: _Schedule, body: bodies.NewSchedule
 ) -> Response:
@@ -62,11 +62,11 @@ async def put_schedule(
     A schedule that exists keeps its state, and its next tick unless its timing changes.
     """
     queue = await _queue(served, name, must_exist=False)
-    options = body.model_dump(exclude_none=True, exclude={"item", "priority"})
-    level = exact_priority(queue, body.priority)
+    options = {name: option for name, option in body.given().items() if option is not None}
+    value, level = options.pop("item", None), exact_priority(queue, options.pop("priority", None))
     known = decoded(schedule)
     schedules: Schedules[Any] = queue.schedules
-    await aio.run(schedules.add, served.db, known, body.item, level, **options)
+    await aio.run(schedules.add, served.db, known, value, level, **options)
     found = await aio.run(schedules.get, served.db, known)
     if found is None:  # another client has removed it meanwhile
         raise HTTPException(404, f"there is no schedule {known!r}")
@@ -94,7 +94,7 @@ async def resume_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedu
     return _found(await aio.run(schedules.resume, served.db, decoded(schedule)), schedule)
 
 
-@router.post(f"{_ONE}/run", status_code=201, response_model=bodies.ScheduleRun)
+@router.post(f"{_ONE}/run", status_code=201, response_model=answers.ScheduleRun)
 async def run_schedule(served: ServedQueues, name: AdminOf, schedule: _Schedule) -> Response:
     """Push the item of a schedule now, and return its id.
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Request, Response
 
 from fdbqueue import aio
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import grant_of
 from fdbqueue.http.served import ServedQueues
-from fdbqueue.http.v1 import bodies
-from fdbqueue.http.v1.parameters import ReadOf, WriteOf, known_parameters
-from fdbqueue.http.v1.values import invalid_values, steps_of
+from fdbqueue.http.v1 import answers, bodies
+from fdbqueue.http.v1.parameters import ReadOf, WriteOf, new_router
+from fdbqueue.http.v1.values import steps_of
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.steps import step_as_json
 
-router = APIRouter(responses=bodies.PROBLEMS, dependencies=[Depends(known_parameters)])
+router = new_router()
 
 
-@router.get("/queues/{name}/items/{item_id}/steps", response_model=bodies.StepList)
+@router.get("/queues/{name}/items/{item_id}/steps", response_model=answers.StepList)
 async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
     """Return the steps of a job in the order of their storing; none for an unknown item."""
     steps = steps_of((await served.queue(name)).queue)
-    with invalid_values():
-        found = await aio.run(steps.all, served.db, item_id)
+    found = await aio.run(steps.all, served.db, item_id)
     return json_response({"steps": [*map(step_as_json, found)]})
 
 
-@router.get("/queues/{name}/items/{item_id}/batches", response_model=bodies.BatchList)
+@router.get("/queues/{name}/items/{item_id}/batches", response_model=answers.BatchList)
 async def item_batches(
     request: Request, served: ServedQueues, name: ReadOf, item_id: str
 ) -> Response:
@@ -46,19 +45,15 @@ async def item_batches(
 
 @router.post("/queues/{name}/items/{item_id}/close-batch", status_code=204)
 async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
-    """Let no more jobs in the batch at whose end this item runs.
-
-    If jobs of the batch are in no queue, they count as cancelled.
-    """
+    """Let no more jobs in the batch at whose end this item runs."""
     batches = Batches((await served.queue(name)).queue)
     await aio.run(batches.finish, served.db, item_id)
     return Response(status_code=204)
 
 
-@router.post("/queues/{name}/signals", response_model=bodies.Signalled)
+@router.post("/queues/{name}/signals", response_model=answers.Signalled)
 async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
     """Send a signal: the jobs that wait for its name and key go on, in the same transaction."""
     steps = steps_of((await served.queue(name)).queue)
-    with invalid_values():
-        n = await aio.run(steps.signal, served.db, **body.model_dump())
+    n = await aio.run(steps.signal, served.db, **body.model_dump())
     return json_response({"signalled": n})

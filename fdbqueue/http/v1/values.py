@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+from fastapi import Header, Request
 from starlette.exceptions import HTTPException
 
-from fdbqueue.errors import FdbqueueError, QueueFull
+from fdbqueue import aio
+from fdbqueue.errors import QueueFull
 from fdbqueue.http.v1.bodies import Push
-from fdbqueue.queue.arguments import validate_share
-from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.options import PushOptions, TaskOptions
+from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
+from fdbqueue.queue.base import BaseQueue, change_once, store_of
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.queue.task import push_task
+from fdbqueue.queue.transfer.idempotency import remembered
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor
+
+IdempotencyKey: TypeAlias = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=MAX_TEXT,
+        description="A request repeated with the same key within a day stores nothing more.",
+    ),
+]
+"""The header of a push that may be repeated."""
 
 AnyQueue: TypeAlias = BaseQueue[Any]
 """A queue of any kind."""
@@ -27,30 +41,15 @@ _MAX_UNCHANGED = 1000  # ids in a response
 _JSON = frozenset({"json", "task"})
 """The codecs whose values are JSON."""
 
-_TASK_FIELDS = ("deadline", "cost", "agent_name", "client_id")
-_UNIQUE = ("unique_until", "unique_for")
-_SHARED = ("delay", "at", "ttl", *_UNIQUE)
-_SCHEDULE = (*_SHARED, "unique")
-
-_FIFO_FIELDS = frozenset({"item", "queue", "group", "cost", *_SCHEDULE})
-_PRIORITY_FIELDS = _FIFO_FIELDS | {"priority"}
 _FIELDS = {
-    "priority": _PRIORITY_FIELDS,
-    "fifo": _FIFO_FIELDS,
-    "task": _PRIORITY_FIELDS.union(_TASK_FIELDS),
+    "fifo": {"item", *PushOptions.__annotations__},
+    "priority": {"item", "priority", *PushOptions.__annotations__},
+    "task": {"item", *TaskOptions.__annotations__},
 }
 """The fields of a push to a queue of each kind."""
 
-
-@contextmanager
-def invalid_values() -> Generator[None]:
-    """Answer 422 if the library refuses a value."""
-    try:
-        yield
-    except FdbqueueError:
-        raise
-    except ValueError as error:
-        raise HTTPException(422, str(error)) from None
+_SHARED = PushOptions.__annotations__.keys() - {"group", "unique"}
+"""The options that are the same for all items of one call of `push_many`."""
 
 
 def change_report(results: dict[str, bool]) -> dict[str, Any]:
@@ -83,12 +82,6 @@ def steps_of(queue: AnyQueue) -> JobSteps[Any]:
     return steps
 
 
-def require_agents(queue: AnyQueue, field: str, value: object) -> None:
-    """Refuse a field that only a task queue has, if it is given."""
-    if value is not None and options_of(queue).kind != "task":
-        raise HTTPException(422, f"{field}: only a task queue has agents")
-
-
 def exact_priority(queue: AnyQueue, priority: Any) -> Any:
     """Return a priority of a queue from its JSON form; raise `InvalidPriority`."""
     if priority is not None and options_of(queue).kind == "priority":
@@ -98,38 +91,31 @@ def exact_priority(queue: AnyQueue, priority: Any) -> Any:
 
 # Pushing
 
-_Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
-
-def push_arguments(queue: AnyQueue, body: Push) -> _Arguments:
+def push_arguments(queue: AnyQueue, body: Push) -> dict[str, Any]:
     """Return the arguments of a push after the transaction."""
     kind = options_of(queue).kind
-    given = body.model_fields_set
-    if unknown := given - _FIELDS[kind]:
+    given = body.given()
+    given.pop("queue", None)  # of a job that follows
+    if unknown := given.keys() - _FIELDS[kind]:
         raise HTTPException(422, f"{min(unknown)}: a push to a {kind} queue has no such field")
-    options: dict[str, Any] = {
-        name: value
-        for name in ("group", *_SCHEDULE, *_TASK_FIELDS)
-        if name in given and (value := getattr(body, name)) is not None
-    }
-    if body.priority is not None:
-        options["priority"] = exact_priority(queue, body.priority)
-    if kind == "task":
-        return (), {**options, "payload": body.item}
-    with invalid_values():
-        validate_share("cost", options.get("cost", 1))
-    return (body.item,), options
+    value = given.pop("item")
+    call = {name: option for name, option in given.items() if option is not None}
+    validate_scope(call.get("unique"), call.get("unique_until"), call.get("unique_for"))
+    if "priority" in call:
+        call["priority"] = exact_priority(queue, call["priority"])
+    return {**call, "payload" if kind == "task" else "value": value}
 
 
 def push(tr: Transactor, queue: Any, body: Push) -> tuple[str, bool]:
     """Push an item; return its id, and if it is new. Raise `QueueFull`."""
-    args, kwargs = push_arguments(queue, body)
-    if options_of(queue).kind == "task" and body.unique is not None:
-        stored = push_task(queue, tr, kwargs)
-        if stored is None:
-            raise full(queue)
-        return stored
-    return pushed(queue, queue.push(tr, *args, **kwargs))
+    call = push_arguments(queue, body)
+    if options_of(queue).kind != "task":
+        return pushed(queue, queue.push(tr, **call))
+    stored = push_task(queue, tr, call)
+    if stored is None:
+        raise full(queue)
+    return stored
 
 
 def pushed(queue: AnyQueue, item: Item | str | None) -> tuple[str, bool]:
@@ -149,49 +135,68 @@ def push_all(
 ) -> list[str]:
     """Push items in a transaction and return their ids: all, or as many as fit.
 
-    Neighbouring items that a call of the library can push together are pushed by one call.
+    Neighbouring items with the same options are pushed by one call of the library.
     """
     ids: list[str] = []
-    shared = (*_SHARED, "cost") if options_of(queue).kind != "task" else _SHARED
-    together = partial(_options, shared)
-    for _, group in groupby((push_arguments(queue, body) for body in bodies), together):
+    for _, group in groupby((push_arguments(queue, body) for body in bodies), _shared):
         calls = list(group)
-        try:
-            stored = _push_group(tr, queue, calls, as_many_as_fit)
-        except QueueFull:
-            if not as_many_as_fit:
-                raise
-            stored = []
-        if not (stored or ids):  # this raises the error of the first item
-            _push_group(tr, queue, calls[:1], as_many_as_fit=False)
-        ids += [each if isinstance(each, str) else each.id for each in stored]
+        stored = _push_many(tr, queue, calls, as_many_as_fit)
+        ids += stored
         if len(stored) < len(calls):
             break
-    if len(ids) < len(bodies) and not as_many_as_fit:
+    if not ids:
+        push(tr, queue, bodies[0])  # raises its error
+    if not ids or (len(ids) < len(bodies) and not as_many_as_fit):
         raise full(queue)
     return ids
 
 
-def _options(names: Iterable[str], call: _Arguments) -> list[str]:
-    """Return what items have in common if one call can push them."""
-    return [str(call[1].get(name)) for name in names]
+def _shared(call: dict[str, Any]) -> dict[str, Any]:
+    return {name: option for name, option in call.items() if name in _SHARED}
 
 
-def _push_group(
-    tr: Transaction, queue: Any, calls: list[_Arguments], as_many_as_fit: bool
-) -> list[Any]:
+def _push_many(
+    tr: Transaction, queue: Any, calls: list[dict[str, Any]], as_many_as_fit: bool
+) -> list[str]:
     kind = options_of(queue).kind
-    options = calls[0][1]
-    push_many = partial(queue.push_many, tr, as_many_as_fit=as_many_as_fit)
     if kind == "task":
-        return list(push_many([kwargs for _, kwargs in calls]))
-    shared = {name: options.get(name) for name in _SHARED}
-    shared["cost"] = options.get("cost", 1)
-    shared["unique"] = [kwargs.get("unique") for _, kwargs in calls]
-    shared["groups"] = [kwargs.get("group") for _, kwargs in calls]
+        return list(queue.push_many(tr, calls, as_many_as_fit=as_many_as_fit))
+    options = _shared(calls[0])
+    options["unique"] = [call.get("unique") for call in calls]
+    options["groups"] = [call.get("group") for call in calls]
     if kind == "priority":
-        shared["priorities"] = [kwargs.get("priority", 0) for _, kwargs in calls]
-    return list(push_many([args[0] for args, _ in calls], **shared))
+        options["priorities"] = [call.get("priority", 0) for call in calls]
+    values = [call["value"] for call in calls]
+    items = queue.push_many(tr, values, as_many_as_fit=as_many_as_fit, **options)
+    return [item.id for item in items]
+
+
+async def push_item(request: Request, handle: Any, body: Push, key: str | None) -> tuple[str, bool]:
+    """Push an item once for an idempotency key; return its id, and if it is new."""
+    db, queue = request.app.state.served.db, handle.queue
+    if key is not None:
+        id, *known = await push_once(request, handle, key, partial(_push_ids, queue, body))
+        return id, not known
+    if body.unique is not None:  # it shares no transaction with other pushes
+        return await aio.run(push, db, queue, body)
+    return pushed(queue, await handle.push(db, **push_arguments(queue, body)))
+
+
+async def push_once(
+    request: Request, handle: Any, key: str | None, push: Callable[[Transaction], list[str]]
+) -> list[str]:
+    """Push in one transaction, or return the ids of the first request with the same key."""
+    db = request.app.state.served.db
+    if key is None:
+        return await aio.run(change_once, handle.queue, db, push)
+    digest = hashlib.sha256(await request.body()).digest()
+    return await aio.run(remembered, db, handle.queue, key, digest, push)
+
+
+def _push_ids(queue: AnyQueue, body: Push, tr: Transaction) -> list[str]:
+    """Push an item; return its id, and a mark if an unfinished item had its unique key."""
+    id, is_new = push(tr, queue, body)
+    return [id] if is_new else [id, "known"]
 
 
 # Found

@@ -1,1 +1,1 @@
-"""Limits: how many items a queue may have, and how many may be claimed at a time."""
+"""Checks before a transition: bounds, rates, and turns of groups."""

@@ -1,124 +1,249 @@
-"""The bound of a queue, how many items it may have; and the numbered places below any bound."""
+"""The bounds of a queue and of its groups: a push over one is refused, or replaces older items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.errors import QueueFull
-from fdbqueue.layout.keys import Layout
-from fdbqueue.types import Transaction
+from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.keys import WANT_ALL
+from fdbqueue.layout.values import decode_count, encode_count
+from fdbqueue.operations.limits.group_settings import begin_settings
+from fdbqueue.operations.limits.places import Places
+from fdbqueue.types import Options, State, Transaction
 
 if TYPE_CHECKING:
-    from fdbqueue.operations.items import Items
+    from fdbqueue.operations.items import Items, NewItem
+    from fdbqueue.operations.push import PushRequest
+
+_MAX_REPLACED = 100  # items that one push cancels
+
+REPLACED = "a newer item of its group has replaced it"
+"""Why an item that waited was cancelled by a push."""
+
+Cancel: TypeAlias = "Callable[[Transaction, int, ItemRow, str], bool]"
+"""A function of a transaction, the time, an item, and why it ends: `Changes.cancel`."""
 
 
-class Places:
-    """Numbered places below a bound, of which a transaction takes one for each item that it adds.
+class Room(NamedTuple):
+    """How many items a queue or a group has, and how many it may have."""
 
-    Places are never written; transactions only conflict on them. A counter says how many are taken.
-    A transaction reads it by a snapshot, so that it does not conflict with every other one. It
-    chooses places at random between the number of taken places and the bound. Two transactions
-    conflict if they choose the same place, or if one chooses a place with a number below the number
-    that the other one read. Conflicts are rare far from the bound, and frequent near it.
+    taken: int
+    bound: int
 
-    Proof that the bound is never exceeded: consider all transactions that took places and have
-    committed. Let T be the one with the latest read version, and m the number of taken places that
-    T saw. Only the transactions that committed after this read version matter. No read version is
-    later, so all of them were checked against each other and against T. So their places differ. No
-    place is below m, because its transaction would have conflicted with T. No place is above the
-    bound. All other operations since then left the number of taken places unchanged or lowered it.
-    So the taken places never outnumber the bound.
+    @property
+    def left(self) -> int:
+        """How many more items it may have."""
+        return max(0, self.bound - self.taken)
 
-    A transaction that also ends items sees their places as free. This is sound: it conflicts with
-    every other operation that ends or moves the same items, so each place is freed only once.
+
+class Limited(NamedTuple):
+    """The bounds of a queue and of some of its groups, as one transaction sees them.
+
+    Attributes:
+        rooms: The rooms of the groups that have a bound, and of the queue, as `None`.
+        latest: The groups in which only the latest item waits.
     """
 
-    def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
-        self._randrange = randrange
-        # What transactions in progress took, by prefix: read version, begin, end.
-        self._taken: WeakKeyDictionary[Any, dict[bytes, tuple[int, int, int]]] = WeakKeyDictionary()
-
-    def take(
-        self,
-        tr: Transaction,
-        prefix: bytes,
-        taken: int,
-        bound: int,
-        n: int,
-        choose: Callable[[int, int], int] | None = None,
-    ) -> None:
-        """Take `n` places in addition to the places that the transaction already has.
-
-        Args:
-            tr: The transaction.
-            prefix: The prefix of the places.
-            taken: The number of taken places, including the transaction's own.
-            bound: The number of places.
-            n: The number of places to take; the bound must have room for them.
-            choose: Returns a number from the first one to below the second one; by default, it is
-                chosen at random.
-        """
-        choose = choose or self._randrange
-        assert choose is not None
-        version = tr.get_read_version().wait()
-        own = self._taken.setdefault(tr, {})
-        since, begin, end = own.get(prefix, (version, 0, 0))
-        if since != version:  # an earlier try of the transaction took these places
-            begin = end = 0
-        seen = taken - (end - begin)
-        if begin == end:
-            begin = end = choose(seen, bound - n + 1)
-        above = min(n, bound - end)
-        begin, end = begin - (n - above), end + above
-        own[prefix] = version, begin, end
-        between = Layout.places_between
-        places = between(prefix, 0, begin, end)
-        tr.add_write_conflict_range(*places)
-        tr.add_read_conflict_range(*places)
-        tr.add_read_conflict_range(*between(prefix, 1, begin, end))
-        if seen > 0:
-            tr.add_write_conflict_range(*between(prefix, 1, 0, seen))
-            tr.add_read_conflict_range(*between(prefix, 0, 0, seen))
+    rooms: dict[str | None, Room]
+    latest: list[str]
 
 
-class Bound:
-    """The bound of a queue: an item takes a place until it ends, whatever its state."""
+class Bounds:
+    """The bounds of one queue and of its groups. Each method is part of a transaction.
 
-    def __init__(self, items: Items, places: Places) -> None:
+    In a bounded queue, a transaction takes one place for each item that it adds. An item occupies a
+    place from its push until it ends: while it is ready, delayed or claimed. Pops,
+    acknowledgements, expiry, removal and death end an item. A claim, its release, a retried failure
+    and an expired lease only move it, and the number of taken places stays the same. So only
+    pushes, schedules and retries of dead letters take places. (`put_back` takes none: it may exceed
+    the bound.) The transaction reads the counters in its own snapshot, so their sum is exact.
+
+    A group with a `max_size` has places of its own. In a group with `latest`, a push cancels the
+    items that waited before it, and such pushes conflict with each other. The options of a queue
+    say whether any group has such a setting. Only then does a push read the settings of its groups,
+    and conflict with changes of them. Unbounded queues pay nothing.
+
+    `Places` says how pushes keep to a bound without conflicting with each other far from it. All
+    operations other than those above leave the number of taken places unchanged or lower it.
+    """
+
+    def __init__(self, items: Items, places: Places, cancel: Cancel) -> None:
         self._layout = items.layout
         self._items = items
         self._places = places
+        self._cancel = cancel
 
-    def reserve(self, tr: Transaction) -> None:
-        """Take a place for one item; raise `QueueFull` if no place is free."""
-        options = self._items.options.read(tr)
-        if options is None or options.max_size is None:
-            return
-        taken = self.begin_count(tr)()
-        if taken >= options.max_size:
-            self.rely_on_full(tr)
-            raise QueueFull(options.max_size, 1)
-        self.take(tr, taken, options.max_size, 1)
-
-    def begin_count(self, tr: Transaction) -> Callable[[], int]:
-        """Start to count the taken places.
-
-        The reads are snapshot reads, which see the transaction's own writes.
-
-        Cost: the counters, a few small rows.
+    def begin(
+        self, tr: Transaction, options: Options, groups: Iterable[str | None]
+    ) -> Callable[[], Limited] | None:
+        """Start to read the bounds that new items of some groups meet.
 
         Returns:
-            A function that waits for the reads and returns the count.
+            A function that waits for the reads; `None` if the queue and its groups have no bounds.
         """
-        counters = self._items.begin_counters(tr.snapshot)
-        return lambda: counters().unfinished
+        if options.max_size is None and not options.limited_groups:
+            return None
+        names = [group for group in {*groups} if group is not None and options.limited_groups]
+        of_queue = None if options.max_size is None else self._begin_count(tr, None)
+        begun = begin_settings(tr, self._layout, names)
 
-    def take(self, tr: Transaction, taken: int, bound: int, n: int) -> None:
-        """Take `n` places below the bound, given the number of those that are taken."""
-        self._places.take(tr, self._layout.places, taken, bound, n)
+        def finish() -> Limited:
+            settings = begun()
+            latest = sorted(group for group in names if settings[group].latest)
+            counts = {
+                group: (self._begin_count(tr, group), bound)
+                for group in names
+                if (bound := settings[group].max_size) is not None and group not in latest
+            }
+            rooms: dict[str | None, Room]
+            rooms = {group: Room(count(), bound) for group, (count, bound) in counts.items()}
+            if of_queue is not None and options.max_size is not None:
+                rooms[None] = Room(of_queue(), options.max_size)
+            return Limited(rooms, latest)
 
-    def rely_on_full(self, tr: Transaction) -> None:
-        """Conflict with every operation that frees a place, so that the queue is full at commit."""
-        tr.add_read_conflict_key(self._layout.tallies)
+        return finish
+
+    def _begin_count(self, tr: Transaction, group: str | None) -> Callable[[], int]:
+        """Start to count the ready, delayed and claimed items by a snapshot."""
+        if group is None:
+            totals = self._items.begin_counters(tr.snapshot)
+            return lambda: totals().unfinished
+        counters = [tr.snapshot[key] for key in self._layout.group_counters(group)]
+        delays = self._layout.group_delays_range(group)
+        delayed = tr.snapshot.get_range(*delays, streaming_mode=WANT_ALL)
+        return lambda: sum(decode_count(each.value) for each in (*counters, *delayed))
+
+    def _limited(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Limited:
+        begun = self.begin(tr, options, groups)
+        return Limited({}, []) if begun is None else begun()
+
+    # Take
+
+    def fitting(
+        self, tr: Transaction, pushes: Sequence[PushRequest], rooms: Mapping[str | None, Room]
+    ) -> list[list[NewItem]]:
+        """Take places for the items of each push that fit, and return these items."""
+        left = {group: room.left for group, room in rooms.items()}
+        fitting: list[list[NewItem]] = []
+        rejected = 0
+        for push in pushes:
+            fit = _number_that_fits(push.items, left)
+            if fit < len(push.items) and not push.as_many_as_fit:
+                fit = 0
+            fitting.append(push.items[:fit])
+            rejected += len(push.items) - fit
+            numbers = _numbers(fitting[-1])
+            left = {group: n - numbers[group] for group, n in left.items()}
+        for group, room in rooms.items():
+            if room.left > left[group]:
+                self._take(tr, group, room, room.left - left[group])
+        if rejected:
+            tr.add(self._layout.total_rejected, encode_count(rejected))
+        return fitting
+
+    def reserve(self, tr: Transaction, group: str | None) -> bool:
+        """Take a place for one item; return whether only the latest item waits in its group.
+
+        Raises:
+            QueueFull: No place is free in the queue or in the group.
+        """
+        options = self._items.options.read(tr)
+        if options is None:
+            return False
+        rooms, latest = self._limited(tr, options, [group])
+        for each, room in rooms.items():
+            if not room.left:
+                self._rely_on_full(tr, each)
+                raise QueueFull(room.bound, 1, each)
+        for each, room in rooms.items():
+            self._take(tr, each, room, 1)
+        return bool(latest)
+
+    def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
+        """Take `n` places, for which there is room."""
+        layout = self._layout
+        prefix = layout.places if group is None else layout.group_key(layout.group_places, group)
+        self._places.take(tr, prefix, room.taken, room.bound, n)
+
+    # Refuse
+
+    def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
+        """Conflict with every operation that makes room for items that were refused."""
+        for group in self._limited(tr, self._items.options.agreed, _numbers(items)).rooms:
+            self._rely_on_full(tr, group)
+
+    def _rely_on_full(self, tr: Transaction, group: str | None) -> None:
+        layout = self._layout
+        if group is None:
+            tr.add_read_conflict_key(layout.tallies)
+            return
+        for key in layout.group_counters(group):
+            tr.add_read_conflict_key(key)
+        tr.add_read_conflict_range(*layout.group_delays_range(group))
+
+    def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
+        """Return the error of a push of items that were refused; `None` if no bound is left."""
+        numbers = _numbers(items)
+        rooms = self._limited(tr, self._items.options.agreed, numbers).rooms
+        full = [group for group, room in rooms.items() if room.left < numbers[group]]
+        # There may be room by now: then the queue is named, if it has a bound.
+        for group in full or sorted(rooms, key=lambda each: each is not None):
+            return QueueFull(rooms[group].bound, numbers[group], group)
+        return None
+
+    # Replace
+
+    def replace(self, tr: Transaction, now: int, group: str, kept: set[bytes], n: int) -> None:
+        """Cancel the waiting items of a group, except those in `kept`.
+
+        A job that has stored steps has begun, and stays. At most 100 older items are cancelled.
+        This conflicts with other transactions that do so.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            group: The group.
+            kept: The keys of the items that stay.
+            n: How many items the transaction has pushed to the group.
+        """
+        layout, left = self._layout, _MAX_REPLACED + n - 1
+        lock = layout.group_key(layout.group_places, group)
+        tr.add_read_conflict_key(lock)
+        tr.add_write_conflict_key(lock)
+        spaces: tuple[tuple[State, bytes], ...] = (
+            ("ready", layout.group_members),
+            ("delayed", layout.group_delays),
+        )
+        for state, space in spaces:
+            for row in [*tr.snapshot.get_range(*layout.range_of(layout.group_key(space, group)))]:
+                _, rest = layout.unpack_group_key(space, row.key)
+                prefix = layout.group_level_prefix(layout.prefix_of[state], group, rest)
+                level = layout.range_of(prefix)
+                for each in [*tr.snapshot.get_range(*level, limit=left + len(kept))]:
+                    key = layout.items + each.key[len(layout.prefix_of[state]) :]
+                    found = self._items.levels.row(state, key, each.value)
+                    if left > 0 and key not in kept and not found.item.header.steps:
+                        tr.add_read_conflict_key(each.key)
+                        self._cancel(tr, now, found, REPLACED)
+                        left -= 1
+
+
+def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:
+    """Return the number of items for each group; `None` stands for the queue, with all of them."""
+    numbers = Counter(item.level.group for item in items)
+    numbers[None] = len(items)
+    return numbers
+
+
+def _number_that_fits(items: Sequence[NewItem], left: Mapping[str | None, int]) -> int:
+    """Return how many of the first items fit, given the numbers of places that are left."""
+    left = {**left}
+    for number, item in enumerate(items):
+        for group in {None, item.level.group} & left.keys():
+            left[group] -= 1
+            if left[group] < 0:
+                return number
+    return len(items)

@@ -16,16 +16,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import NamedTuple
 
-from fdbqueue.errors import QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.batches import (
     BatchCounts,
     BatchKind,
     End,
     Ending,
-    Links,
     Lost,
     Membership,
     StoredBatch,
@@ -33,7 +30,6 @@ from fdbqueue.layout.batches import (
     decode_counts,
     encode_batch,
     encode_counts,
-    is_link,
     linking_ranges,
     memberships_of,
     refer,
@@ -41,13 +37,10 @@ from fdbqueue.layout.batches import (
     with_memberships,
 )
 from fdbqueue.layout.errors import BatchClosed
-from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.names import NAMES, decode_subspace
 from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.layout.values import (
-    HEADER_MARK,
-    NEVER,
     NO_HEADER,
     UNDECODABLE,
     Delayed,
@@ -57,9 +50,9 @@ from fdbqueue.layout.values import (
     header_of,
     with_header,
 )
-from fdbqueue.operations.limits.bounds import Places
+from fdbqueue.operations.limits.places import Places
 from fdbqueue.operations.parallel import read_all
-from fdbqueue.operations.payloads import read_payload, with_small_row, write_payload
+from fdbqueue.operations.payloads import read_payload, write_payload
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, ReadTransaction, Transaction
@@ -118,10 +111,8 @@ def clear_batch(tr: Transaction, layout: Layout, id: bytes) -> None:
     tr.clear(layout.batch_counts + id)
 
 
-def count_pushed(
-    tr: Transaction, layout: Layout, position: bytes, id: str, n: int, queues: set[bytes]
-) -> None:
-    """Count jobs that the transaction pushes to some queues for a batch.
+def count_pushed(tr: Transaction, layout: Layout, position: bytes, id: str, n: int) -> None:
+    """Count jobs that the transaction pushes for a batch.
 
     Raises:
         BatchClosed: The batch is not open.
@@ -129,9 +120,6 @@ def count_pushed(
     batch = get_batch(tr, layout, position)
     if batch is None or batch.stage != "open":
         raise BatchClosed(id)
-    others = {*batch.queues, *queues} - {layout.subspace.key()}
-    if len(others) > len(batch.queues):
-        put_batch(tr, layout, position, batch._replace(queues=tuple(sorted(others))))
     tr.add(layout.batch_counts + position, encode_counts(BatchCounts(pushed=n)))
 
 
@@ -162,28 +150,14 @@ class Memberships:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def begin(
-        self, tr: Transaction, now: int, changes: Sequence[Change]
-    ) -> Callable[[], None] | None:
-        """Return a function that counts the items that end."""
-        ended = [
-            (before.item, end)
-            for _, before, _, end in changes
-            if before is not None and end is not None and before.item.header is not NO_HEADER
-        ]
-        if not ended:
-            return None
-
-        def finish() -> None:
-            for item, end in ended:
-                note_end(tr, self._layout, now, self._layout.position(item.key), item.value, end)
-
-        return finish
+    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+        """Count the items that end."""
+        for _, before, _, end in changes:
+            if before is not None and end is not None:
+                note_end(tr, self._layout, now, before.item, end)
 
 
-def note_end(
-    tr: Transaction, own: Layout, now: int, position: bytes, value: bytes, end: End
-) -> None:
+def note_end(tr: Transaction, own: Layout, now: int, item: StoredItem, end: End) -> None:
     """Do what follows from the end of an item. An item without a header costs nothing.
 
     The rows of its followers end with it.
@@ -205,13 +179,12 @@ def note_end(
         tr: The transaction that ends it.
         own: The layout of its queue.
         now: The time in milliseconds since 1970.
-        position: Its position.
-        value: The value that it had while it was ready or claimed.
+        item: The item, as it was while it was ready or claimed.
         end: How it has ended.
     """
-    if not value.startswith(HEADER_MARK):
+    header, position = item.header, own.position(item.key)
+    if header is NO_HEADER:
         return
-    header = header_of(value)[0]
     memberships = all_memberships(tr, own, position, header)
     if header.followers:
         tr.clear_range(*own.followers_range(position))
@@ -280,8 +253,6 @@ _CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
 MAX_ENDED = 50
 """How many batches one transaction may end: it stores the item of each again, of up to 100,000
 bytes."""
-
-_TOO_OLD = 1007  # the code of the error after five seconds
 
 
 class Left(NamedTuple):
@@ -354,52 +325,6 @@ def _rows_of(
             yield from tr.get_range(max(begin, first), end)
 
 
-def lost_jobs(tr: ReadTransaction, layout: Layout) -> dict[bytes, Lost]:
-    """Return the jobs that each batch of a queue has lost: they are in no queue.
-
-    They may be in any named queue, after a restore or a copy, and in the queues without a name to
-    which they were pushed.
-
-    Cost: reads of the counts of its batches; if jobs of one have not ended, of its items; if some
-    are not among these, of the items of other queues until they are found.
-
-    Raises:
-        QueueTooLargeToCheck: The reads took longer than five seconds.
-    """
-    own = bytes(layout.subspace.key())
-    links = Links()
-    for row in tr.get_range(*layout.range_of(layout.batch_counts)):
-        links.add(own, row.key[len(own) :], row.value)
-    if not links.lost(own):
-        return {}
-    rows = 0
-    names = NAMES.range()
-    named = (bytes(row.value) for row in tr.get_range(names.start, names.stop))
-    likely = chain.from_iterable(_queues_of(tr, layout, id) for id in links.lost(own))
-    try:
-        for prefix in dict.fromkeys(chain([own], likely, named)):
-            each = Layout(decode_subspace(prefix))
-            for row in _rows_of(tr, linking_ranges(each)):
-                links.add(prefix, row.key[len(prefix) :], row.value)
-                rows += 1
-            if not links.lost(own):
-                break
-    except error_classes() as error:
-        if error.code == _TOO_OLD and rows >= _CHUNK_ROWS:
-            raise QueueTooLargeToCheck(rows) from error
-        raise
-    return links.lost(own)
-
-
-def _queues_of(tr: ReadTransaction, layout: Layout, id: bytes) -> set[bytes]:
-    """Return the prefixes of the queues to which the jobs of a batch were pushed."""
-    batch = get_batch(tr, layout, id)
-    if batch is None:
-        return set()
-    waiting = _waiting_steps(tr, layout, batch.job) if batch.kind == "run" else {}
-    return {*batch.queues, *(step.queue for step in waiting.values())}
-
-
 def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
     """Count the jobs that a batch has lost as cancelled. Steps that wait for them fail."""
     batch = get_batch(tr, layout, id)
@@ -427,6 +352,7 @@ def end_batch(
     tr: Transaction, layout: Layout, now: int, id: bytes, batch: StoredBatch, counts: BatchCounts
 ) -> None:
     """Make the item of a batch ready, all of whose jobs have ended, as its last end does."""
+    tr.add_read_conflict_key(layout.batch_counts + id)
     make_ready(tr, layout, now, batch.job or id, batch.kind, counts)
     if batch.kind == "run":
         clear_batch(tr, layout, id)
@@ -441,51 +367,6 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
     value = with_header(header._replace(awaits=False), content)  # its own batch is gone
     tr[layout.delayed + position] = encode_metadata(Delayed(*delay), value)
     make_ready(tr, layout, now, position, "run", BatchCounts())
-
-
-def end_wait(tr: Transaction, layout: Layout, now: int, position: bytes, header: Header) -> bool:
-    """Let an item that is never due go on if nothing will end its wait; return whether it does.
-
-    Args:
-        tr: The transaction.
-        layout: The keys of its queue.
-        now: The time in milliseconds since 1970.
-        position: The position of the item.
-        header: Its header.
-    """
-    first = header.origin or position
-    if header.waits and tr[layout.signal_waits + header.waits].present():
-        return False
-    size, rows = len(layout.batches), tr.snapshot.get_range(*layout.range_of(layout.batches))
-    all_lost = lost_jobs(tr.snapshot, layout)
-    found = {row.key[size:]: decode_batch(row.value) for row in rows}
-    awaited = {id: each for id, each in found.items() if first in (id, each.job)}
-    for id, batch in awaited.items():
-        counts = get_counts(tr, layout, id)
-        if id in all_lost:
-            end_lost(tr, layout, now, id, all_lost[id])
-        elif batch.stage == "closed" and counts.ended >= counts.pushed:
-            end_batch(tr, layout, now, id, batch, counts)
-    if not awaited:
-        run_again(tr, layout, now, position)
-    (due,), _ = decode_metadata(tr[layout.delayed + position].value or b"")
-    return bool(due != NEVER)
-
-
-def begin_join(tr: Transaction, layout: Layout, row: ItemRow, batches: list[bytes]) -> Change:
-    """Return the transition that lets a waiting or claimed item count in more batches when it ends.
-
-    These are the batches of its followers. A transaction that takes, ends or moves it meanwhile
-    conflicts: it reads the row of the item.
-    """
-    item, position = with_small_row(tr, layout, row.item), layout.position(row.key)
-    header = item.header
-    for number, batch in enumerate(batches, header.followers):
-        tr[layout.follower_key(position, number)] = batch
-    if any(map(is_link, batches)):
-        tr[layout.linked] = b""
-    item = item.with_header(header._replace(followers=header.followers + len(batches)))
-    return Change("marked", row, row._replace(item=item))
 
 
 def is_cancelled(tr: ReadTransaction, own: Layout, header: Header, first: bytes) -> bool:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from fdbqueue.layout.items import Counters, StoredItem, totals_range
+from fdbqueue.layout.counters import Counters, totals_range
+from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
     SAMPLED,

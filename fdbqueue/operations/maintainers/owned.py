@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fdbqueue.layout.batches import is_link
 from fdbqueue.layout.items import ItemRow
@@ -27,11 +27,8 @@ class OwnedRows:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
-        """Return a function that stores and deletes what items own."""
-        return lambda: self._follow(tr, changes)
-
-    def _follow(self, tr: Transaction, changes: Sequence[Change]) -> None:
+    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+        """Store and delete what items own."""
         for _, before, after, end in changes:
             if before is not None:
                 self._delete(tr, before, after)

@@ -6,18 +6,17 @@ key. The row of a key has the position of the item that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import encode_holder
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import NO_HEADER, encode_holder
 from fdbqueue.operations.parallel import read_all
-from fdbqueue.operations.timers import set_timer
+from fdbqueue.operations.timers import drop_ended, set_timer
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import Transaction
+from fdbqueue.types import ENDED, Transaction
 
-_ENDED = ("dead", "done")
 _MAX_DROPPED = 100  # keys whose periods are over that a push with a period deletes
 
 
@@ -31,13 +30,12 @@ class UniqueKeys:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> Callable[[], None]:
-        """Return a function that stores and clears the keys of items."""
-        return lambda: self._follow(tr, changes)
-
-    def _follow(self, tr: Transaction, changes: Sequence[Change]) -> None:
-        layout = self._layout
-        for _, before, after, _ in changes:
+    def follow(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
+        """Store and clear the keys of items; delete some whose periods are over."""
+        layout, has_period = self._layout, False
+        for why, before, after, _ in changes:
+            if why == "pushed" and after is not None:
+                has_period |= self._begin_period(tr, after)
             held, holds = _held_by(before), _held_by(after)
             if holds is not None and after is not None:
                 if held is None or (before is not None and before.key != after.key):
@@ -48,18 +46,25 @@ class UniqueKeys:
             if before is None:
                 continue
             header = before.item.header
-            is_over = before.state not in _ENDED and (after is None or after.state in _ENDED)
+            is_over = before.state not in ENDED and (after is None or after.state in ENDED)
             if header.schedule is not None and header.blocks and (held is not None or is_over):
                 set_timer(tr, layout, 0, layout.schedule_reference(header.schedule))
                 Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until later
 
+        if has_period:
+            self.drop_ended_periods(tr, now)
+
     # Periods
 
-    def begin_period(self, tr: Transaction, name: str, position: bytes, ends: int) -> None:
-        """Let an item that was pushed hold a key until its period ends."""
-        holder = encode_holder(position, ends)
-        tr[self._layout.unique_key(name)] = holder
-        tr[self._layout.dated_key(self._layout.unique_ends, ends, name)] = holder
+    def _begin_period(self, tr: Transaction, row: ItemRow) -> bool:
+        """Let a new item hold its key until a period ends; return whether it has one."""
+        layout, name, ends = self._layout, row.item.header.key, row.item.header.key_ends
+        if name is None or ends is None:
+            return False
+        holder = encode_holder(layout.position(row.key), ends)
+        tr[layout.unique_key(name)] = holder
+        tr[layout.dated_key(layout.unique_ends, ends, name)] = holder
+        return True
 
     def end_period(self, tr: Transaction, name: str, ends: int) -> None:
         """Free a key whose period is over."""
@@ -78,35 +83,39 @@ class UniqueKeys:
             The number of keys.
         """
         layout = self._layout
-        begin, end = layout.dated_before(layout.unique_ends, now + 1)
-        rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
-        for row in rows:
-            name = layout.unpack_dated_key(layout.unique_ends, row.key)
-            # Unless another push has the key meanwhile.
-            tr.compare_and_clear(layout.unique_key(name), row.value)
-            tr.clear(row.key)
-        return len(rows)
+
+        def row(end: bytes) -> bytes:
+            return layout.unique_key(layout.unpack_dated_key(layout.unique_ends, end))
+
+        return drop_ended(tr, layout.dated_before(layout.unique_ends, now + 1), limit, row)
 
     # Items that return
 
-    def held_again(self, tr: Transaction, rows: list[ItemRow]) -> list[ItemRow]:
-        """Return rows of items that return, with the unique keys that their claims have freed.
+    def hold_again(self, tr: Transaction, changes: list[Change]) -> list[Change]:
+        """Let items that return hold the unique keys again that their claims have freed.
 
         An item whose key another one holds meanwhile waits without it.
         """
-        headers = [row.item.header for row in rows]
-        freed = [None if header.unique else header.held_while_waiting for header in headers]
+        freed = [_freed_by(after) for _, _, after, _ in changes]
         keys = [key for key in freed if key is not None]
         values = read_all(tr, map(self._layout.unique_key, keys))
         free = {key for key, value in zip(keys, values) if value is None}
-        returned: list[ItemRow] = []
-        for row, header, key in zip(rows, headers, freed):
-            is_free = key in free
-            free.discard(key or "")  # the first item of a key gets it
-            returned.append(row.with_header(header._replace(unique=key)) if is_free else row)
+        returned: list[Change] = []
+        for change, key in zip(changes, freed):
+            after = change.after
+            if after is not None and key in free:
+                free.discard(key)  # the first item of a key gets it
+                after = after.with_header(after.item.header._replace(unique=key))
+            returned.append(change._replace(after=after))
         return returned
+
+
+def _freed_by(row: ItemRow | None) -> str | None:
+    """Return the unique key that the claim of an item has freed that waits again, or `None`."""
+    header = NO_HEADER if row is None or row.state in ENDED else row.item.header
+    return None if header.unique else header.held_while_waiting
 
 
 def _held_by(row: ItemRow | None) -> str | None:
     """Return the unique key that the item of a row holds, or `None`."""
-    return None if row is None or row.state in _ENDED else row.item.header.unique
+    return None if row is None or row.state in ENDED else row.item.header.unique

@@ -9,11 +9,10 @@ from typing import Any, TypeAlias
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.layout.items import Counters, counters_range
+from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.keys import FIRST_COUNT, Layout
-from fdbqueue.layout.values import Moment, time_of, utc_time
+from fdbqueue.layout.values import PARKED, Moment, utc_time
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.options import begin_options
 from fdbqueue.types import Key, KeyValue, Options, QueueStats, ReadTransaction
 
 _MAX_LEVELS = 100  # of which the oldest item is looked for
@@ -46,20 +45,6 @@ class Numbers:
         """Return the number of ready items of each priority that has any."""
         counters = self._items.begin_counters(tr, counters_range)()
         return _counts_by_priority(self._layout, counters)
-
-
-def begin_layout_check(
-    tr: ReadTransaction, subspace: Subspace, counters: Counters
-) -> Callable[[], object]:
-    """Start to read the layout version of a queue, if its counters do not show it.
-
-    Returns:
-        A function that waits for the read, and raises `LayoutVersionMismatch` if another release
-        stored the queue. The counters of such a queue differ from those of this release.
-    """
-    if counters.show_layout:
-        return lambda: None
-    return begin_options(getattr(tr, "snapshot", tr), Layout(subspace))
 
 
 def begin_stats(
@@ -105,12 +90,11 @@ def _stats(
     next_due: Moment | None,
 ) -> QueueStats:
     tallies = counters.tallies
+    parked: dict[str, Any] = {state: max(0, tallies[state]) for state in PARKED}
     return QueueStats(
+        **parked,
         ready=max(0, counters.ready),
-        delayed=max(0, tallies["delayed"]),
         claimed=max(0, counters.claimed),
-        dead=max(0, tallies["dead"]),
-        done=max(0, tallies["done"]),
         unknown_jobs=max(0, tallies["unknown"]),
         by_priority=by_priority,
         oldest=oldest,
@@ -139,7 +123,7 @@ def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
 def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
-    """Start to read the first key of some levels, and of the ids of tasks.
+    """Start to read the first key of some levels.
 
     Returns:
         A function that waits for the reads and returns when the oldest ready item was pushed.
@@ -147,7 +131,6 @@ def _begin_oldest(
     # All items of a FIFO queue are in one level, which has no counter.
     prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
     firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
-    first_id = first_key(tr, layout.ids + b"\x00")
 
     def oldest() -> Moment | None:
         levels = [*firsts]
@@ -164,9 +147,9 @@ def _begin_oldest(
             key = first.value
             if key.startswith(prefix) and layout.is_item_key(key, prefix):
                 times.append(layout.pushed_at(key))
-        key = first_id.value
-        if key.startswith(layout.ids):
-            times.append(time_of(layout.unpack_entry_key(layout.ids, key)))
+        if not times:  # in a task queue, several levels share a counter
+            rows = tr.get_range(*layout.all_items, limit=_MAX_LEVELS)
+            times += [layout.pushed_at(row.key) for row in rows]
         return min((time for time in times if time is not None), default=None)
 
     return oldest

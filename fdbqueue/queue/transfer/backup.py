@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import IO, Any, NamedTuple
 
+from fdbqueue.database.binding import database_identity
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import InvalidBackup, InvalidQueueName, QueueNotFound
-from fdbqueue.layout.batches import Links
-from fdbqueue.layout.names import name_key
-from fdbqueue.layout.records import RowCheck
-from fdbqueue.layout.values import UNDECODABLE
+from fdbqueue.errors import InvalidBackup, QueueChanged, QueueNotFound, SameQueue
+from fdbqueue.layout.batches import Links, with_queues
+from fdbqueue.layout.names import decode_name, name_key, names_with
+from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.arguments import naming_database
-from fdbqueue.queue.overview import queue_names
+from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.queue.transfer.rows import (
-    Digest,
     Moment,
     NewQueue,
     QueueCopy,
     Row,
     Summary,
     finish,
-    links_of,
     notes_of,
     prefix_in,
     rows_of,
-    stored_copy,
     summary_of,
-    with_references,
 )
 from fdbqueue.queue.transfer.user_keys import (
     ALL,
@@ -40,15 +38,15 @@ from fdbqueue.queue.transfer.user_keys import (
     distinct,
     key_rows,
     prefix_text,
-    problem_of,
     store_keys,
 )
 from fdbqueue.types import Database
 
 _FORMAT = "fdbqueue backup"
-_VERSION = 1
+_HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
 _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
+_SECTIONS = (b'{"queue":', b'{"prefix":')
 
 
 class Copies(dict[str, QueueCopy]):
@@ -80,9 +78,9 @@ def backup(
     Of a queue, these are its options, and items in every state with ids, attempts and order.
 
     Each queue is read at one read version, so its part of the file shows one moment. A read version
-    lasts for five seconds. If a queue takes longer, the backup continues as long as the queue does
-    not change, and reads it a second time to be sure of that. Queues whose reads begin
-    within a second of the first show the same moment; other queues may show different moments.
+    lasts for five seconds. If a queue takes longer, the backup reads it a second time to be sure
+    that it has not changed. Queues whose reads begin within a second of the first show the same
+    moment; other queues may show different moments.
 
     A job that waits for jobs of another queue goes on after a restore if the file has both queues.
     `QueueCopy.notes` says if jobs wait for jobs of queues that the file does not have, or for jobs
@@ -95,9 +93,9 @@ def backup(
     transaction changed in two chunks, or in a chunk and a queue, may then be in the file in part.
     `Copies.moments` says whether that is so. A queue without a name consists of such keys.
 
-    The file has one JSON object in each line, and a digest of each queue and prefix. It can be
-    restored into any database, embedded or cluster. Cost: one range read for every 500 rows.
-    Conflicts with nothing.
+    The file has one JSON object in each line: the layout, the rows of each queue and prefix, and a
+    digest. It can be restored into any database, embedded or cluster. Cost: one range read for
+    every 500 rows. Conflicts with nothing.
 
     Args:
         db: A database.
@@ -124,28 +122,28 @@ def backup(
         2
     """
     own = distinct(prefixes)
-    chosen = queue_names(db) if names is None else _names(names)
-    moment, links = Moment(db), Links()
-    sources = {name: rows_of(db, name, moment) for name in chosen}
-    in_header = {"prefixes": [*map(_base64, own)]} if own else {}
-    _write(file, format=_FORMAT, version=_VERSION, queues=[*sources], **in_header)
-    copies = Copies()
-    for name, rows in sources.items():
+    output, moment, links, copies = _Output(file), Moment(db), Links(), Copies()
+    if names is None:
+        chosen = [decode_name(row.key) for row in moment.rows(*names_with(""))]
+    else:
+        chosen = _names(names)
+    output.write(_HEADER)
+    for name in chosen:
+        output.write({"queue": name})
         summary = Summary()
-        _write(file, queue=name)
-        for row in _written(file, rows(), summary, partial(progress, name)):
+        for row in output.written(rows_of(db, name, moment), partial(progress, name)):
+            summary.add(row)
             links.add(name_key(name), *row)
         copies[name] = summary.finish()
     torn = ("it may show another moment than queues whose jobs wait for its jobs",)
     is_torn = moment.versions > 1
     for prefix in own:
-        digest = Digest()
-        _write(file, prefix=_base64(prefix))
-        for _ in _written(
-            file, key_rows(prefix, moment), digest, partial(progress, prefix_text(prefix) or ALL)
-        ):
-            pass
-        copies.prefixes[prefix] = digest.rows
+        output.write({"prefix": _base64(prefix)})
+        rows = output.written(
+            key_rows(prefix, moment), partial(progress, prefix_text(prefix) or ALL)
+        )
+        copies.prefixes[prefix] = sum(1 for _ in rows)
+    file.write(_end(output.sha256))
     copies.moments = moment.versions
     for name, copied in copies.items():
         notes = notes_of(links, name, copies)
@@ -155,18 +153,41 @@ def backup(
     return copies
 
 
-def _written(
-    file: IO[bytes], rows: Iterable[Row], digest: Digest, progress: Callable[[int], object]
-) -> Iterator[Row]:
-    """Yield rows once they are written, and write their digest."""
-    for row in rows:
-        _write(file, key=_base64(row.key), value=_base64(row.value))
-        digest.add(row)
-        if digest.rows % 1000 == 0:
-            progress(digest.rows)
-        yield row
-    progress(digest.rows)
-    _write(file, rows=digest.rows, sha256=digest.digest.hex())
+class _Output:
+    """A file that is being written.
+
+    Attributes:
+        sha256: The digest of the lines so far.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, fields: dict[str, Any]) -> None:
+        """Write a line."""
+        line = _line(fields)
+        self.sha256.update(line)
+        self._file.write(line)
+
+    def written(self, rows: Iterable[Row], progress: Callable[[int], object]) -> Iterator[Row]:
+        """Yield rows once they are written."""
+        number = 0
+        for number, row in enumerate(rows, 1):
+            self.write({"key": _base64(row.key), "value": _base64(row.value)})
+            if number % 1000 == 0:
+                progress(number)
+            yield row
+        progress(number)
+
+
+def _end(sha256: hashlib._Hash) -> bytes:
+    """Return the last line of a file, which has the digest of the others."""
+    return _line({"sha256": sha256.hexdigest()})
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 def _base64(part: bytes) -> str:
@@ -177,10 +198,6 @@ def _names(names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
         raise TypeError(f"names is a list of names, not the text {names!r}")
     return [*dict.fromkeys(names)]
-
-
-def _write(file: IO[bytes], **fields: Any) -> None:
-    file.write(json.dumps(fields, separators=(",", ":")).encode() + b"\n")
 
 
 def is_backup(begin: bytes) -> bool:
@@ -209,10 +226,10 @@ def restore(
     fails. If jobs of a queue that is neither restored nor present wait for a job, its end no
     longer counts for them.
 
-    The whole file is verified first: a damaged file changes nothing, nor does one with a row that
-    no queue can have, whatever its digest. No client sees half of a queue. An interrupted restore
-    continues where it stopped when you start it again. A queue that already exists, exactly as in
-    the file, is left alone.
+    The whole file is verified first: a damaged file changes nothing, nor does one of another
+    layout. No client sees half of a queue. An interrupted restore begins anew when you start it
+    again, and deletes the rows that it had written. A queue that already exists, exactly as in the
+    file, is left alone.
 
     Keys of `prefixes` are written before the queues appear, in transactions of their own, so other
     clients may see a part of them. Keys that are already there with the same value are left alone,
@@ -236,15 +253,14 @@ def restore(
         What was restored now, by the name in the file.
 
     Raises:
-        InvalidBackup: The file is not a complete backup, is damaged, or has a row that cannot be
-            read.
+        InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
         QueueNotFound: The file has no queue with one of the names.
         QueueDiffers: The database has a queue with this name whose rows differ from the file.
             Nothing was restored.
         QueueExists: Another client created a queue with one of the names meanwhile. No queue was
             restored.
         KeyExists: The database has a key of the file with another value.
-        RestoreRunning: Another process restores the same queue at the same time.
+        RestoreRunning: Another process has begun to restore the same queue meanwhile.
 
     Example:
         >>> import fdbqueue, io
@@ -257,7 +273,7 @@ def restore(
         >>> fdbqueue.existing_queue(other, "jobs").pop(other).value
         'a'
     """
-    contents = _verified(file)
+    contents = _contents(file)
     is_all = names is None and prefixes is None
     chosen = [*contents.queues] if is_all else _names(names or ())
     own = [*contents.prefixes] if is_all else distinct(prefixes or ())
@@ -265,47 +281,125 @@ def restore(
         if name not in contents.queues:
             similar = get_close_matches(name, contents.queues) or [*contents.queues][:3]
             raise QueueNotFound(name, similar)
-    if new_name is not None and len(chosen) != 1:
-        raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
+    _verify_new_name(new_name, chosen)
     if new_name is not None and is_all and own:
         raise ValueError("the file also has keys, and no key can get a new name; name the queue")
-    own_rows = {prefix: partial(_key_rows, file, contents, prefix) for prefix in own}
-    targets = {name: name if new_name is None else new_name for name in chosen}
-    same = dict(zip(chosen, chosen))
-    subspaces: dict[bytes, bytes | None] = {}
+    keys = {prefix: partial(_key_rows, file, contents, prefix) for prefix in own}
+    missing = {prefix: count_missing(db, rows()) for prefix, rows in keys.items()}
 
-    def prefix_of(reference: bytes) -> bytes | None:
-        if reference not in subspaces:  # a queue with a new name may be there with its old one
-            there = prefix_in(db, reference) if targets == same else None
-            subspaces[reference] = there
-        return subspaces[reference]
+    def store_own() -> None:
+        for prefix, rows in keys.items():
+            store_keys(db, rows(), partial(progress, prefix_text(prefix) or ALL))
 
-    def rows(name: str) -> Iterator[Row]:
-        return with_references(_rows(file, contents.queues[name], Summary()), prefix_of)
-
-    in_file = {name: partial(_rows, file, contents.queues[name], Summary()) for name in chosen}
-    links = links_of(in_file)
-    missing = [
-        name
-        for name, target in targets.items()
-        if stored_copy(db, target, partial(rows, name)) is None
-    ]
-    restored = Copies()
-    for prefix, keys in own_rows.items():
-        restored.prefixes[prefix] = count_missing(db, keys())
-    queues = {name: NewQueue(db, targets[name]) for name in missing}
-    for prefix, keys in own_rows.items():
-        store_keys(db, keys(), partial(progress, prefix_text(prefix) or ALL))
-    for name, queue in queues.items():
-        subspaces[name_key(name)] = queue.subspace.key()
-    for name, queue in queues.items():
-        queue.write(partial(rows, name), partial(progress, name))
-    for name, queue in queues.items():
-        queue.end_lost(milliseconds(), links.lost(name_key(name)))
-    finish(db, queues.values())
-    for name in missing:
-        restored[name] = replace(contents.copies[name], notes=notes_of(links, name, chosen))
+    queues = {name: contents.queues[name] for name in chosen}
+    restored = _create(db, file, queues, new_name, progress, store_own)
+    restored.prefixes.update(missing)
     return restored
+
+
+def _create(
+    db: Database,
+    file: IO[bytes],
+    queues: dict[str, int],
+    new_name: str | None,
+    progress: Callable[[str, int], object],
+    before_names: Callable[[], None],
+) -> Copies:
+    """Create queues of a file, except for equal ones that are there.
+
+    Args:
+        db: A database.
+        file: The file.
+        queues: Where the first row of each queue is.
+        new_name: Another name for the only queue.
+        progress: As for `restore`.
+        before_names: Called after the last row, before the queues get their names.
+    """
+    links, copies = Links(), Copies()
+    for name, offset in queues.items():
+        summary = Summary()
+        for row in _rows(file, offset):
+            summary.add(row)
+            links.add(name_key(name), *row)
+        copied = summary.finish()
+        if not _is_stored(db, name if new_name is None else new_name, copied):
+            copies[name] = copied
+    new = {name: NewQueue(db, name if new_name is None else new_name) for name in copies}
+    prefixes = {name_key(name): bytes(queue.subspace.key()) for name, queue in new.items()}
+
+    @cache
+    def prefix_of(reference: bytes) -> bytes | None:
+        if reference in prefixes:
+            return prefixes[reference]
+        # A queue with a new name may be there with its old one, too.
+        return prefix_in(db, reference) if new_name in (None, *queues) else None
+
+    for name, queue in new.items():
+        found = _rows(file, queues[name])
+        moved = (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
+        queue.write(moved, partial(progress, name))
+    before_names()
+    for name, queue in new.items():
+        copies[name] = replace(copies[name], notes=notes_of(links, name, queues))
+        queue.end_lost(milliseconds(), links.lost(name_key(name)))
+    finish(db, new.values())
+    return copies
+
+
+def _is_stored(db: Database, name: str, copied: QueueCopy) -> bool:
+    """Return whether a queue is there; raise `QueueDiffers` if its rows are others."""
+    if prefix_in(db, name_key(name)) is None:
+        return False
+    if summary_of(rows_of(db, name)) != copied:
+        raise QueueDiffers(name)
+    return True
+
+
+class _Contents(NamedTuple):
+    """The contents of a file: where the first row of each queue and each prefix is."""
+
+    queues: dict[str, int]
+    prefixes: dict[bytes, int]
+
+
+def _contents(file: IO[bytes]) -> _Contents:
+    """Verify a whole file, and return what is in it."""
+    file.seek(0)
+    sha256, last, number = hashlib.sha256(), b"", 0
+    begins: list[tuple[int, bytes]] = []
+    for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
+        if number == 1:
+            _verify_header(line)
+        if line.startswith(_SECTIONS):
+            begins.append((file.tell(), line))
+        sha256.update(last)
+        last = line
+    if last != _end(sha256):
+        raise InvalidBackup(number, "the file is damaged, cut off, or not a backup")
+    contents = _Contents({}, {})
+    for offset, line in begins:
+        section = json.loads(line)
+        if "queue" in section:
+            contents.queues[section["queue"]] = offset
+        else:
+            contents.prefixes[base64.b64decode(section["prefix"])] = offset
+    return contents
+
+
+def _verify_header(line: bytes) -> None:
+    if not is_backup(line):
+        raise InvalidBackup(1, "it is not the first line of a backup")
+    if line != _line(_HEADER):
+        raise InvalidBackup(
+            1, f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
+        )
+
+
+def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
+    """Yield the rows of one section of a file that was verified."""
+    file.seek(offset)
+    while "key" in (line := json.loads(file.readline())):
+        yield Row(base64.b64decode(line["key"]), base64.b64decode(line["value"]))
 
 
 def _key_rows(file: IO[bytes], contents: _Contents, prefix: bytes) -> Iterator[Row]:
@@ -314,147 +408,90 @@ def _key_rows(file: IO[bytes], contents: _Contents, prefix: bytes) -> Iterator[R
     Raises:
         InvalidBackup: The file is of other prefixes.
     """
-    sections = {
-        written: section
-        for written, section in contents.prefixes.items()
+    offsets = [
+        offset
+        for written, offset in contents.prefixes.items()
         if prefix.startswith(written) or written.startswith(prefix)
-    }
-    if not sections:
+    ]
+    if not offsets:
         raise InvalidBackup(1, f"the file has no keys of the prefix {prefix!r}")
-    for section in sections.values():
-        for row in _rows(file, section, Digest()):
+    for offset in offsets:
+        for row in _rows(file, offset):
             if row.key.startswith(prefix):
                 yield row
 
 
-class _Section(NamedTuple):
-    """A queue or a prefix in a file: where the line of its first row is."""
+def copy(
+    source: Database,
+    target: Database,
+    names: Iterable[str] | None = None,
+    *,
+    new_name: str | None = None,
+    progress: Callable[[str, int], object] = lambda name, rows: None,
+) -> Copies:
+    """Copy queues to another database, with items in every state and their options.
 
-    offset: int
-    line: int
+    A copy is a backup in a temporary file, and its restore. The items keep their ids, their order
+    and their failed attempts. The source is not changed. The copies get their names only after the
+    source was read again and compared, so no client sees half of one. An interrupted copy begins
+    anew when you start it again. A queue of which an equal copy exists is left alone.
 
+    If a queue changes during the copy, `QueueChanged` is raised. Pause the queues with `pause`, and
+    stop the clients that push, pop or hold claims. Do so in any case if the copies are to replace
+    the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
+    is over by the clock. The copy of a paused queue is paused.
 
-class _Contents(NamedTuple):
-    """The contents of a file."""
+    A job that waits for jobs of another queue goes on waiting for them if you copy both queues
+    together. Otherwise what `restore` says of queues that are not restored holds here, too, and
+    `QueueCopy.notes` says for which queues that is so.
 
-    copies: dict[str, QueueCopy]
-    queues: dict[str, _Section]
-    prefixes: dict[bytes, _Section]
+    Cost: two reads of the queues, twice as many if a read takes longer than five seconds, and one
+    transaction for every 1,000 rows or megabyte.
 
+    Args:
+        source: The database to copy from.
+        target: The database to copy to.
+        names: The names of the queues; `None` for all.
+        new_name: Another name for the copy, if only one queue is copied.
+        progress: Called now and then with the name of a queue, and how many rows of it are copied.
 
-def _verified(file: IO[bytes]) -> _Contents:
-    """Verify a whole file, and return what is in it."""
-    file.seek(0)
-    lines = _Lines(file)
-    header = lines.read()
-    if header.get("format") != _FORMAT:
-        raise lines.error("it is not the first line of a backup")
-    if header.get("version") != _VERSION:
-        raise lines.error("a newer release of fdbqueue wrote this file: update fdbqueue")
-    contents = _Contents({}, {}, {})
-    for name in lines.field(header, "queues", list):
-        if lines.read().get("queue") != name:
-            raise lines.error(f"queue {name!r} does not begin here")
-        try:
-            name_key(name)
-        except InvalidQueueName as error:
-            raise lines.error(str(error)) from error
-        contents.queues[name] = _Section(file.tell(), lines.number)
-        try:
-            contents.copies[name] = summary_of(lines.checked_rows())
-        except InvalidBackup:
-            raise
-        except UNDECODABLE as error:
-            raise lines.error(f"the items staged for pops cannot be read: {error}") from error
-    for prefix in lines.prefixes(header):
-        if lines.bytes_of(lines.read(), "prefix") != prefix:
-            raise lines.error(f"the keys of the prefix {prefix!r} do not begin here")
-        contents.prefixes[prefix] = _Section(file.tell(), lines.number)
-        last = None
-        for row in lines.rows(Digest()):
-            problem = problem_of(row, prefix, last)
-            if problem is not None:
-                raise lines.error(problem)
-            last = row.key
-    if file.read(1):
-        raise lines.error("the file continues after its end")
-    return contents
+    Returns:
+        What was copied, by the name in the source.
 
+    Raises:
+        QueueNotFound: The source has no queue with one of the names.
+        QueueDiffers: The target has another queue with one of the names.
+        QueueExists: Another client created a queue with one of the names meanwhile.
+        SameQueue: The target is the source, and a copy would have the name of its queue.
+        QueueChanged: A queue has changed. The target has no new queue.
+        RestoreRunning: Another process has begun to copy or restore the same queue meanwhile.
+        InvalidQueueName: A queue cannot have one of the names.
 
-def _rows(file: IO[bytes], section: _Section, digest: Digest) -> Iterator[Row]:
-    """Yield the rows of one section."""
-    file.seek(section.offset)
-    return _Lines(file, section.line).rows(digest)
-
-
-class _Lines:
-    """The lines of a file, each a JSON object.
-
-    Attributes:
-        number: The number of the last line that was read, from 1.
+    Example:
+        >>> import fdbqueue
+        >>> here, there = fdbqueue.open("memory:"), fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(here, "jobs").push_many(here, ["a", "b"])
+        >>> copy(here, there)["jobs"].ready
+        2
     """
+    with tempfile.TemporaryFile() as file:
+        copied = backup(source, file, names)
+        _verify_new_name(new_name, copied)
+        identity = database_identity(source)
+        is_same = source is target or None is not identity == database_identity(target)
+        first = next(iter(copied), None)
+        if is_same and first is not None and new_name in (None, first):
+            raise SameQueue(first)
 
-    def __init__(self, file: IO[bytes], number: int = 0) -> None:
-        self._file = file
-        self.number = number
+        def verify() -> None:
+            for name, copy in copied.items():
+                if summary_of(rows_of(source, name)) != copy:
+                    raise QueueChanged(name)
 
-    def error(self, reason: str) -> InvalidBackup:
-        """Return the error for the last line that was read."""
-        return InvalidBackup(self.number, reason)
+        _create(target, file, _contents(file).queues, new_name, progress, verify)
+    return copied
 
-    def read(self) -> dict[str, Any]:
-        """Return the next line."""
-        self.number += 1
-        text = self._file.readline(_MAX_LINE)
-        if not text.endswith(b"\n"):
-            raise self.error("the file is cut off here, or is not a backup")
-        try:
-            line: dict[str, Any] | None = json.loads(text)
-        except (ValueError, RecursionError):
-            line = None
-        if not isinstance(line, dict):
-            raise self.error("it is not a line of a backup")
-        return line
 
-    def field(self, line: dict[str, Any], name: str, kind: type) -> Any:
-        """Return a field of the last line that was read."""
-        value = line.get(name)
-        if not isinstance(value, kind):
-            raise self.error(f"it has no {name!r}")
-        return value
-
-    def prefixes(self, header: dict[str, Any]) -> list[bytes]:
-        """Return the prefixes that the first line of a file names."""
-        texts = header.get("prefixes", [])
-        try:
-            prefixes = [base64.b64decode(text, validate=True) for text in texts]
-            if prefixes == distinct(prefixes):
-                return prefixes
-        except (ValueError, TypeError):
-            pass
-        raise self.error("its 'prefixes' are not those of a backup")
-
-    def rows(self, digest: Digest) -> Iterator[Row]:
-        """Yield the rows of a section, up to the line with their digest, which must be right."""
-        while "sha256" not in (line := self.read()):
-            row = Row(self.bytes_of(line, "key"), self.bytes_of(line, "value"))
-            digest.add(row)
-            yield row
-        if (line["sha256"], line.get("rows")) != (digest.digest.hex(), digest.rows):
-            raise self.error("the digest does not match the rows")
-
-    def checked_rows(self) -> Iterator[Row]:
-        """Yield the rows of a queue, and raise `InvalidBackup` for one that it cannot have."""
-        check = RowCheck()
-        for row in self.rows(Summary()):
-            problem = check.problem(*row)
-            if problem is not None:
-                raise self.error(problem)
-            yield row
-
-    def bytes_of(self, line: dict[str, Any], name: str) -> bytes:
-        """Return a field of the last line that was read, which is bytes in Base64."""
-        try:
-            return base64.b64decode(self.field(line, name, str), validate=True)
-        except ValueError as error:
-            raise self.error(f"its {name} is not Base64") from error
+def _verify_new_name(new_name: str | None, names: Collection[str]) -> None:
+    if new_name is not None and len(names) != 1:
+        raise ValueError(f"only one queue can get a new name, not {len(names)}")

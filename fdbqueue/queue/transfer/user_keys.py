@@ -18,8 +18,6 @@ _OURS: bytes = ROOT.key()  # begins the keys of named queues, and of what the li
 ALL = "keys outside queues"
 """How a report calls the keys with the empty prefix."""
 
-_MAX_KEY, _MAX_VALUE = 10_000, 100_000  # bytes
-
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
     r"""Return prefixes in order, without repetitions and those that begin with another one.
@@ -83,18 +81,6 @@ def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
         yield from moment.rows(begin, _OURS)
         begin = strinc(_OURS)
     yield from moment.rows(begin, end)
-
-
-def problem_of(row: Row, prefix: bytes, last: bytes | None) -> str | None:
-    """Return why a section of the keys with a prefix cannot have a row, behind the key `last`."""
-    key, value = row
-    if not key.startswith(prefix) or key.startswith((_OURS, b"\xff")):
-        return f"the key {key!r} does not belong to the prefix {prefix!r}"
-    if last is not None and key <= last:
-        return "its key does not follow the one before"
-    if len(key) > _MAX_KEY or len(value) > _MAX_VALUE:
-        return "the key or the value is larger than a database can store"
-    return None
 
 
 def count_missing(db: Database, rows: Iterable[Row]) -> int:

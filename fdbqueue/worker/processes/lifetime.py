@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, no_progress
-from fdbqueue.worker.handler import IN_THREAD
+from fdbqueue.worker.functions.coroutines import IN_THREAD
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.telemetry import Log
 from fdbqueue.worker.timeouts import has_hung

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from fdbqueue.database.clock import uuids
-from fdbqueue.types import Item, Transaction
+from fdbqueue.types import Transaction
 from fdbqueue.worker.steps.errors import ChildFailed, ChildNotPushed
+
+if TYPE_CHECKING:
+    from fdbqueue.queue.base import BaseQueue
+    from fdbqueue.queue.batches import Members
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -17,33 +21,11 @@ _R_co = TypeVar("_R_co", covariant=True)
 _MAX_GATHERED = 1_000
 
 
-class ChildItem(Protocol):
-    """An item to push for a step of a job."""
-
-    @property
-    def queue(self) -> Hashable:
-        """Its queue."""
-        ...
-
-    @property
-    def prefix(self) -> bytes:
-        """The prefix of its queue."""
-        ...
-
-    def join(self, owner: bytes, id: bytes, *, step: str, job: bytes) -> list[Any]:
-        """Return it as a member of a batch of the queue `owner`, whose result goes to a step."""
-        ...
-
-    def push(self, tr: Transaction, new: list[Any]) -> list[Item[Any]]:
-        """Push items to its queue; return each, or the one that has its unique key already."""
-        ...
-
-
 class Child(Protocol[_R_co]):
     """A job with its arguments; `Job.bind` returns one."""
 
     @property
-    def members(self) -> ChildItem:
+    def members(self) -> Members:
         """The item to push."""
         ...
 
@@ -95,7 +77,7 @@ class ChildPushes:
         self._children = children
 
     @cached_property
-    def _members(self) -> list[ChildItem]:  # only the first run of the job pushes
+    def _members(self) -> list[Members]:  # only the first run of the job pushes
         return [child.members for child in self._children.values()]
 
     @cached_property
@@ -115,7 +97,7 @@ class ChildPushes:
             ChildNotPushed: An unfinished job has the unique key of one of them.
             QueueFull: A queue has no room.
         """
-        of_queue: dict[Hashable, list[int]] = {}
+        of_queue: dict[BaseQueue[Any], list[int]] = {}
         for number in numbers:
             of_queue.setdefault(self._members[number].queue, []).append(number)
         ids: dict[int, str] = {}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import files
+from fdbqueue.embedded.storage import connection
 from fdbqueue.embedded.storage.names import LOCK_FILE
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import CommitUnknownResult, StorageError, SyncFailed
@@ -104,7 +104,7 @@ class _Process:
         self._clients = range(first_client, first_client + CLIENTS)
 
     def open(self, pages: str) -> None:
-        _replace(files, "CHECKPOINT", int(pages))
+        _replace(connection, "CHECKPOINT", int(pages))
         _say(moment="open" if (self._path / LOCK_FILE).exists() else "create")
         self._db = Database(self._path)
         numbers = self._read()

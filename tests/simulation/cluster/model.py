@@ -109,7 +109,6 @@ class Item:
         changed: When it certainly changed last, as a stamp.
         unique: Its unique key, or `None`.
         lost: The key that another item may have had when this one was put back, or `None`.
-        agent: The agent that it is for, or `None`.
         expires: When it expires unless a client takes it before, in milliseconds, or `None`.
         has_place: Whether it took a place below the bound. An item that was put back took none.
         states: Its possible states.
@@ -122,7 +121,6 @@ class Item:
     changed: int
     unique: str | None = None
     lost: str | None = None
-    agent: str | None = None
     expires: Span | None = None
     has_place: bool = True
     states: set[State] = field(default_factory=set)
@@ -217,11 +215,6 @@ class Model:
             self._problem(entry, f"{value} was never pushed")
         return item
 
-    def _of_agent(self, entry: Entry) -> list[Item]:
-        """Return the items that an operation may take: those of an agent, or all."""
-        agent = entry.facts.get("agent")
-        return [item for item in self._items.values() if agent is None or item.agent == agent]
-
     # Leases and delays that are over, and items that have expired
 
     def _sweep(self, entry: Entry, items: Iterable[Item] | None = None) -> None:
@@ -300,7 +293,6 @@ class Model:
         item = Item(
             *(facts["value"], facts["priority"], facts["key"], entry.stamp, entry.stamp),
             unique=facts.get("unique"),
-            agent=facts.get("agent"),
             expires=_later(entry, facts["ttl"]) if facts.get("ttl") else None,
         )
         item.states = {State("ready")}
@@ -372,9 +364,7 @@ class Model:
         item = None if value is None else self._known(entry, value)
         if item is not None:
             self._observe(entry, item, lambda state: state.kind == "ready", "taken")
-            if entry.facts.get("agent") not in (None, item.agent):
-                self._problem(entry, f"{item.value} is for {item.agent}")
-        for other in self._of_agent(entry):
+        for other in self._items.values():
             is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
             if is_before and other.is_certainly("ready"):
                 self._problem(entry, f"{other.value} is before {value}")
@@ -386,7 +376,7 @@ class Model:
 
     def _take_first(self, entry: Entry, value: str | None) -> None:
         item = self._check_first(entry, value)
-        for other in self._of_agent(entry):  # what it has passed was not ready
+        for other in self._items.values():  # what it has passed was not ready
             is_before = item is None or self._rank(entry, other) < self._rank(entry, item)
             if is_before and not other.is_certainly("ready"):
                 other.states = {state for state in other.states if state.kind != "ready"}
@@ -397,7 +387,7 @@ class Model:
         facts = entry.facts
         self._sweep(entry)
         if not facts["values"]:
-            for item in self._of_agent(entry):
+            for item in self._items.values():
                 self._observe(entry, item, lambda state: state.kind != "ready", "not there")
         claimed = [self._known(entry, value) for value in facts["values"]]
         for item, attempts in zip(claimed, facts["attempts"]):
@@ -413,7 +403,7 @@ class Model:
         """Check that fewer than `within` items were before an item throughout the transaction."""
         before = [
             other
-            for other in self._of_agent(entry)
+            for other in self._items.values()
             if other.is_certainly("ready") and entry.sees(other.changed)
             if (other.priority, other.key) < (item.priority, item.key)
         ]

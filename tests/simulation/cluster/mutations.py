@@ -175,10 +175,10 @@ def _ack_without_token() -> None:
 
     def claimed(_: object) -> Callable[..., Any]:
         def without_token(self: Any, claim: Any, reads: Any) -> Any:
-            stored = [(key, read.value) for key, read in reads]
-            if any(value is None for _, value in stored):
+            rows = [*self._located(claim, reads)]
+            if None in rows:
                 raise LeaseLost(claim.items[0].id)
-            return [self._items.located("claimed", key, value) for key, value in stored]
+            return rows
 
         return without_token
 
@@ -249,10 +249,9 @@ def _sweep_without_conflict() -> None:
 @_found_by("queues", "but it is delayed", "and should be delayed")
 def _short_delay() -> None:
     """A delay ends a fifth too early."""
-    from fdbqueue.queue import base, task
+    from fdbqueue.queue import pushing
 
-    for module in (base, task):
-        _change(module, "due_time", _earlier)
+    _change(pushing, "due_time", _earlier)
 
 
 def _earlier(due_time: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -276,7 +275,7 @@ def _unexpired() -> None:
 @_found_by("queues", "the queue has room for")
 def _unbounded() -> None:
     """Two pushes take the last place."""
-    from fdbqueue.operations.limits.bounds import Places
+    from fdbqueue.operations.limits.places import Places
 
     _change(Places, "take", lambda _: lambda *args: None)
 
@@ -284,9 +283,9 @@ def _unbounded() -> None:
 @_found_by("queues", "the queue was full, with")
 def _full_by_snapshot() -> None:
     """A push finds the queue full, although an item is taken before it commits."""
-    from fdbqueue.operations.limits.bounds import Bound
+    from fdbqueue.operations.limits.bounds import Bounds
 
-    _change(Bound, "rely_on_full", lambda _: lambda self, tr: None)
+    _change(Bounds, "_rely_on_full", lambda _: lambda *args: None)
 
 
 @_found_by("queues", "was ended, but it is", "was unfinished, but it is")
@@ -318,10 +317,8 @@ def _forgotten_counter() -> None:
 def _put_back_unseen() -> None:
     """An item is put back although it is in the queue."""
     from fdbqueue.operations.items import Items
-    from fdbqueue.operations.tasks import TaskItems
 
-    for items in (Items, TaskItems):
-        _change(items, "begin_look", lambda _: lambda self, tr, key, header: [])
+    _change(Items, "begin_look", lambda _: lambda self, tr, key, header: [])
 
 
 @_found_by("databases", "lost: ", "doubled: ", "not every outcome is known")
@@ -340,17 +337,17 @@ def _receipt_unread() -> None:
 )
 def _torn_backup() -> None:
     """Each part of a backup is read at a version of its own."""
-    from fdbqueue.queue.transfer.rows import _Reader
+    from fdbqueue.queue.transfer.rows import Moment
 
     def read(read: Callable[..., Any]) -> Callable[..., Any]:
-        def anew(self: Any, begin: bytes, end: bytes) -> Any:
-            self._begin()
-            self._is_verified = True
-            return read(self, begin, end)
+        def anew(self: Any, body: Any) -> Any:
+            self._renew()
+            self.versions -= 1  # so it does not read again
+            return read(self, body)
 
         return anew
 
-    _change(_Reader, "read", read)
+    _change(Moment, "read", read)
 
 
 @_found_by("upkeep", "popped from a paused queue")
@@ -371,18 +368,17 @@ def _pause_by_snapshot() -> None:
 def _effect_outside() -> None:
     """A handler writes in a transaction of its own, which commits before the job ends."""
     from fdbqueue.database.retrying import run
-    from fdbqueue.worker.handler import Handler
+    from fdbqueue.worker.invocation import Handler
 
-    def call(call: Callable[..., Any]) -> Callable[..., Any]:
-        def outside(self: Any, *args: Any) -> Any:
-            if not self.in_transaction:
-                return call(self, *args)
-            tr, item = args
-            return run(tr.db, lambda own: call(self, own, item))
+    def change(original: Callable[..., Any]) -> Callable[..., Any]:
+        def outside(self: Any, call: Any, job: Any, *tr: Any) -> Any:
+            if not tr:
+                return original(self, call, job)
+            return run(tr[0].db, lambda own: original(self, call, job, own))
 
         return outside
 
-    _change(Handler, "__call__", call)
+    _change(Handler, "run", change)
 
 
 @_found_by("workers", "was taken from a live worker")
@@ -448,7 +444,7 @@ _TWICE = ("ticks were pushed twice", "were pushed, and should be")
 @_found_by("durable", *_TWICE)
 def _tick_by_snapshot() -> None:
     """Two clients push the same tick."""
-    from fdbqueue.operations.schedules.schedules import Schedules
+    from fdbqueue.operations.jobs.schedules import Schedules
 
     def tick(tick: Callable[..., bool]) -> Callable[..., bool]:
         return lambda self, tr, *args: tick(self, _Snapshot(tr), *args)
@@ -459,7 +455,7 @@ def _tick_by_snapshot() -> None:
 @_found_by("durable", *_TWICE, "the next tick is not")
 def _tick_apart() -> None:
     """The transaction that pushes a tick leaves it to the next one to go on."""
-    from fdbqueue.operations.schedules.schedules import Schedules
+    from fdbqueue.operations.jobs.schedules import Schedules
 
     def store(store: Callable[..., None]) -> Callable[..., None]:
         def half(self: Any, tr: Any, name: str, before: Any, after: Any) -> None:
@@ -477,8 +473,8 @@ def _tick_apart() -> None:
 @_found_by("durable", *_TWICE, "the next tick is not")
 def _resumed_by_clock() -> None:
     """A client with a slow clock resumes a schedule, which pushes a tick again."""
-    from fdbqueue.operations.schedules import schedules
-    from fdbqueue.operations.schedules.ticks import next_tick
+    from fdbqueue.operations.jobs import schedules
+    from fdbqueue.operations.jobs.ticks import next_tick
 
     def first_tick(_: object) -> Callable[..., int | None]:
         return lambda schedule, now: next_tick(schedule.definition.timing, now)
@@ -489,7 +485,7 @@ def _resumed_by_clock() -> None:
 @_found_by("durable", "the last item of")
 def _overlapping() -> None:
     """A tick is pushed although the item of the last one has not ended."""
-    from fdbqueue.operations.schedules.schedules import Schedules, StoredSchedule
+    from fdbqueue.operations.jobs.schedules import Schedules, StoredSchedule
 
     _change(Schedules, "_is_held", lambda _: lambda *args: False)
     _change(StoredSchedule, "unique_key", lambda _: lambda self, name: None)
@@ -508,7 +504,7 @@ def _step_without_token() -> None:
     """A client stores a step of a job that another one has claimed since."""
     from fdbqueue.errors import LeaseLost
     from fdbqueue.layout.values import decode_claim
-    from fdbqueue.operations.steps.steps import DurableSteps
+    from fdbqueue.operations.jobs.steps import DurableSteps
 
     def store(store: Callable[..., None]) -> Callable[..., None]:
         def without_token(
@@ -584,7 +580,7 @@ def _signal_ignored() -> None:
     """A wait times out once its time is over, although a signal has ended it."""
     from fdbqueue.database.clock import milliseconds
     from fdbqueue.layout.steps import NamedStep
-    from fdbqueue.operations.steps.steps import DurableSteps
+    from fdbqueue.operations.jobs.steps import DurableSteps
     from fdbqueue.queue.steps import ClaimedSteps
 
     def is_late(step: Any, now: int) -> bool:
@@ -619,7 +615,7 @@ def _signal_ignored() -> None:
 @_found_by("durable", "jobs wait for")
 def _wait_left_by_timeout() -> None:
     """A signal ends a wait that has timed out."""
-    from fdbqueue.operations.steps.steps import DurableSteps
+    from fdbqueue.operations.jobs.steps import DurableSteps
 
     def wait(wait: Callable[..., Any]) -> Callable[..., Any]:
         def and_again(

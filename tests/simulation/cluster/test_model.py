@@ -162,13 +162,6 @@ RIGHT = {
         claim(6, "a", attempt=1),
     ],
     "a delay that is ended": [push(1, "a", delay=9), on(2, "run_now", "a"), pop(3, "a")],
-    "an agent's item": [
-        push(1, "a", agent="ada"),
-        push(2, "b", agent="bob"),
-        at(3, "pop", value="b", at_max=False, agent="bob"),
-        claim(4, agent="bob"),
-        pop(5, "a"),
-    ],
     "a priority of several numbers": [push(1, "a", [1, 5]), push(2, "b", [1, 2]), pop(3, "b")],
     "a rename": [
         at(1, "open", name="here"),
@@ -257,18 +250,6 @@ WRONG = {
     "a delay that was ended goes on": (
         [push(1, "a", delay=9), on(2, "run_now", "a"), pop(3, None)],
         "a is before None",
-    ),
-    "another agent's item": (
-        [push(1, "a", agent="ada"), at(2, "pop", value="a", at_max=False, agent="bob")],
-        "a is for ada",
-    ),
-    "an agent's item out of turn": (
-        [
-            push(1, "a", agent="ada"),
-            push(2, "b", agent="ada"),
-            at(3, "pop", value="b", at_max=False, agent="ada"),
-        ],
-        "a is before b",
     ),
     "an old name": (
         [at(1, "rename", name="here", new_name="there"), at(2, "open", name="here")],

@@ -16,17 +16,19 @@ from typing import Any
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import LeaseLost, error_classes
 from fdbqueue.jobs import Context, Dead
 from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.schedules import StoredSchedule
 from fdbqueue.layout.steps import StoredStep
-from fdbqueue.operations.schedules.schedules import PUNCTUAL
+from fdbqueue.layout.values import Report
+from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of
 from fdbqueue.queue.batches import Batches, Members, push_after, was_cancelled
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, ItemInfo, OnDead, State, Transaction
+from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.outcomes import BatchCancelled, Suspended
 from tests.simulation.durable.log import Log
 from tests.simulation.durable.programs import (
@@ -116,6 +118,21 @@ class _LoggedStore:
 def _shown(name: str, step: StoredStep) -> list[Any]:
     value = step.value.decode() if step.state == "done" else ""
     return [name, step.kind, step.state, value, step.due, step.key]
+
+
+class LoggedLease(HeldLease):
+    """A lease that is not extended, and whose steps write entries to the log."""
+
+    def __init__(self, log: Log, *fields: Any) -> None:
+        super().__init__(*fields)
+        self.log = log
+
+    def extend(self, report: Report) -> None:
+        """Do nothing."""
+
+    def steps(self, report: Callable[[], Report]) -> ClaimedSteps:
+        """Return the steps of the job."""
+        return LoggedSteps(self.log, self.store, self.db, self.claim, self.seconds, report)
 
 
 class LoggedSteps(ClaimedSteps):
@@ -290,8 +307,8 @@ class Client:
     def _run(self, claim: Claim, lease: float) -> None:
         """Run a job and end its attempt."""
         payload = claim.item.value
-        begin_steps = partial(LoggedSteps, self.log, store_of(self._queue), self._db, claim, lease)
-        context = Context(claim, None, lambda: lease, bool, begin_steps)
+        held = LoggedLease(self.log, store_of(self._queue), self._db, claim, lease, Since())
+        context = Context(held, None)
         attempt = _Attempt(self, claim)
         jobs = ChildJob(self._queue)
         interpreter = Interpreter(

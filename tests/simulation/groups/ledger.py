@@ -275,7 +275,8 @@ class Ledger:
         self._compare("cleared", _all(after), _all(State()))
         known = {*after.settings, *after.start_counts} - {None}
         held = {group for group in known if not after.room(group)}
-        self._compare("held groups of a cleared queue", after.held, held)
+        self._compare("held groups of a cleared queue", after.held & held, held)
+        self._follow |= after.held - held  # the next sweep lets them go on
 
     # Limits
 
@@ -715,7 +716,7 @@ class _Step:
     def _ends_of_busy_periods(self, passes: dict[Line, int]) -> dict[int, int]:
         """Return the passes of the last lines of priorities, which begin their shares again."""
         # An item that ends with its claim has had no turn; one that a sweep finds returns first.
-        moved, sweeps = self.moved, self.act.verb in ("claim", "pop")
+        moved, sweeps = self.moved, self.act.verb in ("claim", "pop", "move")
         gone = {
             line
             for position, line in moved.removed.items()

@@ -12,14 +12,13 @@ import pytest
 from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.claims import ClaimedItems
-from fdbqueue.operations.groups import groups, starts
-from fdbqueue.operations.groups.groups import Groups, Turn
-from fdbqueue.operations.groups.queue_rate import QueueRate
-from fdbqueue.operations.groups.settling import Settling
-from fdbqueue.operations.groups.starts import Starts
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.limits.full_groups import FullGroups
-from fdbqueue.operations.limits.slots import Slots
+from fdbqueue.operations.limits import bounds, rates
+from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.limits.rates import QueueRate, Starts
+from fdbqueue.operations.limits.turns import Turn, Turns
+from fdbqueue.operations.maintainers import groups
+from fdbqueue.operations.maintainers.groups import Groups
 
 _Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -57,6 +56,18 @@ def _change(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[[
     patch.setattr(owner, name, change(getattr(owner, name)))
 
 
+def _change_moves(patch: pytest.MonkeyPatch, change: Callable[[str, str, int], int]) -> None:
+    """Change how many items of groups enter a state, given why they do and the state."""
+
+    def changed(moves: Any) -> Any:
+        return lambda changes: {
+            (state, level): change(changes[0].why, state, n)
+            for (state, level), n in moves(changes).items()
+        }
+
+    _change(patch, groups, "_moves", changed)
+
+
 class _Unseen:
     """A transaction whose reads conflict with nothing."""
 
@@ -90,6 +101,13 @@ def _unseen(method: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, tr, *args, **options: method(self, _Unseen(tr), *args, **options)
 
 
+def _clears(patch: pytest.MonkeyPatch, *spaces: str) -> None:
+    """Let a queue that is cleared lose these rows as well."""
+    of_items: Any = vars(Layout)["of_items"].fget
+    forgets = property(lambda self: (*of_items(self), *(getattr(self, each) for each in spaces)))
+    patch.setattr(Layout, "of_items", forgets)
+
+
 # Shares
 
 
@@ -112,13 +130,16 @@ def _turns_keep_old_settings(patch: pytest.MonkeyPatch) -> None:
 def _any_turn_is_next(patch: pytest.MonkeyPatch) -> None:
     """A pop passes over the first turn."""
 
-    def merged(merged: Any) -> Any:
-        def others(self: Any, tr: Any, turns: list[Any], *args: Any) -> Any:
-            return merged(self, tr, turns[:1] + turns[2:], *args)
+    def all_turns(all_turns: Any) -> Any:
+        def others(self: Any, *args: Any) -> Any:
+            turns = all_turns(self, *args)
+            yield next(turns)
+            next(turns, None)
+            yield from turns
 
         return others
 
-    _change(patch, Groups, "_merged", merged)
+    _change(patch, Turns, "_all", all_turns)
 
 
 @_found_by("had the turns", "was taken, and")
@@ -128,7 +149,7 @@ def _turns_are_read_by_snapshot(patch: pytest.MonkeyPatch) -> None:
     def first(first: Any) -> Any:
         return lambda self, tr, *args: first(self, getattr(tr, "snapshot", tr), *args)
 
-    _change(patch, Groups, "first", first)
+    _change(patch, Turns, "first", first)
 
 
 @_found_by("the pass of")
@@ -152,7 +173,7 @@ def _a_group_catches_up(patch: pytest.MonkeyPatch) -> None:
 
         return without_time
 
-    _change(patch, Groups, "_note_stored", stored)
+    _change(patch, Groups, "_begin_turn", stored)
 
 
 @_found_by("go on when they come back")
@@ -160,14 +181,14 @@ def _items_without_a_group_catch_up(patch: pytest.MonkeyPatch) -> None:
     """The items without a group go on with their own pass if their end was not counted."""
 
     def read(read: Any) -> Any:
-        def is_idle(self: Any, *args: Any) -> list[Turn]:
-            turns: list[Turn] = read(self, *args)
-            turns[0].is_idle = True
-            return turns
+        def is_idle(self: Any, *args: Any) -> Turn:
+            turn: Turn = read(self, *args)
+            turn.is_idle = True
+            return turn
 
         return is_idle
 
-    _change(patch, Groups, "_turn_of_others", read)
+    _change(patch, Turns, "_turn_of_others", read)
 
 
 @_found_by("the pass of", "the virtual time")
@@ -226,10 +247,10 @@ def _pushes_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
 def _removed_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
     """A ready item that is removed is counted as ready."""
 
-    def removed(removed: Any) -> Any:
-        return lambda self, tr, now, level, _: removed(self, tr, now, level, 0)
+    def stay(why: str, state: str, n: int) -> int:
+        return max(0, n) if (why, state) == ("cancelled", "ready") else n
 
-    _change(patch, Groups, "_note_removed", removed)
+    _change_moves(patch, stay)
 
 
 # Limits
@@ -237,10 +258,10 @@ def _removed_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("are claimed, and")
 def _limits_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    def one_more(read_rooms: Any) -> Any:
-        return lambda *args: {turn: n + 1 for turn, n in read_rooms(*args).items()}
+    def one_more(left: Any) -> Any:
+        return property(lambda self: left.fget(self) + 1)
 
-    _change(patch, groups, "read_rooms", one_more)
+    _change(patch, Turn, "claimed_left", one_more)
 
 
 @_found_by("are claimed, and", "may not go on, and has turns", "may go on, and is held back")
@@ -270,9 +291,7 @@ def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A client whose claim is over ends the one that the next client has, and frees its slot."""
 
     def any_claim(self: Any, claim: Any, reads: Any) -> Any:
-        stored = [(key, read.value) for key, read in reads]
-        located = self._items.located
-        return [located("claimed", key, value) for key, value in stored if value is not None]
+        return [row for row in self._located(claim, reads) if row is not None]
 
     patch.setattr(ClaimedItems, "_claimed", any_claim)
 
@@ -281,33 +300,23 @@ def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
 def _a_slot_is_freed_twice(patch: pytest.MonkeyPatch) -> None:
     """The end of a claim frees its slot, and the return of the item frees it again."""
 
-    def free(free: Any) -> Any:
-        def twice(self: Any, *args: Any) -> None:
-            free(self, *args)
-            free(self, *args)
-
-        return twice
-
-    _change(patch, Slots, "_free", free)
+    _change_moves(patch, lambda _, state, n: min(n, 2 * n) if state == "claimed" else n)
 
 
 @_found_by("may go on, and is held back", "they are stuck")
 def _nobody_hands_the_slot_over(patch: pytest.MonkeyPatch) -> None:
     """The end of a claim leaves its group held back."""
-    patch.setattr(Groups, "note_freed", lambda *_: False)
+    patch.setattr(Groups, "_goes_on", lambda *_: False)
 
 
 @_found_by("may go on, and is held back", "slots: stored")
 def _a_sweep_frees_no_slot(patch: pytest.MonkeyPatch) -> None:
     """A lease that is over leaves its slot taken."""
 
-    def begin(begin: Any) -> Any:
-        def unless_over(self: Any, tr: Any, now: int, changes: Any) -> Any:
-            return begin(self, tr, now, [each for each in changes if each.why != "lease over"])
+    def unless_over(why: str, state: str, n: int) -> int:
+        return 0 if (why, state) == ("lease over", "claimed") else n
 
-        return unless_over
-
-    _change(patch, Slots, "begin", begin)
+    _change_moves(patch, unless_over)
 
 
 @_found_by("is held back, and has a turn")
@@ -323,21 +332,15 @@ def _pushes_give_turns_to_held_groups(patch: pytest.MonkeyPatch) -> None:
     def stored(stored: Any) -> Any:
         return lambda self, *args: stored(_with(self, _held=lambda *_: b"\x00nothing"), *args)
 
-    _change(patch, Groups, "_note_stored", stored)
+    _change(patch, Groups, "_begin_turn", stored)
 
 
 @_found_by("may not go on, and has turns", "is paused, and was claimed")
 def _a_pause_holds_nothing(patch: pytest.MonkeyPatch) -> None:
-    def settle(settle: Any) -> Any:
-        def without_pause(self: Any, *args: Any) -> None:
-            def running(*args: Any) -> Any:
-                return [each._replace(paused=False) for each in self.settings(*args)]
+    def running(read: Any) -> Any:
+        return lambda *args: read(*args)._replace(paused=False)
 
-            settle(_with(self, settings=running), *args)
-
-        return without_pause
-
-    _change(patch, Groups, "settle", settle)
+    _change(patch, groups, "read_settings", running)
 
 
 @_found_by("may not go on, and has turns", "may go on, and is held back")
@@ -352,7 +355,7 @@ def _limits_wait_for_the_next_claim(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("held groups of a cleared queue", "may not go on, and has turns")
 def _a_cleared_queue_forgets_its_pauses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Settling, "begin_again", lambda *_: None)
+    _clears(patch, "held_groups")
 
 
 @_found_by("the pass of")
@@ -361,9 +364,8 @@ def _released_groups_catch_up(patch: pytest.MonkeyPatch) -> None:
 
     def release(self: Any, tr: Any, group: str) -> None:
         layout = self._layout
-        for rest, pass_ in self._passes(tr, group):
-            if tr[layout.group_key(layout.group_members, group, rest)].present():
-                tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
+        for rest, pass_ in self._passes(tr, group).items():
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = b""
         tr.clear(self._held(group))
 
     patch.setattr(Groups, "_release", release)
@@ -391,7 +393,7 @@ def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
 @_found_by("are started in")
 def _versions_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
     """All starts before a recovery are forgotten."""
-    _change(patch, starts, "decode_start", lambda decode: lambda value: (0, decode(value)[1]))
+    _change(patch, rates, "decode_start", lambda decode: lambda value: (0, decode(value)[1]))
 
 
 @_found_by("are started in")
@@ -400,7 +402,7 @@ def _starts_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
 
     _change(
         patch,
-        starts,
+        rates,
         "started_in",
         lambda of: lambda tr: of(tr._tr if isinstance(tr, _Unseen) else tr),
     )
@@ -412,9 +414,9 @@ def _no_timer_ends_a_hold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Groups, "end_holds", lambda *_: 0)
 
 
-@_found_by("held groups of a cleared queue", "may not go on, and has turns")
-def _a_cleared_queue_forgets_its_rates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Settling, "_settle", lambda *_: None)
+@_found_by("they are stuck", "may go on, and is held back", "over its rate, and has no timer")
+def _a_cleared_queue_forgets_its_timers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Groups, "settle_all", lambda *_: None)
 
 
 # The rate of the queue
@@ -437,24 +439,12 @@ def _pops_are_no_starts_of_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("of the queue are started in")
 def _a_cleared_queue_begins_a_new_window(patch: pytest.MonkeyPatch) -> None:
-    def begin_again(begin_again: Any) -> Any:
-        def forget(self: Any, tr: Any, now: int) -> None:
-            self._starts.clear(tr, None)
-            begin_again(self, tr, now)
-
-        return forget
-
-    _change(patch, QueueRate, "begin_again", begin_again)
+    _clears(patch, "starts", "start_counts")
 
 
 @_found_by("the queue is over its rate, and has no timer")
 def _no_timer_for_the_rate_of_the_queue(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueRate, "_set_timer", lambda *_: None)
-
-
-@_found_by("the queue is over its rate, and has no timer")
-def _a_cleared_queue_forgets_its_timer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueueRate, "begin_again", lambda *_: None)
 
 
 @_found_by("the queue is over its rate, and has no timer")
@@ -470,29 +460,36 @@ def _nobody_follows_a_new_rate_of_the_queue(patch: pytest.MonkeyPatch) -> None:
 # Full groups
 
 
+def _change_rooms(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    def begin(begin: Any) -> Any:
+        def changed(*args: Any) -> Any:
+            begun = begin(*args)
+
+            def finish() -> Any:
+                limited = begun()
+                rooms = {group: change(room) for group, room in limited.rooms.items()}
+                return limited._replace(rooms=rooms)
+
+            return begun and finish
+
+        return changed
+
+    _change(patch, Bounds, "begin", begin)
+
+
 @_found_by("items more than may be")
 def _bounds_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    def rooms(rooms: Any) -> Any:
-        return lambda *args: {
-            group: room._replace(bound=room.bound + 1) for group, room in rooms(*args).items()
-        }
-
-    _change(patch, FullGroups, "rooms", rooms)
+    _change_rooms(patch, lambda room: room._replace(bound=room.bound + 1))
 
 
 @_found_by("and there was room all the time")
 def _a_group_is_full_too_early(patch: pytest.MonkeyPatch) -> None:
-    def rooms(rooms: Any) -> Any:
-        return lambda *args: {
-            group: room._replace(taken=room.taken + 1) for group, room in rooms(*args).items()
-        }
-
-    _change(patch, FullGroups, "rooms", rooms)
+    _change_rooms(patch, lambda room: room._replace(taken=room.taken + 1))
 
 
 @_found_by("items more than may be")
 def _two_pushes_take_the_last_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FullGroups, "take", lambda *_: None)
+    patch.setattr(Bounds, "_take", lambda *_: None)
 
 
 @_found_by("items more than may be")
@@ -502,31 +499,30 @@ def _claimed_items_take_no_place(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("delays: stored")
 def _delayed_items_are_not_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Groups, "note_delayed", lambda *_: None)
+    _change_moves(patch, lambda _, state, n: min(0, n) if state == "delayed" else n)
 
 
 @_found_by("delays: stored")
 def _due_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
-    def available(available: Any) -> Any:
-        return lambda self, *args: available(_with(self, delays=lambda *_: b"\x00nothing"), *args)
-
-    _change(patch, Groups, "note_available", available)
+    _change_moves(patch, lambda _, state, n: max(0, n) if state == "delayed" else n)
 
 
 @_found_by("items more than may be")
 def _retried_dead_letters_take_no_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FullGroups, "reserve", lambda *_: False)
+    patch.setattr(Bounds, "reserve", lambda *_, **__: False)
 
 
 @_found_by("items more than may be", "wait beside the latest", "it has removed items")
 def _bounds_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
     """A push does not see that the bound of its group was just set."""
-    _change(patch, FullGroups, "_begin_settings", _unseen)
+    _change(
+        patch, bounds, "begin_settings", lambda begin: lambda tr, *args: begin(tr.snapshot, *args)
+    )
 
 
 @_found_by("wait beside the latest")
 def _the_latest_replaces_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FullGroups, "replace", lambda *_: None)
+    patch.setattr(Bounds, "replace", lambda *_: None)
 
 
 @_found_by("wait beside the latest")
@@ -540,12 +536,28 @@ def _the_latest_leaves_delayed_items(patch: pytest.MonkeyPatch) -> None:
 
         return of_ready
 
-    _change(patch, FullGroups, "replace", replace)
+    _change(patch, Bounds, "replace", replace)
 
 
 @_found_by("wait beside the latest")
 def _two_latest_items_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FullGroups, "begin_replacing", lambda *_: None)
+    def replace(replace: Any) -> Any:
+        def unlocked(self: Any, tr: Any, *args: Any) -> None:
+            places = self._layout.group_places
+
+            class Unlocked(_Unseen):
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(tr, name)
+
+                def add_read_conflict_key(self, key: bytes) -> None:
+                    if not key.startswith(places):
+                        tr.add_read_conflict_key(key)
+
+            replace(self, Unlocked(tr), *args)
+
+        return unlocked
+
+    _change(patch, Bounds, "replace", replace)
 
 
 @_found_by("the latest of")
@@ -553,9 +565,9 @@ def _the_latest_replaces_itself(patch: pytest.MonkeyPatch) -> None:
     def replace(replace: Any) -> Any:
         return lambda self, tr, now, group, kept, n: replace(self, tr, now, group, {min(kept)}, n)
 
-    _change(patch, FullGroups, "replace", replace)
+    _change(patch, Bounds, "replace", replace)
 
 
 @_found_by("wait beside the latest", "they are stuck", "stored are")
 def _what_the_latest_removes_may_be_taken_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, FullGroups, "replace", _unseen)
+    _change(patch, Bounds, "replace", _unseen)

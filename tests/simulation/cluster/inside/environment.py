@@ -200,12 +200,10 @@ def separate_globals() -> None:
     """Let each process have its own of those globals that say what it has done."""
     from fdbqueue.coordination import waiting
     from fdbqueue.database import exactly_once
-    from fdbqueue.worker import claiming, held, worker
 
     places = {
         "_have_waited": [waiting],
         "_free_clients": [exactly_once],
-        "process": [held, claiming, worker],
     }
     for name, modules in places.items():
         own = _OfProcess(type(getattr(modules[0], name)))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import time
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import fdbqueue
-from tests.simulation.cluster.inside.environment import stopped_clock
+from tests.support.full import unless_full
 
 
 class Place(NamedTuple):
@@ -16,11 +15,9 @@ class Place(NamedTuple):
 
     Attributes:
         priority: Its priority, as the model compares it.
-        agent: Its agent, or `None`.
     """
 
     priority: Any
-    agent: str | None = None
 
 
 class Priorities:
@@ -34,8 +31,6 @@ class Priorities:
     """Whether a push can have a delay, an expiry and a unique key."""
     has_priorities = True
     has_max = True
-    agents: tuple[str | None, ...] = (None,)
-    """What a pop or a claim may ask for."""
 
     def __init__(self, chance: random.Random) -> None:
         self._n = chance.choice([1, 2, 4])
@@ -50,19 +45,15 @@ class Priorities:
 
     def push(self, queue: Any, tr: Any, value: str, place: Place, options: Any) -> Any:
         """Push a value; return the item, `None` if the queue is full, and its place."""
-        return queue.push(tr, value, place.priority, if_full="drop", **options), place
+        return unless_full(queue.push, tr, value, place.priority, **options), place
 
-    def pop(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
-        """Pop an item at an end, or of an agent."""
+    def pop(self, queue: Any, tr: Any, at_max: bool) -> Any:
+        """Pop an item at an end."""
         return (queue.pop_max if at_max else queue.pop_min)(tr)
 
-    def peek(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
+    def peek(self, queue: Any, tr: Any, at_max: bool) -> Any:
         """Return what `pop` would take."""
         return (queue.peek_max if at_max else queue.peek_min)(tr)
-
-    def claim(self, queue: Any, tr: Any, agent: str | None, **options: Any) -> Any:
-        """Claim items, of an agent or of all."""
-        return queue.claim(tr, **options)
 
     def move(self, queue: Any, tr: Any, item: Any, place: Place) -> tuple[Any, Place]:
         """Move an item to another place; return it, or `None` if it has gone, and the place."""
@@ -94,13 +85,13 @@ class Fifo(Priorities):
 
     def push(self, queue: Any, tr: Any, value: str, place: Place, options: Any) -> Any:
         """Push a value as for `Priorities`."""
-        return queue.enqueue(tr, value, if_full="drop"), place
+        return unless_full(queue.enqueue, tr, value), place
 
-    def pop(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
+    def pop(self, queue: Any, tr: Any, at_max: bool) -> Any:
         """Pop the first item."""
         return queue.dequeue(tr)
 
-    def peek(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
+    def peek(self, queue: Any, tr: Any, at_max: bool) -> Any:
         """Return the first item."""
         return queue.peek(tr)
 
@@ -110,64 +101,49 @@ class Fifo(Priorities):
 
 
 class Tasks(Priorities):
-    """Task queues: by priority, which may rise with age, then by deadline and cost."""
+    """Task queues: by priority, then by deadline and cost."""
 
     has_max = False
-    agents = (None, None, "ada", "bob")
 
-    def __init__(self, chance: random.Random) -> None:
-        self._ageing = chance.choice([None, 10])
+    def __init__(self, chance: random.Random) -> None: ...
 
     def create(self, tr: Any, name: str, **bounds: Any) -> Any:
         """Return a new queue."""
-        ageing = None if self._ageing is None else timedelta(seconds=self._ageing)
-        return fdbqueue.TaskQueue.named(tr, name, ageing=ageing, **bounds)
+        return fdbqueue.TaskQueue.named(tr, name, **bounds)
 
     def place(self, chance: random.Random) -> Place:
         """Return a random place. The last deadline stands for none."""
-        rank = [chance.choice([1, 3]), chance.choice([1, 2, _NO_DEADLINE]), chance.choice([0, 5])]
-        return Place(rank, chance.choice(self.agents))
+        return Place(
+            [chance.choice([1, 3]), chance.choice([1, 2, _NO_DEADLINE]), chance.choice([0, 5])]
+        )
 
     def push(self, queue: Any, tr: Any, value: str, place: Place, options: Any) -> Any:
-        """Push a value as for `Priorities`; its place depends on the time."""
-        with stopped_clock():
-            fields = _fields(place) | {"agent_name": place.agent, "payload": value}
-            id, aged = queue.push(tr, **fields, **options), self._aged(place, time.time())
-            return None if id is None else queue.get(tr, id).item, aged
+        """Push a value as for `Priorities`."""
+        id = queue.push(tr, **_fields(place), payload=value, **options)
+        return None if id is None else queue.get(tr, id).item, place
 
-    def _aged(self, place: Place, created: float) -> Place:
-        priority, *rest = place.priority
-        step = 0 if self._ageing is None else int(created // self._ageing)
-        return place._replace(priority=[priority + step, *rest])
+    def pop(self, queue: Any, tr: Any, at_max: bool) -> Any:
+        """Pop the first task."""
+        return queue.pop(tr)
 
-    def pop(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
-        """Pop the first task, or the first one of an agent."""
-        return queue.pop(tr, agent=agent)
-
-    def peek(self, queue: Any, tr: Any, at_max: bool, agent: str | None) -> Any:
+    def peek(self, queue: Any, tr: Any, at_max: bool) -> Any:
         """Return what `pop` would take."""
-        return queue.peek(tr, agent=agent)
-
-    def claim(self, queue: Any, tr: Any, agent: str | None, **options: Any) -> Any:
-        """Claim tasks, of an agent or of all."""
-        return queue.claim(tr, agent=agent, **options)
+        return queue.peek(tr)
 
     def move(self, queue: Any, tr: Any, item: Any, place: Place) -> tuple[Any, Place]:
-        """Move a task as for `Priorities`; it keeps its age."""
-        aged = self._aged(place, item.created_at.timestamp())
+        """Move a task as for `Priorities`."""
         is_there = queue.reprioritize(tr, item.id, **_fields(place))
         info = queue.get(tr, item) if is_there else None  # it may expire between the two calls
-        return info and info.item, aged
+        return info and info.item, place
 
     def value(self, item: Any) -> str:
         """Return the value of a task."""
         return str(item.payload)
 
     def priority(self, item: Any) -> Any:
-        """Return the rank of a task."""
+        """Return the priority of a task in the queue, as the model compares it."""
         deadline = _NO_DEADLINE if item.deadline is None else item.deadline.year - _YEAR
-        place = Place([int(item.priority), deadline, item.cost])
-        return self._aged(place, item.created_at.timestamp()).priority
+        return [int(item.priority), deadline, item.cost]
 
 
 _YEAR = 2030

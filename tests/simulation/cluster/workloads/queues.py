@@ -205,16 +205,16 @@ class Session:
             self._items = [*self._items[1 - _KEPT :], item]
 
     def _pop(self) -> Step:
-        """Pop an item, at either end or of an agent."""
-        return self._popping(self._at_max(), self.random.choice(self._kind.agents))
+        """Pop an item, at either end."""
+        return self._popping(self._at_max())
 
     def _at_max(self) -> bool:
         return self._kind.has_max and self.random.random() < 0.4
 
-    def _popping(self, at_max: bool = False, agent: str | None = None) -> Step:
+    def _popping(self, at_max: bool = False) -> Step:
         def body(attempt: Attempt) -> Any:
-            item = attempt.call(self._kind.pop, self.queue, attempt.tr, at_max, agent)
-            attempt.note("pop", value=self._value(item), at_max=at_max, agent=agent)
+            item = attempt.call(self._kind.pop, self.queue, attempt.tr, at_max)
+            attempt.note("pop", value=self._value(item), at_max=at_max)
             return item
 
         def remember(item: Any) -> None:
@@ -232,12 +232,12 @@ class Session:
 
     def _peek(self, snapshot: bool = False) -> Step:
         """Look at the first item. A snapshot is alone in its transaction: it shows no commit."""
-        at_max, agent = self._at_max(), self.random.choice(self._kind.agents)
+        at_max = self._at_max()
 
         def body(attempt: Attempt) -> None:
             tr = attempt.tr.snapshot if snapshot else attempt.tr
-            value = self._value(attempt.call(self._kind.peek, self.queue, tr, at_max, agent))
-            attempt.note("peek", snapshot=snapshot, value=value, at_max=at_max, agent=agent)
+            value = self._value(attempt.call(self._kind.peek, self.queue, tr, at_max))
+            attempt.note("peek", snapshot=snapshot, value=value, at_max=at_max)
 
         return Step(body)
 
@@ -264,22 +264,21 @@ class Session:
     # Claims
 
     def _claim(self) -> Step:
-        """Claim some of the first items, or the first ones of an agent."""
+        """Claim some of the first items."""
         n, lease = self.random.choice([1, 1, 1, 3]), self.random.choice(_LEASES)
-        within, agent = self.random.choice([1, 4, 256]), self.random.choice(self._kind.agents)
+        within = self.random.choice([1, 4, 256])
         options = {"lease": lease, "n": n, "within": within}
 
         def body(attempt: Attempt) -> fdbqueue.Claim | None:
             claim: fdbqueue.Claim | None
-            claim = attempt.call(self._kind.claim, self.queue, attempt.tr, agent, **options)
+            claim = attempt.call(self.queue.claim, attempt.tr, **options)
             attempt.note(
                 "claim",
                 values=[self._value(item) for item in claim.items] if claim else [],
                 attempts=claim.attempts if claim else [],
                 token=claim.token.hex() if claim else "",
                 lease=lease,
-                within=max(n, within) if agent is None else n,
-                agent=agent,
+                within=max(n, within),
             )
             return claim
 

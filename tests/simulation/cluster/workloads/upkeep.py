@@ -316,7 +316,7 @@ class Keeper(Clerk):
             self._set_paused(self.name, True)
         begun = self._version()
         try:
-            fdbqueue.admin.copy(self._db, self._db, self.name, _COPY)
+            fdbqueue.admin.copy(self._db, self._db, [self.name], new_name=_COPY)
         except QueueChanged:
             return False
         finally:

@@ -1,0 +1,253 @@
+"""Commands that change items by id or by state: retry, release, cancel, rm, reprioritize."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from shlex import quote
+from typing import Any, Literal
+
+import click
+
+from fdbqueue import TaskPriority, existing_queue
+from fdbqueue.errors import QueueFull, WrongState
+from fdbqueue.queue.overview import STATES
+from fdbqueue.types import Change, Database, PriorityJson, State
+
+from .arguments import PRIORITY
+from .command import IDS, QUEUE, command
+from .opening import AnyQueue, exact_priority, item_queue, priority_queue
+from .options import argument, flag
+from .output import report_each
+
+_MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
+_REASONS: dict[Change, dict[State | None, str]] = {
+    "retry": {
+        "dead": "the queue is full, or another item has its unique key",
+        "delayed": "it waits for a signal, or for jobs that have not ended",
+    },
+    "release": {},
+    "cancel": dict.fromkeys((*STATES, None), "it has ended, or is not in the queue"),
+    "remove": {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"},
+    "reprioritize": dict.fromkeys(_MOVABLE, "it has this priority already"),
+}
+"""Why an item in a state was not changed; by default, its state is the reason."""
+
+
+def user_name() -> str:
+    """Return the user and the host, which a failed attempt notes when a dead letter is retried."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user id has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def validate_choice(
+    ids: tuple[str, ...], state: State | None, choice: str = "--state", **filters: object
+) -> None:
+    """Raise a usage error unless items are chosen either by id, or by state and its filters."""
+    for name, wanted in filters.items():
+        if wanted is not None and state is None:
+            raise click.UsageError(f"--{name} needs --state")
+    if bool(ids) == (state is not None):
+        raise click.UsageError(f"give either the ids of items, or {choice}")
+
+
+def change_items(
+    db: Database,
+    queue: AnyQueue,
+    name: str,
+    ids: tuple[str, ...],
+    done: str,
+    kind: Change,
+    change: Callable[[Database, str], object],
+    state: State | None = None,
+    **wanted: Any,
+) -> None:
+    """Change items by id, or all items in a state, and print the results.
+
+    Args:
+        db: The database.
+        queue: The queue of the items.
+        name: The name of the queue.
+        ids: The ids of the items, or none.
+        done: The change, as a past participle.
+        kind: The change, as `change_all` names it.
+        change: The same change of one item.
+        state: The state of the items, instead of ids.
+        wanted: The other arguments of `change_all`.
+    """
+    for item_id in ids:
+        queue.pushed_at(item_id)  # raises for an invalid id, before anything is changed
+
+    def try_change(item_id: str) -> bool:
+        with suppress(QueueFull, WrongState):
+            return bool(change(db, item_id))
+        return False
+
+    def explain(item_id: str) -> str:
+        found = queue.state(db, item_id)
+        other = "the queue has no such item" if found is None else f"it is {found}"
+        return _REASONS[kind].get(found, other).format(queue=quote(name), id=item_id)
+
+    if state is None:
+        results = {item_id: try_change(item_id) for item_id in ids}
+    else:
+        results = queue.change_all(db, kind, state=state, by=user_name(), **wanted)
+    report_each(results, done, explain)
+
+
+@command(QUEUE, IDS)
+def retry(
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    *,
+    state: Literal["dead", "delayed"] | None,
+    error: str | None,
+    job: str | None,
+    step: str | None,
+) -> None:
+    """Make dead and delayed items of QUEUE ready at once.
+
+    A dead letter gets all its attempts again. Its failed attempts stay, and `fdbq show` says who
+    retried it. A delayed item keeps the number of its attempts. An item that waits for other jobs
+    or for a signal stays as it is.
+
+    Exits with code 1 if an item is neither dead nor delayed, the queue is full, or another item has
+    taken the unique key of a dead letter.
+
+    \b
+    Example:
+      fdbq retry jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+      fdbq retry jobs --state dead --error Timeout
+      fdbq retry jobs --state delayed --job shop.send
+      fdbq retry orders FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA --step shipped
+
+    Options:
+        state: Retry all items in this state, instead of items by ID.
+        error: With --state, only items with this text in their last error.
+        job: With --state, only the jobs of this name.
+        step: Forget this step of the job and all that came later, and go on there; takes one ID.
+    """
+    if step is not None and (state is not None or len(ids) != 1):
+        raise click.UsageError("--step takes one ID, and no --state")
+    validate_choice(ids, state, error=error, job=job)
+    target = existing_queue(db, queue)
+    change = partial(target.retry, by=user_name())
+    if step is not None:
+        steps = item_queue(target, queue).steps
+        change = partial(steps.retry_from, step=step, by=user_name())
+    change_items(db, target, queue, ids, "retried", "retry", change, state, error=error, job=job)
+
+
+@command(QUEUE, IDS, flag("--all", "everything", help="Release all claimed items."))
+def release(db: Database, queue: str, ids: tuple[str, ...], everything: bool) -> None:
+    """Take claimed items of QUEUE away from their workers, and make them ready.
+
+    The interrupted attempts do not count. A worker that still runs such a job can no longer
+    acknowledge it.
+
+    Exits with code 1 if an item is not claimed.
+
+    \b
+    Example:
+      fdbq release jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    state: State | None = "claimed" if everything else None
+    validate_choice(ids, state, "--all")
+    target = existing_queue(db, queue)
+    change_items(db, target, queue, ids, "released", "release", target.release, state)
+
+
+@command(QUEUE, argument("ids", metavar="ID...", nargs=-1, required=True))
+def cancel(db: Database, queue: str, ids: tuple[str, ...]) -> None:
+    """Cancel jobs of QUEUE, whether they wait or run.
+
+    A waiting job ends at once. A running job is told by its worker, and does not run again, however
+    it ends. A queue that keeps done items keeps either as done.
+
+    Exits with code 1 if a job has ended or is unknown.
+
+    \b
+    Example:
+      fdbq cancel jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+    """
+    target = existing_queue(db, queue)
+    change_items(db, target, queue, ids, "cancelled", "cancel", target.cancel)
+
+
+@command(QUEUE, IDS)
+def rm(
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    *,
+    state: Literal["ready", "delayed", "dead", "done"] | None,
+    priority: PriorityJson | None,
+) -> None:
+    """Remove items in any state but claimed from QUEUE, by id or by state.
+
+    `fdbq push` and `fdbq items` print the ids. If an ID is not valid, nothing is removed.
+
+    Exits with code 1 if an item is claimed or unknown.
+
+    \b
+    Example:
+      fdbq rm jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+
+    Options:
+        state: Remove all items in this state, instead of items by ID.
+        priority: With --state, only items of this priority.
+    """
+    validate_choice(ids, state, priority=priority)
+    target = existing_queue(db, queue)
+    exact = exact_priority(target, queue, priority)
+    change_items(db, target, queue, ids, "removed", "remove", target.remove, state, priority=exact)
+
+
+@command(QUEUE, IDS, argument("to", metavar="PRIORITY"))
+def reprioritize(
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    to: str,
+    *,
+    state: Literal["ready", "delayed", "dead"] | None,
+    priority: PriorityJson | None,
+) -> None:
+    """Move items of QUEUE behind the last item of PRIORITY, by id or by state.
+
+    The items must be ready, delayed or dead. They keep their state, their ids and their order. If
+    an ID is not valid, nothing is moved. In a task queue, PRIORITY is a name such as `high`. If
+    PRIORITY is negative, write `--` before the arguments.
+
+    Exits with code 1 if an item was not moved, for example because it is claimed.
+
+    \b
+    Example:
+      fdbq reprioritize jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA 1
+      fdbq reprioritize jobs --state dead 1
+
+    Options:
+        state: Move all items in this state, instead of items by ID.
+        priority: With --state, only items of this priority.
+    """
+    validate_choice(ids, state, priority=priority)
+    target = existing_queue(db, queue)
+    new: Any
+    if target.kind == "task":
+        new = TaskPriority.__members__.get(to.upper(), to)
+    else:
+        target = priority_queue(target, queue, "`fdbq reprioritize`")
+        new = exact_priority(target, queue, PRIORITY(to))
+    change: Callable[..., object] = partial(target.reprioritize, priority=new)
+    exact = exact_priority(target, queue, priority)
+    change_items(
+        *(db, target, queue, ids, "moved", "reprioritize", change, state), priority=exact, to=new
+    )

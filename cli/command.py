@@ -1,0 +1,180 @@
+"""How a command is declared: its arguments, its options, its database and its help."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+import fdbqueue
+from fdbqueue import embedded
+from fdbqueue.errors import FdbqueueError, LockTimeout, QueueNotFound
+from fdbqueue.queue.overview import queue_names
+
+from .arguments import Duration
+from .logs import log_to_stderr
+from .opening import check_integrity, chosen_database, open_database
+from .options import argument, flag, option, options_of
+from .output import AS_JSON
+
+
+def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        given = context.params.get("url"), context.params.get("cluster_file")
+        db = open_database(*chosen_database(context, *given), False)
+        db.options.set_transaction_timeout(1000)
+        return [name for name in queue_names(db) if name.startswith(incomplete)]
+    except (FdbqueueError, click.UsageError):
+        return []  # an error would be printed into the command line that the user is typing
+    except fdbqueue.error_classes():
+        return []
+
+
+QUEUE = argument("queue", shell_complete=_complete_queue)
+QUEUES = argument("queues", metavar="[QUEUE]...", nargs=-1, shell_complete=_complete_queue)
+ID = argument("id")
+IDS = argument("ids", metavar="[ID]...", nargs=-1)
+YES = flag("-y", "--yes", help="Do not ask for confirmation.")
+
+
+def database_options(*names: str) -> list[click.Parameter]:
+    """Return the options that name the database; the first of them has these names."""
+    return [
+        option(
+            *names,
+            "url",
+            metavar="DATABASE",
+            show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
+            help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
+        ),
+        option(
+            *("-C", "--cluster-file"),
+            type=click.Path(exists=True, dir_okay=False),
+            help="FoundationDB cluster file, instead of --db.",
+        ),
+    ]
+
+
+def _note_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[AS_JSON] = value
+
+
+JSON = flag(
+    "--json", help="Print JSON, one object per line.", expose_value=False, callback=_note_json
+)
+
+OF_EVERY_COMMAND = [
+    option(
+        "--timeout",
+        type=Duration(0, 1_000_000),
+        default=10,
+        help="Maximum time for a database transaction, including retries; 0 for no limit.",
+    ),
+    JSON,
+    flag("-v", "--verbose", help="Log pushes, pops and jobs to standard error."),
+]
+
+
+def command(
+    *params: click.Parameter,
+    name: str | None = None,
+    group: click.Group | None = None,
+    creates: bool = False,
+    database: tuple[str, ...] = ("--db",),
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Return a decorator that makes a command, which gets the open database as `db`.
+
+    Each parameter that is passed by keyword only is an option, whose help is in the docstring. The
+    options of every command follow: the database, the time limit, `--json` and `--verbose`. The
+    database is closed when the command ends.
+
+    Args:
+        params: The arguments of the command, and options that its signature cannot declare.
+        name: The name of the command, instead of the name of the function.
+        group: The group of the command.
+        creates: Create the database if it does not exist. Otherwise a command with a parameter
+            `create` does so if that is true.
+        database: The names of the option for the database.
+    """
+
+    def declare(function: Callable[..., None]) -> click.Command:
+        run = on_database(function, creates)
+        own = options_of(function, omit={each.name for each in params})
+        every = [*params, *own, *database_options(*database), *OF_EVERY_COMMAND]
+        help = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")[0]
+        declared = click.command(name or function.__name__, params=every, help=help)(run)
+        if group is not None:
+            group.add_command(declared)
+        return declared
+
+    return declare
+
+
+def on_database(function: Callable[..., None], creates: bool) -> Callable[..., None]:
+    """Return a function that opens the database, calls another one with it, and closes it."""
+
+    @functools.wraps(function)
+    def run(
+        *,
+        url: str | None,
+        cluster_file: str | None,
+        timeout: float,
+        verbose: bool,
+        **given: Any,
+    ) -> None:
+        log_to_stderr(logging.INFO if verbose else logging.WARNING)
+        if verbose:
+            logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
+        url, cluster_file = chosen_database(click.get_current_context(), url, cluster_file)
+        db = open_database(url, cluster_file, creates or bool(given.get("create")))
+        try:
+            db.options.set_transaction_timeout(math.ceil(timeout * 1000))
+            function(db=db, **given)
+        except QueueNotFound:
+            check_integrity(db)
+            raise
+        except fdbqueue.error_classes() as error:
+            if error.code != 1031:
+                raise
+            message = f"the database did not answer within {timeout:g} seconds (--timeout)"
+            if isinstance(error, LockTimeout):
+                message += f": {error.reason}"
+            if not isinstance(db, embedded.Database):
+                file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
+                message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
+            raise click.ClickException(message) from error
+        finally:
+            if isinstance(db, embedded.Database):
+                db.close()
+
+    return run
+
+
+_OTHER_NAMES = {
+    **{"add": "push", "enqueue": "push", "dequeue": "pop", "get": "pop", "run": "work"},
+    **{"list": "ls", "queues": "ls", "status": "stats", "delete": "rm", "remove": "rm"},
+}
+"""Names that other programs have for commands."""
+
+
+class Group(click.Group):
+    """A group of commands that answers a mistyped name with similar ones."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, and the other arguments."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            other = _OTHER_NAMES.get(name)
+            similar = [other] if other in known else get_close_matches(name, known, n=2, cutoff=0.7)
+            hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+            ctx.fail(f"No such command {name!r}{hint}")
+        return super().resolve_command(ctx, args)

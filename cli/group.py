@@ -1,0 +1,226 @@
+"""The commands `fdbq group`: ls, set, pause, resume, clear, cancel and retry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from fdbqueue import existing_queue
+from fdbqueue.options import GroupSettings
+from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds
+from fdbqueue.queue.base import GroupInfo
+from fdbqueue.queue.overview import group_as_json
+from fdbqueue.types import Database
+
+from .arguments import usage_errors
+from .changes import user_name
+from .command import QUEUE, YES, Group, command
+from .options import argument, chosen, options_of
+from .output import confirm, printable, report, report_each, say, show, wants_json
+
+_PAGE = 1000
+
+_GROUP = argument("name", metavar="GROUP")
+_FLAGS = {name: "--" + name.replace("_", "-") for name in GroupSettings.__annotations__}
+_FLAGS["max_size"] = "--size"
+
+
+@click.group(cls=Group)
+def group() -> None:
+    """List, limit and pause the groups of a queue, which share what is taken from it.
+
+    \b
+    Example:
+      fdbq push jobs '"hello"' --group ada
+      fdbq group set jobs ada --weight 2 --concurrency 10
+      fdbq group ls jobs
+    """
+
+
+@command(QUEUE, group=group)
+def ls(db: Database, queue: str) -> None:
+    """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
+
+    The settings of all groups come first, as `(all groups)`, with --json as the group `null`. The
+    items without a group follow as `(none)`. `at most` is the limit that `--size` sets to the
+    ready, delayed and claimed items of a group.
+
+    \b
+    Example:
+      fdbq group ls jobs
+    """
+    found = existing_queue(db, queue)
+    after: str | None = None
+    for_all: dict[str, Any] = {**found.group_settings(db)}
+    if for_all:
+        show({"name": None, **for_all}, "  ".join(["(all groups)", *_set_text(for_all)]))
+    while page := found.groups(db, after=after, limit=_PAGE):
+        for each in page:
+            show(group_as_json(each), _line(each))
+        after = page[-1].name
+    if after is None and not for_all and not wants_json():
+        say("no groups")
+
+
+def _line(info: GroupInfo) -> str:
+    of = "" if info.concurrency is None else f" of {info.concurrency}"
+    shown = [printable(info.name) or "(none)"]
+    if info.ready is not None:
+        shown.append(f"{info.ready} ready")
+    if info.claimed is not None:
+        shown.append(f"{info.claimed}{of} claimed")
+    if info.delayed:
+        shown.append(f"{info.delayed} delayed")
+    if info.latest:
+        shown.append("only the latest waits")
+    elif info.max_size is not None:
+        shown.append(f"at most {info.max_size}")
+    if info.concurrency == 1 and not info.in_order:
+        shown.append("not in order")
+    if info.rate is not None:
+        shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
+    if info.weight != 1:
+        shown.append(f"weight {info.weight:g}")
+    if info.held_by == "paused":
+        shown.append("paused")
+    elif info.held_until is not None:
+        shown.append(f"held back by its rate until {info.held_until.isoformat(timespec='seconds')}")
+    elif info.held_by == "retry":
+        shown.append("waits for the next attempt of a failed item")
+    elif info.held_by is not None:
+        shown.append(f"held back by its {info.held_by}")
+    return "  ".join(shown)
+
+
+@command(
+    QUEUE,
+    argument("name", metavar="[GROUP]", required=False),
+    *options_of(GroupSettings, flags=_FLAGS, omit=("paused",)),
+    name="set",
+    group=group,
+)
+def set_group(
+    db: Database, queue: str, name: str | None, *, reset: bool = False, **settings: Any
+) -> None:
+    """Set the weight and the limits of GROUP, or without GROUP those of all groups of QUEUE.
+
+    `none` removes what was set, so that the setting of all groups holds again. If GROUP is "", the
+    weight is that of the items without a group.
+
+    \b
+    Example:
+      fdbq group set jobs ada --weight 2
+      fdbq group set jobs ada --weight none
+      fdbq group set jobs --concurrency 10 --rate 100/1m --size 1000
+
+    Options:
+        reset: First forget all that was set.
+    """
+    given = chosen(settings)
+    changes: dict[str, Any] = {**(dict.fromkeys(settings) if reset else {}), **given}
+    if not changes:
+        flags = [_FLAGS[name] for name in settings]
+        raise click.UsageError(f"give {', '.join(flags)} or --reset")
+    with usage_errors():
+        existing_queue(db, queue).set_group(db, name, **changes)
+    if changes.get("rate"):
+        changes["rate"] = changes["rate"][0], seconds_of_text(changes["rate"][1])
+    subject = "all groups" if name is None else printable(name) or "(none)"
+    told = [*(["reset"] if reset else []), *_set_text(given)]
+    report({"queue": queue, "group": name, **changes}, f"{subject} in {queue}: {', '.join(told)}")
+
+
+def _set_text(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield settings in words."""
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
+        else:
+            yield f"{_FLAGS[name][2:]} {_value_text(value)}"
+
+
+def _value_text(value: float | tuple[int, str | float] | None) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        number, time = value
+        return f"{number}/{time if isinstance(time, str) else text_of_seconds(time)}"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+
+
+@command(QUEUE, _GROUP, group=group)
+def pause(db: Database, queue: str, name: str) -> None:
+    """Hand out no more items of GROUP until it is resumed.
+
+    \b
+    Example:
+      fdbq group pause jobs ada
+    """
+    _pause(db, queue, name, True)
+
+
+@command(QUEUE, _GROUP, group=group)
+def resume(db: Database, queue: str, name: str) -> None:
+    """Hand out the items of GROUP again.
+
+    \b
+    Example:
+      fdbq group resume jobs ada
+    """
+    _pause(db, queue, name, False)
+
+
+def _pause(db: Database, queue: str, name: str, paused: bool) -> None:
+    with usage_errors():
+        existing_queue(db, queue).set_group(db, name, paused=paused)
+    verb = "paused" if paused else "resumed"
+    fields = {"queue": queue, "group": name, "paused": paused}
+    report(fields, f"{verb} {printable(name)} in {queue}")
+
+
+@command(QUEUE, _GROUP, YES, group=group)
+def clear(db: Database, queue: str, name: str, yes: bool) -> None:
+    """Remove the items of GROUP in all states, after asking for confirmation.
+
+    Claimed items, dead letters and done items are removed too. The settings of the group stay.
+
+    \b
+    Example:
+      fdbq group clear jobs ada --yes
+    """
+    target = existing_queue(db, queue)
+    if not yes:
+        confirm(f"Remove all items of the group {name!r} from {queue!r}?")
+    with usage_errors():
+        results = target.clear_group(db, name)
+    report_each(results, "removed", lambda _: "a pop is taking it, or it has ended")
+
+
+@command(QUEUE, _GROUP, group=group)
+def cancel(db: Database, queue: str, name: str) -> None:
+    """Cancel the jobs of GROUP, as `fdbq cancel` does: those that wait, and those that run.
+
+    \b
+    Example:
+      fdbq group cancel jobs ada
+    """
+    with usage_errors():
+        results = existing_queue(db, queue).cancel_group(db, name)
+    report_each(results, "cancelled", lambda _: "it has ended")
+
+
+@command(QUEUE, _GROUP, group=group)
+def retry(db: Database, queue: str, name: str) -> None:
+    """Retry the dead letters of GROUP.
+
+    Exits with code 1 if the queue has no room for one, or another item has taken its unique key.
+
+    \b
+    Example:
+      fdbq group retry jobs ada
+    """
+    with usage_errors():
+        results = existing_queue(db, queue).retry_group(db, name, by=user_name())
+    report_each(results, "retried", lambda _: "the queue is full, or its key is taken")

@@ -1,0 +1,103 @@
+"""The command `fdbq limit`."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from fdbqueue import existing_queue
+from fdbqueue.options import QueueOptions, QueueSettings
+from fdbqueue.queue.registry import open_queue
+from fdbqueue.types import Database
+
+from .arguments import NONE, Duration, usage_errors
+from .command import QUEUE, command
+from .options import chosen, option, options_of
+from .output import json_line, print_table, say, wants_json
+from .queues import rate_text
+
+_FLAGS = {
+    "max_size": "--size",
+    "max_attempts": "--attempts",
+    "concurrency": "--concurrency",
+    "keep_number": "--keep-last",
+    "keep_seconds": "--keep-for",
+    "kept_attempts": "--keep-attempts",
+    "traceback_bytes": "--keep-traceback",
+    "rate": "--rate",
+}
+"""The options of the command, by the settings."""
+
+
+class _Time(Duration):
+    """A length of time from one second, in whole seconds, or `none`."""
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        if value == "none":
+            return NONE
+        seconds = super().convert(value, param, ctx)
+        if seconds < 1:
+            self.fail(f"{value!r} is shorter than a second", param, ctx)
+        return math.ceil(seconds)
+
+
+@command(
+    QUEUE,
+    *options_of(
+        QueueOptions,
+        QueueSettings,
+        flags=_FLAGS,
+        omit=("keep", "paused"),
+        keep_seconds=option(
+            *("--keep-for", "keep_seconds"),
+            metavar="DURATION|none",
+            type=_Time(0, 10_000_000_000),
+            help="Time for which done items are kept, such as 7d.",
+        ),
+    ),
+)
+def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) -> None:
+    """Set limits of QUEUE; without options, show them.
+
+    N is an integer from 1; `none` removes a limit. An item starts when it is claimed or popped. A
+    push to a full queue stores nothing. Items beyond a new limit stay in the queue.
+
+    --keep-last and --keep-for keep acknowledged items as done. If both are set, an item stays only
+    while both apply. If neither is set, no items are kept. --keep-attempts and --keep-traceback
+    set how much of the failed attempts is stored for `fdbq show`.
+
+    \b
+    Example:
+      fdbq limit jobs
+      fdbq limit jobs --size 10000 --concurrency 20 --create
+      fdbq limit jobs --size none
+      fdbq limit jobs --rate 100/1m
+
+    Options:
+        create: Create the queue, and the database, if there is none.
+    """
+    target = open_queue(db, queue) if create else existing_queue(db, queue)
+    with usage_errors():
+        target.configure(db, **chosen(settings))
+    options = target.options(db)
+    limits = {name: getattr(options, name) for name in _FLAGS}
+    if wants_json():
+        say(json_line({"queue": queue, **limits, "paused": options.paused}))
+        return
+    rows = [(_FLAGS[name][2:], _limit_text(name, value)) for name, value in limits.items()]
+    print_table(("limit", "value"), [rows])
+    if options.paused:
+        say(f"{queue} is paused")
+
+
+def _limit_text(name: str, limit: int | tuple[int, float] | None) -> str:
+    if limit is None or (limit == 0 and name != "traceback_bytes"):
+        return "none"
+    if isinstance(limit, tuple):
+        return rate_text(limit)
+    return str(timedelta(seconds=limit)) if name == "keep_seconds" else f"{limit:,}"

@@ -1,0 +1,46 @@
+"""How commands write the log on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime, timezone
+
+from .output import escaped, escaped_json
+
+_OF_A_JOB = ("queue", "job", "id", "attempt", "outcome", "seconds")
+"""Attributes of the log record of the end of a job."""
+
+
+class EscapedLog(logging.Formatter):
+    """Log records as text, with control characters escaped for the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return escaped(super().format(record))
+
+
+class JsonLines(logging.Formatter):
+    """Log records as JSON, one object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
+        line: dict[str, object] = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: getattr(record, name) for name in _OF_A_JOB if getattr(record, name, None)}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return escaped_json(json.dumps(line))
+
+
+def log_to_stderr(level: int, *, as_json: bool = False) -> None:
+    """Print log records from this level on to standard error, as text or as lines of JSON."""
+    handler = logging.StreamHandler()
+    text = EscapedLog("%(asctime)s %(name)s %(message)s")
+    handler.setFormatter(JsonLines() if as_json else text)
+    logging.basicConfig(handlers=[handler], level=level)

@@ -1,0 +1,140 @@
+"""How commands open the database and the queue that the command line names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import click
+
+import fdbqueue
+from fdbqueue import PriorityQueue, Queue, TaskQueue, embedded, existing_queue
+from fdbqueue.errors import NotADatabase, QueueNotFound
+from fdbqueue.queue.base import Stop, store_of
+from fdbqueue.queue.registry import wait_for_queue
+from fdbqueue.types import Database, Priority, PriorityJson
+
+from .output import say
+
+AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
+"""A queue of any kind."""
+
+
+def chosen_database(
+    context: click.Context, url: str | None, cluster_file: str | None
+) -> tuple[str | None, str | None]:
+    """Return the options that name the database, given before the command or after it."""
+    if url is None and cluster_file is None:
+        before = context.find_root().params
+        return before.get("url"), before.get("cluster_file")
+    return url, cluster_file
+
+
+def open_database(url: str | None, cluster_file: str | None, create: bool) -> Database:
+    """Open a database that the command line names.
+
+    With `create`, a new database gets a directory. Only the user's data directory also gets the
+    directories above it: a path that the user has typed may be mistyped.
+    """
+    if url is not None and cluster_file is not None:
+        raise click.UsageError("--db and --cluster-file both name a database; give only one")
+    named = url if cluster_file is None else cluster_file
+    try:
+        return fdbqueue.open(named, create=False)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    except NotADatabase as error:
+        parent = Path(error.path).parent
+        is_named = bool(named or os.environ.get("FDBQ_DB"))
+        if not create:
+            if is_named or Path(error.path).exists():
+                raise
+            advice = "name yours by --db or $FDBQ_DB, or push an item to create this one"
+            raise NotADatabase(error.path, "there is no database here", advice) from error
+        if is_named and not parent.exists():
+            problem = f"there is no directory {parent}"
+            raise NotADatabase(error.path, problem, "create it, or correct the path") from error
+    return fdbqueue.open(named, create=True)
+
+
+def check_integrity(db: Database, seconds: float | None = 1.0) -> None:
+    """Raise `CorruptDatabase` if the file of an embedded database is damaged.
+
+    Damage can hide items and queues. Call this after listing them, so that an incomplete list does
+    not pass for a complete one. The check reads about a gigabyte per second.
+
+    Args:
+        db: A database; only an embedded one is checked.
+        seconds: The time after which the check stops without a result; `None` for no limit.
+    """
+    if isinstance(db, embedded.Database):
+        db.check_integrity(seconds)
+
+
+def item_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
+    """Return a queue that is no task queue; fail for one that is."""
+    if queue.kind == "task":
+        raise click.ClickException(f"{name!r} is a task queue; use `fdbq task`")
+    return queue
+
+
+def task_queue(queue: AnyQueue, name: str) -> TaskQueue:
+    """Return a task queue; fail for a queue of another kind."""
+    if queue.kind != "task":
+        raise click.UsageError(
+            f"{name!r} is not a task queue; use the commands without `task`, such as `fdbq pop`"
+        )
+    return queue
+
+
+def json_queue(queue: AnyQueue, name: str) -> PriorityQueue | Queue:
+    """Return a queue whose values are JSON; fail for a task queue and for another codec."""
+    queue = item_queue(queue, name)
+    codec = store_of(queue).given_options.codec
+    if codec != "json":
+        raise click.ClickException(
+            f"{name!r} has the codec {codec}, but fdbq needs JSON values; use the Python library"
+        )
+    return queue
+
+
+def found_queue(db: Database, name: str, wait: float = 0.0) -> PriorityQueue | Queue | None:
+    """Open the named queue, whose values are JSON, or wait until there is one.
+
+    Without a queue, say so on standard error, and return `None` after the time to wait.
+    """
+    try:
+        return json_queue(existing_queue(db, name), name)
+    except QueueNotFound as error:
+        check_integrity(db)
+        waiting = " (waiting until there is one)" if wait else ""
+        say(f"{click.get_current_context().command_path}: {error}{waiting}", err=True)
+    queue = wait_for_queue(db, name, Stop(), wait) if wait else None
+    return None if queue is None else json_queue(queue, name)
+
+
+def priority_queue(queue: AnyQueue, name: str, what: str) -> PriorityQueue:
+    """Return a priority queue; raise a usage error for a queue of another kind.
+
+    Args:
+        queue: The queue.
+        name: Its name.
+        what: The option or command that needs priorities.
+    """
+    if queue.kind == "priority":
+        return queue
+    kind = "FIFO" if queue.kind == "fifo" else queue.kind
+    raise click.UsageError(f"{name!r} is a {kind} queue and does not support {what}")
+
+
+def exact_priority(queue: AnyQueue, name: str, priority: PriorityJson | None) -> Priority | None:
+    """Return the priority that `--priority` gives in its JSON form; `None` if it is not given.
+
+    Raises:
+        UsageError: The queue has no such priorities.
+        InvalidPriority: The queue does not accept this one.
+    """
+    if priority is None:
+        return None
+    return store_of(priority_queue(queue, name, "--priority")).levels.from_json(priority)

@@ -1,0 +1,295 @@
+"""How commands print: lines of text or JSON, tables, changes, and errors of the output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from fdbqueue import Item, Task
+from fdbqueue.queue.overview import by_state, json_bytes, priority_as_json
+from fdbqueue.types import Priority, QueueStats
+
+if TYPE_CHECKING:
+    from fdbqueue.admin import CheckReport, QueueCopy
+
+_MAX_TEXT = 120  # characters of an error in a list
+_MAX_NAME = 60  # columns
+
+AS_JSON = "fdbq.json"
+"""Where the context of a command has whether `--json` was given."""
+
+_OF_A_TASK = [field.name for field in dataclasses.fields(Task) if field.repr]
+_TIMES = ("deadline", "created_at")
+
+_T = TypeVar("_T")
+
+
+class OutputError(Exception):
+    """Standard output cannot be written."""
+
+
+class PrintError(OutputError):
+    """Standard output did not accept some items.
+
+    Attributes:
+        items: The items that were not printed.
+    """
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        verb = "was" if len(items) == 1 else "were"
+        super().__init__(
+            f"cannot write to standard output; {count_noun(len(items), 'item')} {verb} not printed"
+        )
+
+
+def escaped(text: str) -> str:
+    """Return a text with control characters escaped for the terminal, except for ends of lines.
+
+    Characters that change the direction of text, or cannot be printed, are escaped, too.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
+    )
+
+
+def escaped_json(text: str) -> str:
+    """Return the same JSON with control characters escaped for the terminal.
+
+    >>> escaped_json('"\u00e9 \x9b"')
+    '"\u00e9 \\\\u009b"'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+
+def printable(text: str) -> str:
+    """Return a text shortened to one line, with control characters escaped for the terminal."""
+    line = " ".join(text.split())
+    return escaped(line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}...")
+
+
+def json_line(value: object) -> str:
+    """Return a value as JSON on one line, with control characters escaped for the terminal."""
+    return escaped_json(json_bytes(value).decode())
+
+
+def wants_json() -> bool:
+    """Return whether the command was called with `--json`."""
+    return bool(click.get_current_context().meta.get(AS_JSON))
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print a text with control characters escaped for the terminal, and an end of line."""
+    click.echo(escaped(text), err=err)
+
+
+def fail(text: str) -> NoReturn:
+    """Say on standard error why nothing was done, after the name of the command; exit with 1."""
+    say(f"{click.get_current_context().command_path}: {text}", err=True)
+    sys.exit(1)
+
+
+def line_of(fields: object, text: str) -> str:
+    """Return fields as a line of JSON with `--json`; otherwise the text."""
+    return json_line(fields) if wants_json() else text
+
+
+def show(fields: object, text: str) -> None:
+    """Print what was read: with `--json` as JSON, otherwise as text."""
+    say(line_of(fields, text))
+
+
+def show_fields(fields: Mapping[str, Any]) -> None:
+    """Print fields: with `--json` as an object, otherwise one a line."""
+    width = max(map(len, fields))
+    lines = [
+        f"{name:<{width}}  {value if isinstance(value, str) else json_line(value)}"
+        for name, value in fields.items()
+    ]
+    show(fields, "\n".join(lines))
+
+
+def report(fields: object, text: str) -> None:
+    """Print a change that was made: with `--json` as JSON, otherwise as text.
+
+    Raises:
+        OutputError: The line could not be printed. The message says that the change was made.
+    """
+    line = line_of(fields, text)
+    try:
+        say(line)
+        sys.stdout.flush()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"done, but cannot write to standard output: {reason}; the output is {line!a}"
+        ) from error
+
+
+def report_each(results: dict[str, bool], done: str, explain: Callable[[str], str]) -> None:
+    """Print for which ids a change was made; exit with code 1 unless it was made for all.
+
+    Args:
+        results: Whether the change was made, for each id.
+        done: The change, as a past participle.
+        explain: Returns why the change was not made for an id.
+    """
+    for item_id, is_done in results.items():
+        if wants_json():
+            report({"id": item_id, done: is_done}, "")
+        elif not is_done:
+            say(f"fdbq: {item_id} was not {done}: {explain(item_id)}", err=True)
+    if not wants_json():
+        report(None, f"{sum(results.values()):,} {done}")
+    if not all(results.values()):
+        sys.exit(1)
+
+
+def show_items(items: Sequence[Item | Task]) -> None:
+    """Print the value of each item on a line; with `--json`, also its id and priority.
+
+    Each line is flushed before the next, so that the error can name the items that are missing.
+
+    Raises:
+        PrintError: Standard output did not accept all items.
+    """
+    for index, item in enumerate(items):
+        try:
+            show(item_fields(item), json_line(value_of(item)))
+            sys.stdout.flush()
+        except BaseException as error:
+            raise PrintError([*items[index:]]) from error
+
+
+def show_table(
+    titles: Sequence[str],
+    pages: Iterable[Iterable[_T]],
+    fields: Callable[[_T], object],
+    row: Callable[[_T], Sequence[str]],
+    empty: str = "",
+) -> None:
+    """Print records page by page: with `--json` as lines of JSON, otherwise as a table.
+
+    Args:
+        titles: The titles of the columns.
+        pages: The records.
+        fields: Returns the JSON value of a record.
+        row: Returns the cells of a record.
+        empty: The text to print instead of a table without rows.
+    """
+    if not wants_json():
+        print_table(titles, ([row(record) for record in page] for page in pages), empty)
+        return
+    for page in pages:
+        for record in page:
+            say(json_line(fields(record)))
+
+
+def print_table(
+    titles: Sequence[str], pages: Iterable[Sequence[Sequence[str]]], empty: str = ""
+) -> None:
+    """Print rows of a name and of numbers below the titles of their columns, page by page.
+
+    Without rows, `empty` is printed. A column without a title has text, which begins at its left
+    end.
+    A column is as wide as its widest cell so far, but a long name only widens its own row.
+    """
+    from rich.cells import cell_len  # a push does not need it
+
+    widths = [0] * len(titles)
+    header = [titles]
+    for rows in filter(None, pages):
+        lines = [*header, *([escaped(cell) for cell in row] for row in rows)]
+        for name, *numbers in lines:
+            sizes = [min(cell_len(name), _MAX_NAME), *map(len, numbers)]
+            widths = [*map(max, widths, sizes)]
+        padded: list[str] = []
+        for name, *numbers in lines:
+            cells = [
+                f"{number:{'>' if title else '<'}{width}}"
+                for number, width, title in zip(numbers, widths[1:], titles[1:])
+            ]
+            padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
+        print("\n".join(padded), flush=True)
+        header = []
+    if header and empty:
+        print(empty, flush=True)
+
+
+def confirm(question: str) -> None:
+    """Ask a question and abort the command unless the answer is yes."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            say(err=True)  # ends the line of the question, as the Enter key would
+        raise
+
+
+def item_fields(item: Item | Task, **more: object) -> dict[str, Any]:
+    """Return an item or a task, and perhaps more fields, as a JSON object."""
+    if isinstance(item, Item):
+        priority = priority_as_json(item.priority)
+        return {"id": item.id, "priority": priority, "value": item.value, **more}
+    fields = {name: getattr(item, name) for name in _OF_A_TASK}
+    times = {name: time and time.isoformat() for name, time in fields.items() if name in _TIMES}
+    return {**fields, "priority": item.priority.name, **times}
+
+
+def value_of(item: Item | Task) -> Any:
+    """Return the value that was pushed."""
+    return item.payload if isinstance(item, Task) else item.value
+
+
+def priority_text(priority: Priority | None) -> str:
+    """Return a priority in the form that `--priority` accepts; `-` in a FIFO queue."""
+    return "-" if priority is None else json_line(priority_as_json(priority))
+
+
+def count_noun(number: int, noun: str) -> str:
+    """Return a number and its noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
+    """Return how many items are in each state, without the states that have none.
+
+    >>> import fdbqueue
+    >>> db = fdbqueue.open("memory:")
+    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+    >>> _ = jobs.push(db, 1), jobs.push(db, 2, delay=60)
+    >>> states_text(jobs.stats(db))
+    '1 ready, 1 delayed'
+    """
+    found = by_state(numbers).items()
+    return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
+
+
+def notes_text(numbers: Mapping[str, Any]) -> str:
+    """Return what to know about a queue besides its states, from its numbers in JSON.
+
+    >>> notes_text({"paused": True, "unknown_jobs": 2})
+    'paused, 2 unknown jobs'
+    """
+    notes = ["paused"] if numbers["paused"] else []
+    if unknown := numbers["unknown_jobs"]:
+        notes.append(count_noun(unknown, "unknown job"))
+    return ", ".join(notes)
+
+
+def age_text(time: datetime | None) -> str | None:
+    """Return how long ago something was, such as `0:01:30`; `None` for `None`."""
+    if time is None:
+        return None
+    age = datetime.now(timezone.utc) - time
+    return str(timedelta(seconds=max(0, round(age.total_seconds()))))

@@ -1,0 +1,192 @@
+"""The commands `fdbq schedule`: ls, add, rm, pause, resume and run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from fdbqueue import existing_queue
+from fdbqueue.errors import QueueFull
+from fdbqueue.options import LateOptions, ScheduleOptions
+from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.queue.overview import queue_names
+from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.schedules import Schedule, schedule_as_json
+from fdbqueue.types import Database, PriorityJson
+
+from .arguments import parse_value, usage_errors
+from .command import QUEUE, QUEUES, Group, command
+from .opening import exact_priority, json_queue
+from .options import argument, chosen, option, options_of
+from .output import json_line, printable, report, say, show, wants_json
+
+_NAME = argument("name")
+
+
+@click.group(cls=Group)
+def schedule() -> None:
+    """List, add, remove, pause and run schedules, which push an item at each of their ticks.
+
+    Workers and other clients that take items do the pushing; no other process has to run.
+
+    \b
+    Example:
+      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
+      fdbq schedule ls
+    """
+
+
+@command(QUEUES, group=schedule)
+def ls(db: Database, queues: tuple[str, ...]) -> None:
+    """List the schedules of each QUEUE, by default of all: queue, name, timing, next tick, value.
+
+    \b
+    Example:
+      fdbq schedule ls
+    """
+    for queue in queues or queue_names(db):
+        for found in existing_queue(db, queue).schedules.all(db):
+            value = printable(json_line(found.value))
+            line = [queue, found.name, _timing(found), _next(found), value]
+            show({"queue": queue, **schedule_as_json(found)}, "  ".join(map(printable, line)))
+
+
+def _timing(found: Schedule) -> str:
+    if found.every is not None:
+        return f"every {text_of_seconds(found.every.total_seconds())}"
+    return f"{found.cron} {found.tz}"
+
+
+def _next(found: Schedule) -> str:
+    """Return the next tick of a schedule, or why it has none."""
+    if found.next_tick is not None:
+        return found.next_tick.isoformat(timespec="seconds")
+    return "paused" if found.paused else "stopped"
+
+
+@command(
+    QUEUE,
+    _NAME,
+    argument("value"),
+    *options_of(
+        LateOptions,
+        ScheduleOptions,
+        group=option("--group", help="Group of the items, as for `fdbq push`."),
+    ),
+    group=schedule,
+    creates=True,
+)
+def add(
+    db: Database,
+    queue: str,
+    name: str,
+    value: str,
+    *,
+    priority: PriorityJson | None,
+    **options: Any,
+) -> None:
+    """Add a schedule NAME to QUEUE, which pushes a JSON VALUE, or change the one of this name.
+
+    Give either --cron or --every. Ticks of --every are the multiples of the interval since 1970.
+    For a task queue, VALUE is an object with the fields of a task, whose deadline is a time after
+    the tick.
+
+    \b
+    Example:
+      fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
+      fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
+      fdbq schedule add todo bills '{"payload": "send", "deadline": "2h"}' --cron "0 8 * * 1"
+
+    Options:
+        priority: As for `fdbq push`.
+    """
+    target = open_queue(db, queue)
+    if target.kind != "task":
+        target = json_queue(target, queue)
+    given = chosen(options)
+    level = exact_priority(target, queue, priority)
+    if level is not None:
+        given["priority"] = level
+    with usage_errors():
+        target.schedules.add(db, name, parse_value(value), **given)
+    found = target.schedules.get(db, name)
+    if found is not None:
+        report(schedule_as_json(found), f"{name}: next tick {_next(found)}")
+
+
+@command(QUEUE, _NAME, group=schedule)
+def rm(db: Database, queue: str, name: str) -> None:
+    """Remove the schedule NAME of QUEUE; the items that it has pushed stay.
+
+    A worker adds one that its code declares again when it starts.
+
+    Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule rm jobs nightly
+    """
+    _report(name, "removed", existing_queue(db, queue).schedules.remove(db, name))
+
+
+@command(QUEUE, _NAME, group=schedule)
+def pause(db: Database, queue: str, name: str) -> None:
+    """Let the schedule NAME of QUEUE push nothing until `fdbq schedule resume`.
+
+    Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule pause jobs nightly
+    """
+    _report(name, "paused", existing_queue(db, queue).schedules.pause(db, name))
+
+
+@command(QUEUE, _NAME, group=schedule)
+def resume(db: Database, queue: str, name: str) -> None:
+    """Let the schedule NAME of QUEUE go on with its next tick.
+
+    The ticks in between do not count as missed.
+
+    Exits with code 1 if there is no such schedule.
+
+    \b
+    Example:
+      fdbq schedule resume jobs nightly
+    """
+    _report(name, "resumed", existing_queue(db, queue).schedules.resume(db, name))
+
+
+def _report(name: str, done: str, is_done: bool) -> None:
+    if is_done or wants_json():
+        report({"schedule": name, done: is_done}, f"{done} {name}")
+    else:
+        say(f"there is no schedule {name!r}", err=True)
+    if not is_done:
+        sys.exit(1)
+
+
+@command(QUEUE, _NAME, group=schedule)
+def run(db: Database, queue: str, name: str) -> None:
+    """Push the item of the schedule NAME of QUEUE now, and print its id.
+
+    Exits with code 1 if there is no such schedule, if the queue is full, or if its ticks do not
+    overlap and the last item has not ended.
+
+    \b
+    Example:
+      fdbq schedule run jobs nightly
+    """
+    schedules = existing_queue(db, queue).schedules
+    try:
+        item_id = schedules.run_now(db, name)
+    except QueueFull as error:
+        raise click.ClickException(str(error)) from error
+    if item_id is None:
+        known = schedules.get(db, name) is not None
+        reason = "its last item has not ended" if known else f"there is no schedule {name!r}"
+        say(f"nothing was pushed: {reason}", err=True)
+        sys.exit(1)
+    report({"schedule": name, "id": item_id}, item_id)

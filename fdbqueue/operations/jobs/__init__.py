@@ -1,0 +1,1 @@
+"""Schedules, steps and signals of jobs, within a transaction."""

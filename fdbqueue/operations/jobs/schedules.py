@@ -1,0 +1,289 @@
+"""Schedules within a transaction: the one that finds a tick due pushes its item and sets the next.
+
+No process is in charge of schedules. A schedule has a timer among those of delayed items. Every
+client that takes items sweeps these timers, and the transaction of the sweep reads and writes the
+schedule. So two that find the same tick conflict, and each tick is pushed exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fdbqueue.errors import QueueFull
+from fdbqueue.layout.schedules import Definition, StoredSchedule, decode_schedule, encode_schedule
+from fdbqueue.layout.values import Header, as_uuid, at_time
+from fdbqueue.operations.items import ITEM_BYTES, Items, NewItem, Tail
+from fdbqueue.operations.jobs.ticks import due_ticks, next_tick
+from fdbqueue.operations.limits.bounds import Bounds
+from fdbqueue.operations.timers import set_timer
+from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+
+PUNCTUAL = 60_000
+"""The milliseconds after which a tick counts as missed."""
+
+MAX_MISSED = 1_000
+"""How many missed ticks are pushed at most, the last ones."""
+
+FAST = 3 * 3_600_000
+"""The milliseconds by which a clock may be fast. Debian's cron corrects as much in small steps."""
+
+DECLARED = 86_400_000
+"""The milliseconds for which a declared schedule goes on after the last declaration."""
+
+_MAX_BYTES = 3_000_000  # of schedules and their items that one transaction stores
+_PUSHED = 100  # ticks of a schedule that one transaction pushes
+
+
+class Found(NamedTuple):
+    """A schedule that a transaction has read."""
+
+    name: str
+    stored: StoredSchedule
+
+
+def has_stopped(schedule: StoredSchedule, now: int) -> bool:
+    """Return whether workers have declared a schedule, but none within the last day."""
+    return schedule.declared_at is not None and schedule.declared_at + DECLARED <= now
+
+
+def _first_tick(schedule: StoredSchedule, now: int) -> int | None:
+    """Return the tick with which a schedule begins or goes on.
+
+    The clock of this client may be behind that of the one that has pushed the last tick.
+    """
+    last = schedule.last or now
+    return next_tick(schedule.definition.timing, last if now < last <= now + FAST else now)
+
+
+def _is_wrong(schedule: StoredSchedule, now: int) -> bool:
+    """Return whether the next tick leaves out earlier ones, because a clock was set back."""
+    soon = next_tick(schedule.definition.timing, now + FAST)
+    return soon is not None and schedule.next is not None and schedule.next > soon
+
+
+class Schedules:
+    """The schedules of one queue. Each method is part of a transaction."""
+
+    def __init__(self, items: Items, bounds: Bounds) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._bounds = bounds
+
+    # Read
+
+    def get(self, tr: ReadTransaction, name: str) -> StoredSchedule | None:
+        """Return the schedule of this name, or `None`."""
+        value = tr[self._layout.entry_key(self._layout.schedules, name)].value
+        return None if value is None else decode_schedule(value)
+
+    def all(self, tr: ReadTransaction) -> list[Found]:
+        """Return all schedules, by name."""
+        layout = self._layout
+        return [
+            Found(layout.unpack_entry_key(layout.schedules, row.key), decode_schedule(row.value))
+            for row in tr.get_range(*layout.range_of(layout.schedules))
+        ]
+
+    # Change
+
+    def put(
+        self,
+        tr: Transaction,
+        now: int,
+        name: str,
+        definition: Definition,
+        declared_at: int | None = None,
+    ) -> None:
+        """Add a schedule, or give it another definition.
+
+        A schedule that exists keeps its state, and its next tick unless its timing has changed or
+        a clock was set back. `declared_at` is the time at which a worker declares it.
+        """
+        before = self.get(tr, name)
+        after = (before or StoredSchedule(definition))._replace(
+            definition=definition, declared_at=declared_at
+        )
+        is_new = before is None or before.definition.timing != definition.timing
+        if not after.paused and (is_new or after.next is None or _is_wrong(after, now)):
+            after = after._replace(next=_first_tick(after, now))
+        if (
+            before is None
+            or (after.definition, after.next) != (before.definition, before.next)
+            or has_stopped(before, now)
+        ):
+            self._items.waiters.wake(tr, 1)  # a client may sleep until a later time
+        self._store(tr, name, before, after)
+
+    def remove(self, tr: Transaction, name: str) -> bool:
+        """Remove a schedule; return false if there is none of this name."""
+        before = self.get(tr, name)
+        if before is not None:
+            self._store(tr, name, before, None)
+        return before is not None
+
+    def pause(self, tr: Transaction, now: int, name: str, paused: bool) -> bool:
+        """Pause or resume a schedule; return false if there is none of this name.
+
+        It has not missed the ticks in between.
+        """
+        before = self.get(tr, name)
+        if before is None:
+            return False
+        if before.paused != paused:
+            next = None if paused else _first_tick(before, now)
+            self._store(tr, name, before, before._replace(paused=paused, next=next))
+            self._items.waiters.wake(tr, 1)
+        return True
+
+    def run_now(self, tr: Transaction, now: int, name: str) -> bytes | None:
+        """Push an item as for a tick at this time; return its key.
+
+        The result is `None` if there is no schedule of this name, or if its last item has not ended
+        and ticks do not overlap.
+
+        Raises:
+            QueueFull: The queue is full.
+        """
+        before = self.get(tr, name)
+        if before is None or self._is_held(tr, name, before):
+            return None
+        key, after = self._push(tr, now, name, before, now)
+        self._store(tr, name, before, after)
+        return key
+
+    def begin_again(self, tr: Transaction) -> None:
+        """Set the timers of all schedules, because all timers were deleted."""
+        for name, stored in self.all(tr):
+            self._set_timer(tr, name, stored.next)
+
+    def tick_all(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> bool:
+        """Push what the schedules among these timers are to push; return whether more is due.
+
+        The timers are deleted. The schedules get new ones.
+        """
+        layout = self._layout
+        references = (layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers)
+        names = filter(None, map(layout.unpack_schedule_reference, references))
+        left, is_behind = _MAX_BYTES, False
+        for name in dict.fromkeys(names):
+            before = self.get(tr, name)
+            if before is None or before.next is None:
+                continue
+            size = len(before.definition.payload) + ITEM_BYTES
+            left -= 2 * size  # the schedule, which is stored again, and an item
+            is_over = left < 0
+            if is_over or before.next > now:
+                self._set_timer(tr, name, before.next)
+                is_behind |= is_over
+                continue
+            room = 1 + min(_PUSHED - 1, left // size)
+            left -= (room - 1) * size
+            is_behind |= self._tick(tr, now, name, before, before.next, room)
+        return is_behind
+
+    def _tick(
+        self,
+        tr: Transaction,
+        now: int,
+        name: str,
+        before: StoredSchedule,
+        first: int,
+        room: int,
+    ) -> bool:
+        """Push what a schedule is to push by now, and set its timer; return whether more is due.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            name: The name of the schedule.
+            before: The schedule.
+            first: Its first tick that is due.
+            room: The most items that it may push.
+        """
+        if has_stopped(before, now):
+            return False  # the next declaration sets the timer
+        timing, _, _, missed, overlap, _ = before.definition
+        is_held = self._is_held(tr, name, before)
+        if is_held and overlap == "queue":
+            return False  # the end of the item sets the timer
+        ticks = due_ticks(timing, first, now, MAX_MISSED if missed == "all" else 1)
+        if missed == "skip":
+            ticks = [tick for tick in ticks if now - tick <= PUNCTUAL]
+        after = before
+        if is_held:
+            after = after._replace(skipped=after.skipped + len(ticks))
+            ticks = []
+        n = room if overlap == "allow" else 1
+        for tick in ticks[:n]:
+            try:
+                _, after = self._push(tr, now, name, after, tick)
+            except QueueFull:
+                after = after._replace(skipped=after.skipped + 1)
+        left = ticks[n:]
+        next = left[0] if left else next_tick(timing, now)
+        self._store(tr, name, before, after._replace(next=next))
+        return bool(left) and overlap == "allow"
+
+    def _is_held(self, tr: Transaction, name: str, schedule: StoredSchedule) -> bool:
+        """Return whether ticks do not overlap, and the item of the last one has not ended."""
+        unique = schedule.unique_key(name)
+        return unique is not None and tr[self._layout.unique_key(unique)].present()
+
+    def _push(
+        self, tr: Transaction, now: int, name: str, schedule: StoredSchedule, tick: int
+    ) -> tuple[bytes, StoredSchedule]:
+        """Push the item of a tick; return its key and the new state."""
+        layout, group = self._layout, schedule.definition.group
+        replaces = self._bounds.reserve(tr, group)
+        priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
+        levels = self._items.levels
+        level = levels.in_group(levels.level_at_tick(priority, tick), group)
+        header = Header(
+            unique=schedule.unique_key(name),
+            schedule=name,
+            tick=tick,
+            # Also if ticks are skipped now: they may be queued before the item ends.
+            blocks=schedule.definition.overlap != "allow",
+        )
+        # No identity is invented here: the item follows from the schedule and what it has pushed.
+        seed = layout.entry_key(layout.schedules, name) + b"%d %d" % (tick, schedule.pushed)
+        random = at_time(as_uuid(hashlib.sha256(seed).digest()), now)
+        item = NewItem(level, schedule.definition.payload, random, header=header)
+        tails = {level.prefix: Tail(tr.snapshot, level)}
+        (key,) = self._items.append(tr, now, [item], tails)
+        if group is not None and replaces:
+            self._bounds.replace(tr, now, group, {key}, 1)
+        self._items.waiters.wake(tr, 1)
+        after = schedule._replace(
+            last=max(tick, schedule.last or tick),
+            position=layout.position(key),
+            pushed=schedule.pushed + 1,
+        )
+        return key, after
+
+    def _store(
+        self,
+        tr: Transaction,
+        name: str,
+        before: StoredSchedule | None,
+        after: StoredSchedule | None,
+    ) -> None:
+        """Store a schedule with its timer, or delete both."""
+        layout = self._layout
+        row = layout.entry_key(layout.schedules, name)
+        next_before = before and before.next
+        next_after = after and after.next
+        if next_before != next_after and next_before is not None:
+            reference = layout.schedule_reference(name)
+            tr.clear(layout.timer_key(layout.dues, next_before, reference))
+        if after is None:
+            tr.clear(row)
+            return
+        tr[row] = encode_schedule(after)
+        self._set_timer(tr, name, next_after)
+
+    def _set_timer(self, tr: Transaction, name: str, next: int | None) -> None:
+        if next is not None:
+            set_timer(tr, self._layout, next, self._layout.schedule_reference(name))

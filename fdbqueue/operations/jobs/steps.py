@@ -1,0 +1,298 @@
+"""The steps of jobs within a transaction: store results, suspend jobs, and send signals.
+
+Every change of a step is made under the claim of its job: a client that has lost the claim stores
+nothing. A job that sleeps or waits is a delayed item. A signal stores the result of the step that
+waits for it, and makes the item ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from fdbqueue.layout.batches import StoredBatch
+from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
+from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.steps import (
+    NamedStep,
+    StoredSignal,
+    StoredStep,
+    decode_signal,
+    decode_step,
+    encode_signal,
+    encode_step,
+    is_over,
+)
+from fdbqueue.layout.values import MAX_PAYLOAD, NEVER, Header
+from fdbqueue.operations.changes import Changes
+from fdbqueue.operations.claims import ClaimedItems, Extension
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.maintainers.batches import begin_closed
+from fdbqueue.operations.parallel import read_all
+from fdbqueue.operations.timers import drop_ended
+from fdbqueue.types import Claim, ReadTransaction, Transaction
+
+MAX_STEPS = 10_000
+"""How many steps a job may have."""
+
+MAX_SIGNALLED = 1_000
+"""How many jobs may wait for one signal."""
+
+_MAX_DROPPED = 10  # signals that have ended, which a new one deletes
+
+
+class DurableSteps:
+    """The steps of the jobs of one queue, and its signals. Each method is part of a transaction."""
+
+    def __init__(self, items: Items, claimed: ClaimedItems, changes: Changes) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._claimed = claimed
+        self._changes = changes
+
+    # Read
+
+    def all(self, tr: ReadTransaction, position: bytes) -> list[NamedStep]:
+        """Return the steps of the item at a position, in the order in which they were stored."""
+        layout = self._layout
+        rows = tr.get_range(*layout.range_of(layout.owned_prefix(layout.steps, position)))
+        steps = [NamedStep(layout.unpack_step_key(row.key), decode_step(row.value)) for row in rows]
+        return sorted(steps, key=lambda step: step.stored.number)
+
+    def _get(self, tr: ReadTransaction, position: bytes, name: str) -> StoredStep | None:
+        value = tr[self._layout.step_key(position, name)].value
+        return None if value is None else decode_step(value)
+
+    # Under the claim of the job
+
+    def begin(self, tr: ReadTransaction, claim: Claim, name: str) -> tuple[StoredStep | None, int]:
+        """Return a step of a claimed job, or `None`, and the number of its steps.
+
+        Raises:
+            LeaseLost: The claim is over.
+        """
+        row = self._claimed.claimed(tr, claim)
+        return self._get(tr, self._layout.position(row.key), name), row.item.header.steps
+
+    def store(
+        self,
+        tr: Transaction,
+        now: int,
+        extension: Extension,
+        steps: list[NamedStep],
+        *,
+        lease: float,
+    ) -> None:
+        """Store steps of a claimed job, and renew its lease."""
+        added = self._put(tr, self._claimed.claimed(tr, extension[0]), steps)
+        change = partial(_with_steps, added=added)
+        self._claimed.extend(tr, now, extension, lease=lease, change=change)
+
+    def suspend(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        steps: list[NamedStep],
+        name: str,
+        due: int | None,
+        wait: bytes = b"",
+    ) -> None:
+        """Store steps of a claimed job, and end the claim until the job is due; `None` for never.
+
+        A job that was cancelled ends instead. `name` is that of the step in which it is suspended,
+        and `wait` the signal that it waits for.
+        """
+        row, added = self._claimed.claimed(tr, claim), 0
+        if row.item.header.cancelled is None:
+            added = self._put(tr, row, steps)
+            if wait:  # the same signal again, if it was not sent
+                tr[self._layout.signal_waits + wait] = b""
+        change = partial(_suspended, added=added, name=name, wait=wait)
+        self._claimed.release(tr, now, claim, NEVER if due is None else due, change)
+
+    def wait(
+        self,
+        tr: Transaction,
+        now: int,
+        extension: Extension,
+        steps: list[NamedStep],
+        signal: str,
+        *,
+        lease: float,
+    ) -> StoredStep | None:
+        """Take a signal that was sent, end the wait for it, or suspend the job.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            extension: The claim of the job.
+            steps: Steps to store, the last of which is the wait as it begins.
+            signal: The name of the signal.
+            lease: The length of the lease in seconds.
+
+        Returns:
+            The step, if it has ended; `None` if the job is suspended.
+        """
+        layout, claim = self._layout, extension[0]
+        *others, (name, begun) = steps
+        row = self._claimed.claimed(tr, claim)
+        header, position = row.item.header, layout.position(row.key)
+        known = self._get(tr, position, name)
+        if known is not None and known.state != "waiting":
+            return known
+        waiting = known or begun
+        wait = layout.signal_wait(signal, waiting.key, name, header.origin or position)
+        stored = tr[layout.signal_key(signal, waiting.key)].value
+        sent = None if stored is None else decode_signal(stored)
+        ended = None
+        if sent is not None and sent.ends > now:
+            ended = waiting._replace(state="done", ended_at=sent.sent_at, value=sent.value)
+        elif known is not None and is_over(known.due, now):
+            ended = waiting._replace(state="timed out", ended_at=now)
+        if ended is not None:
+            tr.clear(layout.signal_waits + wait)
+            self.store(tr, now, extension, [*others, NamedStep(name, ended)], lease=lease)
+            return ended
+        steps = [*others, NamedStep(name, waiting)]
+        self.suspend(tr, now, claim, steps, name, waiting.due, wait)
+        return None
+
+    def run(
+        self,
+        tr: Transaction,
+        now: int,
+        claim: Claim,
+        steps: list[NamedStep],
+        names: list[str],
+        batch: bytes,
+        push: Callable[[list[int]], list[tuple[bytes, str]]],
+    ) -> list[StoredStep] | None:
+        """Return the steps that run other jobs; push those that are missing, and suspend the job.
+
+        Each of the jobs stores its end in its step, and the last one makes this job ready: they are
+        a batch.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            claim: The claim of the job.
+            steps: Other steps to store.
+            names: The names of the steps.
+            batch: The id of a new batch.
+            push: Pushes the jobs of the steps with these numbers for the batch; returns the
+                prefixes of their queues, and their ids.
+
+        Returns:
+            The steps, if all of the jobs have ended, or if a step does something else; `None` if
+            this job is suspended.
+        """
+        row = self._claimed.claimed(tr, claim)
+        position = self._layout.position(row.key)
+        rows = read_all(tr, [self._layout.step_key(position, name) for name in names])
+        known = [None if value is None else decode_step(value) for value in rows]
+        stored = [step for step in known if step is not None]
+        ended = [step for step in stored if step.state != "waiting"]
+        if len(ended) == len(names) or any(step.kind != "run" for step in stored):
+            return stored
+        missing = [number for number, step in enumerate(known) if step is None]
+        if missing:
+            first = row.item.header.origin or position
+            definition = StoredBatch("continue", kind="run", job=first)
+            begin_closed(tr, self._layout, batch, definition, len(missing))
+            for number, (queue, id) in zip(missing, push(missing)):
+                step = StoredStep("run", "waiting", now, key=id, queue=queue)
+                steps = [*steps, NamedStep(names[number], step)]
+        self.suspend(tr, now, claim, steps, names[0], None)
+        return None
+
+    def _put(self, tr: Transaction, row: ItemRow, steps: list[NamedStep]) -> int:
+        """Store steps of a claimed job; return how many of them are new."""
+        position = self._layout.position(row.key)
+        keys = [self._layout.step_key(position, step.name) for step in steps]
+        before = n = row.item.header.steps
+        for key, known, step in zip(keys, read_all(tr, keys), steps):
+            number = n if known is None else decode_step(known).number
+            tr[key] = encode_step(step.stored._replace(number=number))
+            n += known is None
+        if n > MAX_STEPS:
+            raise TooManySteps(MAX_STEPS)
+        return n - before
+
+    # Signals
+
+    def signal(self, tr: Transaction, now: int, name: str, key: str, signal: StoredSignal) -> int:
+        """Send a signal: store it, and end the steps that wait for it; return how many do."""
+        layout = self._layout
+        stored_key = layout.signal_key(name, key)
+        # Each step stores the value, and one transaction has to hold all of them.
+        limit = min(MAX_SIGNALLED, MAX_PAYLOAD // max(1, len(signal.value)))
+        waits = tr.get_range(*layout.signal_waits_range(name, key), limit=limit + 1)
+        before = tr[stored_key].value
+        rows = [*waits]
+        if len(rows) > limit:
+            raise TooManyWaiting(name, limit)
+        if before is not None:
+            tr.clear(layout.signal_end_key(decode_signal(before).ends, name, key))
+        value = encode_signal(signal)
+        tr[stored_key] = tr[layout.signal_end_key(signal.ends, name, key)] = value
+        n = 0
+        for row in rows:
+            tr.clear(row.key)
+            wait = row.key[len(layout.signal_waits) :]
+            n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait), signal)
+        ended = layout.dated_before(layout.signal_ends, now + 1)
+        drop_ended(tr, ended, _MAX_DROPPED, layout.signal_of_end)
+        return n
+
+    def _end_wait(
+        self, tr: Transaction, now: int, step: str, reference: bytes, signal: StoredSignal
+    ) -> bool:
+        """End a step that waits for a signal; return false if the job has ended meanwhile."""
+        found = self._items.at(tr, reference)
+        known = found and self._get(tr, self._layout.position(found.key), step)
+        if found is None or known is None:
+            return False
+        ended = known._replace(state="done", ended_at=signal.sent_at, value=signal.value)
+        tr[self._layout.step_key(self._layout.position(found.key), step)] = encode_step(ended)
+        if found.state == "delayed":
+            self._changes.run_now(tr, now, found)
+        return True
+
+    # Retry
+
+    def without(
+        self, tr: ReadTransaction, dead: ItemRow, name: str
+    ) -> tuple[ItemRow, list[bytes]] | None:
+        """Return a dead letter without a step and all that were stored later, to retry it.
+
+        Returns:
+            The item, and the keys to clear if it is retried; `None` if there is no such step.
+        """
+        layout = self._layout
+        position = layout.position(dead.key)
+        names = [step.name for step in self.all(tr, position)]
+        if name not in names:
+            return None
+        forgotten = names[names.index(name) :]
+        keys = [layout.step_key(position, each) for each in forgotten]
+        header = dead.item.header
+        header = header._replace(steps=header.steps - len(forgotten))
+        if header.waits and layout.unpack_signal_wait(header.waits)[0] in forgotten:
+            keys.append(layout.signal_waits + header.waits)
+            header = header._replace(waits=b"")
+        return dead.with_header(header), keys
+
+
+def _with_steps(header: Header, added: int) -> Header:
+    """Return the header of an item with `added` more steps."""
+    return header._replace(steps=header.steps + added)
+
+
+def _suspended(header: Header, added: int, name: str, wait: bytes) -> Header:
+    """Return the header of an item whose job is suspended, with `added` more steps.
+
+    A client has claimed it before it expired, so it does not expire meanwhile.
+    """
+    steps = header.steps + added
+    return header._replace(steps=steps, waits=wait, expires=None, step=name)

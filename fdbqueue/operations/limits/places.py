@@ -1,0 +1,79 @@
+"""Numbered places below a bound: how transactions keep to it without conflicting far from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fdbqueue.layout.keys import Layout
+from fdbqueue.types import Transaction
+
+
+class Places:
+    """Numbered places below a bound, of which a transaction takes one for each item that it adds.
+
+    Places are never written; transactions only conflict on them. A counter says how many are taken.
+    A transaction reads it by a snapshot, so that it does not conflict with every other one. It
+    chooses places at random between the number of taken places and the bound. Two transactions
+    conflict if they choose the same place, or if one chooses a place with a number below the number
+    that the other one read. Conflicts are rare far from the bound, and frequent near it.
+
+    Proof that the bound is never exceeded: consider all transactions that took places and have
+    committed. Let T be the one with the latest read version, and m the number of taken places that
+    T saw. Only the transactions that committed after this read version matter. No read version is
+    later, so all of them were checked against each other and against T. So their places differ. No
+    place is below m, because its transaction would have conflicted with T. No place is above the
+    bound. All other operations since then left the number of taken places unchanged or lowered it.
+    So the taken places never outnumber the bound.
+
+    A transaction that also ends items sees their places as free. This is sound: it conflicts with
+    every other operation that ends or moves the same items, so each place is freed only once.
+    """
+
+    def __init__(self, randrange: Callable[[int, int], int] | None = None) -> None:
+        self._randrange = randrange
+        # What transactions in progress took, by prefix: read version, begin, end.
+        self._taken: WeakKeyDictionary[Any, dict[bytes, tuple[int, int, int]]] = WeakKeyDictionary()
+
+    def take(
+        self,
+        tr: Transaction,
+        prefix: bytes,
+        taken: int,
+        bound: int,
+        n: int,
+        choose: Callable[[int, int], int] | None = None,
+    ) -> None:
+        """Take `n` places in addition to the places that the transaction already has.
+
+        Args:
+            tr: The transaction.
+            prefix: The prefix of the places.
+            taken: The number of taken places, including the transaction's own.
+            bound: The number of places.
+            n: The number of places to take; the bound must have room for them.
+            choose: Returns a number from the first one to below the second one; by default, it is
+                chosen at random.
+        """
+        choose = choose or self._randrange
+        assert choose is not None
+        version = tr.get_read_version().wait()
+        own = self._taken.setdefault(tr, {})
+        since, begin, end = own.get(prefix, (version, 0, 0))
+        if since != version:  # an earlier try of the transaction took these places
+            begin = end = 0
+        seen = taken - (end - begin)
+        if begin == end:
+            begin = end = choose(seen, bound - n + 1)
+        above = min(n, bound - end)
+        begin, end = begin - (n - above), end + above
+        own[prefix] = version, begin, end
+        between = Layout.places_between
+        places = between(prefix, 0, begin, end)
+        tr.add_write_conflict_range(*places)
+        tr.add_read_conflict_range(*places)
+        tr.add_read_conflict_range(*between(prefix, 1, begin, end))
+        if seen > 0:
+            tr.add_write_conflict_range(*between(prefix, 1, 0, seen))
+            tr.add_read_conflict_range(*between(prefix, 0, 0, seen))

@@ -1,0 +1,284 @@
+"""The rates of groups and of queues within a transaction: how many items may be started now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from fdbqueue.layout.items import Rate, decode_start, encode_start
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.operations.timers import VERSIONS, set_timer
+from fdbqueue.operations.waking import Waiters
+from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
+
+if TYPE_CHECKING:
+    from fdbqueue.operations.options import StoredOptions
+
+_MAX_FORGOTTEN = 100  # rows that one transaction forgets
+_MAX_LATER = 100  # rows in which to look for a start that is taken back
+_FOREIGN = 1 << 62  # milliseconds
+
+
+_started: WeakKeyDictionary[Any, tuple[int, list[bytes]]] = WeakKeyDictionary()
+
+
+def started_in(tr: ReadTransaction) -> list[bytes]:
+    """Return the counters of the starts that a transaction in progress has noted.
+
+    Nothing can read the rows of these starts before the commit, not even on the way to another key.
+    """
+    version, counters = _started.get(tr, (0, list[bytes]()))
+    # With another read version it is another try of the transaction.
+    return counters if counters and version == tr.get_read_version().wait() else []
+
+
+class _Old(NamedTuple):
+    """Starts that are too old to count.
+
+    Attributes:
+        ranges: Their keys.
+        number: The number of their items.
+        due: The time in milliseconds when more of them may be too old.
+    """
+
+    ranges: list[tuple[bytes, bytes]]
+    number: int
+    due: int
+
+
+class Starts:
+    """When items of one queue were started. Each method is part of a transaction.
+
+    A group is a name, or `None` for the whole queue, which may have a rate of its own. A group with
+    a rate has one row for each transaction that has started some of its items, and the number of
+    all of these starts. A start is forgotten once it is older than the time of the rate.
+
+    A start has the version at which its transaction was committed, and the time of the client. It
+    is older than some seconds if it is so by the versions of the database and by the clock of the
+    client that looks: a recovery advances the versions by a hundred seconds' worth, and clocks
+    differ. As the commit of a start is before the read version of a later one, no window of this
+    length has more starts than the rate allows, by the versions. If a recovery falls into the
+    window, the clocks decide.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def counter(self, group: str | None) -> bytes:
+        """Return the key of the number of the starts of a group that are not forgotten."""
+        return self._layout.group_key(self._layout.start_counts, group)
+
+    def number(self, reads: ReadTransaction, group: str | None) -> int:
+        """Return the number of the starts of a group that are not forgotten."""
+        return decode_count(reads[self.counter(group)].value)
+
+    def add(self, tr: Transaction, now: int, numbers: Mapping[str | None, int]) -> None:
+        """Note how many items of each of some groups the transaction starts."""
+        if not numbers:
+            return
+        begun = [*started_in(tr)]
+        for group, n in numbers.items():
+            counter, key = self.counter(group), self._layout.start_key(group, len(begun))
+            tr.set_versionstamped_key(key, encode_start(now, n))
+            tr.add(counter, encode_count(n))
+            begun.append(counter)
+        _started[tr] = tr.get_read_version().wait(), begun
+
+    def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
+        """Forget the start of an item of a group, unless many others were started since.
+
+        Args:
+            tr: A transaction.
+            group: The group.
+            time: The time of the transaction that started it, in milliseconds since 1970.
+        """
+        counter = self.counter(group)
+        if counter in started_in(tr):
+            return
+        starts = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
+        for row in tr.snapshot.get_range(*starts, limit=_MAX_LATER, reverse=True):
+            started, n = decode_start(row.value)
+            if started == time and n > 0:
+                tr.add_read_conflict_key(row.key)
+                tr[row.key] = encode_start(time, n - 1)
+                tr.add(counter, MINUS_ONE)
+                return
+
+    def room(
+        self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
+    ) -> tuple[int, int]:
+        """Return how many items of a group may be started now, and the time when more may be.
+
+        Starts that are too old to count are forgotten, unless more than `n` may be started anyway.
+        The transaction conflicts with all others that start items of the group.
+        """
+        counter, (most, period) = self.counter(group), rate
+        left = most - self.number(tr, group)
+        if left > n or counter in started_in(tr):
+            return max(0, left), now
+        old = self._old(tr, now, group, period)
+        for begin, end in old.ranges:
+            tr.clear_range(begin, end)
+        if old.number:
+            tr.add(counter, encode_count(-old.number))
+            tr.compare_and_clear(counter, ZERO)
+        return max(0, left + old.number), old.due
+
+    def _old(self, tr: Transaction, now: int, group: str | None, period: int) -> _Old:
+        """Find the starts of a group that are too old to count, some at a time."""
+        version = tr.get_read_version().wait()
+        read = partial(tr.snapshot.get_range, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
+        parts = [(begin, read(begin, end)) for begin, end in self._parts(group, version)]
+        old = _Old([], 0, now + period)
+        for begin, rows in parts:
+            last = None
+            for n, row in enumerate(rows, 1):
+                started, number = decode_start(row.value)
+                left = period - min(self._age(row.key, version), now - started)
+                if left > 0:
+                    old = old._replace(due=min(old.due, now + left))
+                    break
+                last, old = row.key, old._replace(number=old.number + number)
+                if n == _MAX_FORGOTTEN:
+                    old = old._replace(due=now)  # there may be more
+            if last is not None:
+                old.ranges.append((begin, last + b"\x00"))
+        return old
+
+    def _parts(self, group: str | None, version: int) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the range of a group's starts, and the range of its starts from another cluster.
+
+        The latter came with a backup, and have higher versions than the transaction.
+        """
+        layout = self._layout
+        begin, end = layout.range_of(layout.group_key(layout.starts, group))
+        middle = layout.starts_after(group, version)
+        return (begin, middle), (middle, end)
+
+    def clear(self, tr: Transaction, group: str | None) -> None:
+        """Forget all starts of a group, of whatever age."""
+        layout = self._layout
+        tr.clear_range(*layout.range_of(layout.group_key(layout.starts, group)))
+        tr.clear(self.counter(group))
+
+    def forget(self, tr: Transaction, now: int, group: str, period: int) -> bool:
+        """Forget the starts of a group that are older than `period`; return whether none is left.
+
+        Of more than 100 starts, some are left.
+        """
+        self.room(tr, now, group, (0, period))
+        return self.number(tr, group) == 0
+
+    def _age(self, key: bytes, version: int) -> int:
+        """Return the milliseconds since a start by the versions of the database."""
+        since = version - self._layout.unpack_start_version(key)
+        # A higher version is that of another cluster, from whose backup the queue was restored.
+        return _FOREIGN if since < 0 else since * 1000 // VERSIONS
+
+
+class QueueRate:
+    """The rate of one queue. Each method is part of a transaction.
+
+    The starts of a queue are stored as a group's are, so no window has more than the rate allows.
+    Each transaction that starts items conflicts with all others that do so. A queue over its rate
+    has a timer: the sweep that finds it wakes clients that wait. A queue without a rate reads and
+    writes nothing for it.
+
+    Claims read the rate with the other options. Pops look for it once the last sweep of their
+    process has found one.
+    """
+
+    def __init__(self, layout: Layout, options: StoredOptions) -> None:
+        self._layout = layout
+        self._options = options
+        self._starts = Starts(layout)
+
+    @staticmethod
+    def begin_try(tr: Transaction) -> None:
+        """Begin a try of a transaction that has started nothing so far.
+
+        Forgets what its earlier tries have noted: they may have had the same version.
+        """
+        _started.pop(tr, None)
+
+    def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
+        """Return how many of `n` items may be started, given the options of the queue."""
+        rate = _rate_of(options)
+        if rate is None or n == 0:
+            return n
+        return min(n, self._starts.room(tr, now, None, rate, n - 1)[0])
+
+    def note(self, tr: Transaction, now: int, options: Options | None, n: int) -> None:
+        """Note that the transaction starts `n` items, for which there must be room."""
+        rate = _rate_of(options)
+        if rate is None or n == 0:
+            return
+        room, due = self._starts.room(tr, now, None, rate, n)
+        self._starts.add(tr, now, {None: n})
+        if room <= n:
+            self._set_timer(tr, due)
+
+    def take_back(self, tr: Transaction, now: int, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970; wake clients."""
+        self._starts.take_back(tr, None, time)
+        self._look_again(tr, now)
+
+    def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
+        """Return how many of `n` items may be popped."""
+        return self.room(tr, now, self._options.read(tr), n) if self._options.has_any_rate else n
+
+    def note_popped(self, tr: Transaction, now: int, n: int) -> None:
+        """Note that the transaction pops `n` items, for which there must be room."""
+        self.note(tr, now, self._options.read(tr), n)
+
+    def may_pop(self, tr: Transaction, now: int) -> bool:
+        """Return whether an item may be popped: the queue is not paused, nor over its rate."""
+        return not self._options.is_paused(tr) and self.room_to_pop(tr, now, 1) > 0
+
+    def is_used_up(self, reads: ReadTransaction, options: Options | None) -> bool:
+        """Return whether no item may be started before old starts are forgotten."""
+        rate = _rate_of(options)
+        return rate is not None and self._starts.number(reads, None) >= rate[0]
+
+    def change(self, tr: Transaction, now: int, rate: object) -> None:
+        """Follow a new rate; without one, forget the starts."""
+        if rate is None:
+            self._starts.clear(tr, None)
+        else:
+            self._set_timer(tr, now)  # clients may wait, and the old rate may have had no timer
+
+    def end_hold(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> None:
+        """Wake clients if the timer of the queue is among these timers, and its rate allows more.
+
+        Otherwise a later sweep does so. The timers are deleted.
+        """
+        if any(self._layout.is_timer_of_queue(row.key) for row in timers):
+            self._look_again(tr, now)
+
+    def _look_again(self, tr: Transaction, now: int) -> None:
+        rate = _rate_of(self._options.read(tr))
+        if rate is None:
+            return
+        room, due = self._starts.room(tr, now, None, rate)
+        if room == 0:
+            self._set_timer(tr, max(due, now + 1))
+            return
+        layout = self._layout
+        tr.add(layout.wake_counter, ONE)
+        for waiting in (layout.waiters, layout.waiting_claims):
+            Waiters(layout, waiting).wake(tr, room)
+
+    def _set_timer(self, tr: Transaction, due: int) -> None:
+        layout = self._layout
+        set_timer(tr, layout, due, layout.queue_reference())
+        Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
+
+
+def _rate_of(options: Options | None) -> Rate | None:
+    """Return the rate of a queue as a number and milliseconds."""
+    if options is None or options.rate is None:
+        return None
+    return options.rate[0], round(1000 * options.rate[1])

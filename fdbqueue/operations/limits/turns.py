@@ -1,0 +1,289 @@
+"""Whose turn it is: the next items of the groups of a priority, as one transaction finds them.
+
+Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from fdbqueue.layout.items import (
+    GroupSettings,
+    Level,
+    StoredItem,
+    decode_group_settings,
+    encode_group_settings,
+)
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.values import decode_count
+from fdbqueue.types import KeyValue, RangeResult, ReadTransaction, Transaction, Value
+
+if TYPE_CHECKING:
+    from fdbqueue.layout.priorities import Levels
+
+NO_SETTINGS = encode_group_settings(GroupSettings())
+"""The stored settings of a group that has none of its own."""
+
+IDLE = b"idle"
+"""Follows the pass of the items without a group while there are none."""
+
+_FIRST_ROWS = 2  # of the items without a group: the next one, and whether another follows
+
+
+class Turn:
+    """The next items of a group in one priority, which its turn lets clients find.
+
+    Attributes:
+        level: The level of the items.
+        key: The key that every change of the turn changes.
+        own: The stored settings of the group.
+        settings: Those that hold for it.
+        passes: Those of the items that were found, and of the one behind them.
+        is_limited: Whether a limit of the group allows no more than the items that were found.
+        following: The row of the item behind those to take, once conflicts are known.
+        stale: The turns that were met in vain on the way to this one.
+        is_idle: Whether the items without a group are known to have been gone, if it is theirs.
+    """
+
+    def __init__(
+        self,
+        level: Level,
+        key: bytes,
+        pass_: int,
+        own: bytes,
+        reads: ReadTransaction,
+        n: int = _FIRST_ROWS,
+    ) -> None:
+        self.level = level
+        self.key = key
+        self.own = own
+        self.passes = [pass_]
+        self.settings = GroupSettings()
+        self.following: KeyValue | None = None
+        self.stale: list[Turn] = []
+        self.is_idle = self.is_limited = False
+        self._reads = reads
+        self._claimed: Value | None = None
+        self._started: Value | None = None
+        self._rows: list[KeyValue] = []
+        self._is_complete = False
+        self._begin_read(level.begin, n)
+
+    def begin_limits(self, layout: Layout, settings: GroupSettings) -> None:
+        """Start to read how many items of the group are claimed and started, if that is limited."""
+        self.settings, group = settings, self.level.group
+        if group is not None and settings.concurrency is not None:
+            self._claimed = self._reads[layout.group_key(layout.group_slots, group)]
+        if group is not None and settings.rate is not None:
+            self._started = self._reads[layout.group_key(layout.start_counts, group)]
+
+    @property
+    def claimed_left(self) -> float:
+        """How many more items the concurrency of the group allows."""
+        return _left(self.settings.concurrency, self._claimed)
+
+    @property
+    def started_left(self) -> float:
+        """How many more items its rate allows, if no start is forgotten."""
+        return _left(self.settings.rate and self.settings.rate[0], self._started)
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """Its place in the order of turns."""
+        return self.passes[-1], self.level.group or ""
+
+    def may_go_on(self, taken: Counter[str | None]) -> bool:
+        """Return whether it has one more item; `taken` are the items that are taken before."""
+        number = len(self.passes) - 1
+        room = min(self.claimed_left, self.started_left)
+        self.is_limited = taken[self.level.group] + number >= room
+        return not self.is_limited and self.row(number) is not None
+
+    def _begin_read(self, begin: bytes, n: int) -> None:
+        self._wanted = n
+        self._pending: RangeResult = self._reads.get_range(
+            begin, self.level.end, limit=n, streaming_mode=WANT_ALL
+        )
+
+    def row(self, index: int) -> KeyValue | None:
+        """Return the row of one of the items, counted from 0; `None` if there are not so many."""
+        while index >= len(self._rows) and not self._is_complete:
+            if self._rows:
+                self._begin_read(self._rows[-1].key + b"\x00", len(self._rows))
+            rows = [*self._pending]
+            self._rows += rows
+            self._is_complete = len(rows) < self._wanted
+        return self._rows[index] if index < len(self._rows) else None
+
+    def find(self) -> StoredItem:
+        """Return the next item, whose row must have been read."""
+        row = self._rows[len(self.passes) - 1]
+        item = StoredItem(row.key, row.value, self.level, self)
+        self.passes.append(self.passes[-1] + self.settings.step(item.header.cost))
+        return item
+
+
+def _left(most: int | None, count: Value | None) -> float:
+    return math.inf if most is None or count is None else most - decode_count(count.value)
+
+
+Taking: TypeAlias = Counter[Turn]
+"""How many items a transaction takes in each turn."""
+
+
+class Turns:
+    """The order in which clients take the items of groups. Each method is part of a transaction.
+
+    `Groups` describes the turns, and changes them.
+    """
+
+    def __init__(self, layout: Layout, levels: Levels) -> None:
+        self._layout = layout
+        self._levels = levels
+
+    def in_turns(
+        self,
+        tr: ReadTransaction,
+        found: list[StoredItem],
+        begin: bytes,
+        end: bytes,
+        n: int,
+        skipped: int,
+        before: Sequence[StoredItem] = (),
+    ) -> list[StoredItem]:
+        """Return up to `n` items of a range of priorities, in the order of their turns.
+
+        Args:
+            tr: A transaction, or its snapshot.
+            found: The first items of the range in the order of their keys, or none.
+            begin: The first key that a priority may have.
+            end: The key behind the last priority.
+            n: The most items.
+            skipped: How many groups to skip in the first priority that has any.
+            before: The items that the transaction will take before these.
+        """
+        level_of = self._levels.level_of
+        items: list[StoredItem] = []
+        while len(items) < n and begin < end:
+            if not found:
+                rows = tr.get_range(begin, end, limit=n - len(items), streaming_mode=WANT_ALL)
+                found = [StoredItem(row.key, row.value, level_of(row.key)) for row in rows]
+            level: Level | None = None
+            for item in found:
+                if item.level.group is not None:
+                    level = item.level
+                    break
+                items.append(item)
+            if level is None:
+                break
+            # The items of groups come before the others of their priority.
+            items += self.first(tr, level, n - len(items), [*before, *items], skipped)
+            found, begin, skipped = [], self._layout.range_of(level.of_priority)[1], 0
+        return items
+
+    def first(
+        self,
+        tr: ReadTransaction,
+        level: Level,
+        n: int,
+        before: list[StoredItem],
+        skipped: int = 0,
+    ) -> list[StoredItem]:
+        """Return up to `n` next items of a priority, in the order of the turns.
+
+        The transaction conflicts with every change of the turns up to theirs; with a snapshot, with
+        none.
+
+        Args:
+            tr: A transaction, or its snapshot.
+            level: A level of the priority.
+            n: The most items, from 1.
+            before: The items that the transaction will take before these.
+            skipped: How many turns to pass over, unless there are not more.
+        """
+        taken = Counter(item.level.group for item in before)
+        turns = self._all(tr, level, n, skipped)
+        reached: tuple[float, str] = (-1, "")
+        heap: list[tuple[float, str, Turn]] = []
+        found: list[StoredItem] = []
+        stale: list[Turn] = []
+        while len(found) < n:
+            while not heap or heap[0][:2] > reached:
+                turn = next(turns, None)
+                if turn is None:
+                    reached = math.inf, ""
+                    break
+                turn.stale, may_go_on = stale, turn.may_go_on(taken)
+                if may_go_on:
+                    heappush(heap, (*turn.place, turn))
+                elif not turn.is_idle:
+                    stale.append(turn)
+                if turn.level.group is not None:
+                    reached = turn.place
+                elif not may_go_on and _snapshot(tr) is not tr:  # a push of one conflicts
+                    whole = turn.level.begin, turn.level.end
+                    cast("Transaction", tr).add_read_conflict_range(*whole)
+            if not heap:
+                break
+            turn = heap[0][2]
+            found.append(turn.find())
+            if turn.may_go_on(taken):
+                heapreplace(heap, (*turn.place, turn))
+            else:
+                heappop(heap)
+        return found
+
+    def _all(self, tr: ReadTransaction, level: Level, n: int, skipped: int) -> Iterator[Turn]:
+        """Yield the turn of the items without a group, and then the others in their order.
+
+        They are read as they are needed, first as many as `n` items may need.
+        """
+        layout, rest, reads = self._layout, level.rest, _snapshot(tr)
+        key, limit = layout.group_key, n + skipped
+        begin, end = layout.range_of(layout.turns + rest)
+        read = tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+        of_all, of_others = (key(layout.group_settings, group) for group in (None, ""))
+        settings = reads.get_range(of_all, of_others + b"\x00", limit=2, streaming_mode=WANT_ALL)
+        page = [self._turn_of_others(tr, level)]
+        stored = {row.key: row.value for row in settings}
+        default = decode_group_settings(stored.get(of_all))
+        page[0].own = stored.get(of_others, NO_SETTINGS)
+        while True:
+            rows = [*read]
+            # Of a group, its share of the items and the one behind them.
+            n_rows = 2 + (n - 1) // (len(rows) or 1)
+            for row in rows[skipped:] or rows:
+                pass_, group = layout.unpack_turn_key(layout.turns, rest, row.key)
+                of_group = self._levels.in_group(level, group)
+                page.append(Turn(of_group, row.key, pass_, row.value, reads, n_rows))
+            for turn in page:
+                own = default
+                if turn.own != NO_SETTINGS:
+                    own = decode_group_settings(turn.own).over(default)
+                turn.begin_limits(layout, own)
+            yield from page
+            if len(rows) < limit:
+                return
+            page, skipped = [], 0
+            read = tr.get_range(rows[-1].key + b"\x00", end, limit=limit, streaming_mode=WANT_ALL)
+
+    def _turn_of_others(self, tr: ReadTransaction, level: Level) -> Turn:
+        """Return the turn of the items without a group."""
+        layout, reads = self._layout, _snapshot(tr)
+        key = layout.group_key(layout.group_passes, None, level.rest)
+        stored, taken = reads[key], reads[layout.taken_passes + level.rest]
+        turn = Turn(self._levels.in_group(level, None), key, 0, NO_SETTINGS, reads)
+        value = stored.value or IDLE
+        pass_ = decode_count(value.removesuffix(IDLE) or None)
+        turn.is_idle = value.endswith(IDLE)
+        turn.passes = [max(pass_, decode_count(taken.value)) if turn.is_idle else pass_]
+        return turn
+
+
+def _snapshot(tr: ReadTransaction) -> ReadTransaction:
+    snapshot: ReadTransaction = getattr(tr, "snapshot", tr)
+    return snapshot

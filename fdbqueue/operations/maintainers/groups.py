@@ -1,0 +1,555 @@
+"""Groups within a transaction: whose turn it is, who is held back, and when that ends.
+
+Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from fdbqueue.layout.items import (
+    GroupSettings,
+    ItemRow,
+    Level,
+    StoredItem,
+    decode_group_settings,
+    encode_group_settings,
+)
+from fdbqueue.layout.keys import WANT_ALL, Layout
+from fdbqueue.layout.priorities import Levels
+from fdbqueue.layout.values import (
+    ONE,
+    ZERO,
+    decode_count,
+    decode_metadata,
+    encode_count,
+    encode_pass,
+)
+from fdbqueue.operations.limits.group_settings import read_settings
+from fdbqueue.operations.limits.rates import Starts
+from fdbqueue.operations.limits.turns import IDLE, NO_SETTINGS, Taking, Turn
+from fdbqueue.operations.options import StoredOptions
+from fdbqueue.operations.parallel import read_all
+from fdbqueue.operations.timers import set_timer
+from fdbqueue.operations.transitions import Change
+from fdbqueue.operations.waking import Waiters
+from fdbqueue.types import KeyValue, ReadTransaction, State, Transaction, Value
+
+_COUNTED = ("ready", "delayed", "claimed")
+_FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
+_FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
+_SETTLED = 200  # groups that one transaction settles after a change of all groups
+
+
+_turn_of = attrgetter("turn")
+
+
+class Groups:
+    """The groups of one queue, which share what is taken. Each method is part of a transaction.
+
+    Within a priority, the items of a group are in the order of their arrival, and groups take
+    turns: a group with ready items has one turn, and the turns are in the order of their passes.
+    An item that is taken moves the turn of its group behind by the inverse of the weight of the
+    group. A group that had no items starts at the highest pass that was taken, or at its own if
+    that is higher, so it neither catches up nor gains by being away. The items without a group are
+    one more group. It has no turn of its own, so that queues without groups pay nothing: its pass
+    is compared with the turns once an item of a group is ready. The next item that is taken of a
+    group finds that they are gone.
+
+    A group that may have no more items claimed or started, or that is paused, is *held*: it has no
+    turns, so that nobody meets it. The transaction that frees one of its slots gives them back, and
+    so does a sweep once its rate allows more. A group of which one item may be claimed at a time is
+    a sequence: after a failure, it is held until the failed item is available again.
+
+    A push to a group that has ready items reads one key, which only the first and the last of them
+    change. So it conflicts with a push of the first one and with a pop or claim of the last one.
+
+    The class maintains all of this (`transitions.Maintainer`).
+    """
+
+    def __init__(self, layout: Layout, levels: Levels, options: StoredOptions) -> None:
+        self._layout = layout
+        self._levels = levels
+        self._starts = Starts(layout)
+        self._options = options
+        self._progress = layout.group_key(layout.settling, None)
+
+    # Transitions
+
+    def begin(
+        self, tr: Transaction, now: int, changes: Sequence[Change]
+    ) -> Callable[[], None] | None:
+        """Start the reads for transitions of items of groups; see `transitions.Maintainer`.
+
+        An item that becomes ready conflicts with whatever changes that its group has ready items.
+        """
+        moves = _moves(changes)
+        taken = [
+            change.before.item
+            for change in changes
+            if change.before is not None and change.before.state == "ready"
+        ]
+        are_claimed = changes[0].why == "claimed"
+        taking = self.begin_taking(tr, taken, are_claimed)
+        if not moves and not taking:
+            return None
+        members = {
+            level: self.prefetch(tr, level)
+            for (state, level), n in moves.items()
+            if state == "ready" and n > 0
+        }
+        freed = Counter[str]()
+        for (state, level), n in moves.items():
+            if state == "claimed" and n < 0 and level.group is not None:
+                freed[level.group] -= n
+        for group in freed:
+            tr[self._held(group)]  # the client caches what it reads
+
+        def finish() -> None:
+            self._count(tr, moves)
+            self.note_gone(tr, now, taken, taking, are_claimed)
+            for level, member in members.items():
+                if not member.present():
+                    self._begin_turn(tr, level)
+            for why, before, after, _ in changes:
+                if before is not None and before.state == "delayed":
+                    self._note_available(tr, now, before.item)
+                if why == "failed" and after is not None and after.state == "delayed":
+                    self._note_failed(tr, now, after)
+            for group, n in freed.items():
+                if self._goes_on(tr, now, group):
+                    tr.add(self._layout.wake_counter, ONE)
+                    Waiters(self._layout, self._layout.waiting_claims).wake(tr, n)
+
+        return finish
+
+    def counter(self, state: State, level: Level) -> bytes:
+        """Return the key of the number of items of a group that are in a state.
+
+        Delayed ones are counted by priority, so that a push can find those that it replaces.
+        """
+        layout = self._layout
+        if state == "delayed":
+            return layout.group_delays + level.packed_group + level.rest
+        spaces = {"ready": layout.group_counts, "claimed": layout.group_slots}
+        return spaces[state] + level.packed_group
+
+    def _count(self, tr: Transaction, moves: Counter[tuple[State, Level]]) -> None:
+        for (state, level), n in moves.items():
+            counter = self.counter(state, level)
+            if n:
+                tr.add(counter, encode_count(n))
+            if n < 0 and state != "ready":  # its last ready item is noticed
+                tr.compare_and_clear(counter, ZERO)
+
+    def prefetch(self, tr: Transaction, level: Level) -> Value:
+        """Start to read whether a group has ready items; the client caches what was read."""
+        return tr[self._layout.group_members + level.packed_group + level.rest]
+
+    # Taking
+
+    def begin_taking(self, tr: Transaction, items: list[StoredItem], are_claimed: bool) -> Taking:
+        """Add read conflicts for items that were found in turns, and for what made them the next.
+
+        Call it before any write: the engine compares a read conflict with the writes before it.
+
+        Returns:
+            How many items are taken in each turn, for `note_gone`.
+        """
+        turns: Taking = Counter(filter(None, map(_turn_of, items)))
+        if not turns:
+            return turns
+        for stale in {stale for turn in turns for stale in turn.stale if not stale.level.group}:
+            tr.add_read_conflict_key(stale.key)
+        tr.add_read_conflict_key(self._settings_key(None))
+        for turn, n in turns.items():
+            turn.following, group = turn.row(n), turn.level.group
+            end = turn.level.end if turn.following is None else turn.following.key + b"\x00"
+            tr.add_read_conflict_range(turn.level.begin, end)
+            tr.add_read_conflict_key(turn.key)
+            depends = turn.is_limited or (are_claimed and turn.settings.concurrency is not None)
+            if group and depends:
+                tr.add_read_conflict_key(self._slot(group))
+            if group and turn.settings.rate is not None:
+                self._options.has_any_rate = True
+                tr.add_read_conflict_key(self._starts.counter(group))
+        return turns
+
+    def note_gone(
+        self,
+        tr: Transaction,
+        now: int,
+        items: list[StoredItem],
+        taking: Taking,
+        are_claimed: bool,
+    ) -> None:
+        """Note that ready items were deleted: those found in turns were taken, others removed."""
+        stale = dict.fromkeys(each for turn in taking for each in turn.stale)
+        for others in [each for each in stale if each.level.group is None]:
+            tr[others.key] = encode_pass(others.passes[0]) + IDLE
+        of_group, started = dict[str | None, int](), dict[str | None, int]()
+        # The last group without items says where shares begin again: the one that has most.
+        for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
+            group = turn.level.group
+            n_so_far = of_group[group] = of_group.get(group, 0) + n  # in several priorities
+            self._take(tr, now, turn, n, n_so_far, are_claimed)
+            if group is not None and turn.settings.rate is not None:
+                started[group] = n_so_far
+        self._starts.add(tr, now, started)
+        for level in (each.level for each in taking if each.following is None):
+            if level.group is not None:
+                self._forget_idle(tr, now, level.rest)
+        for group in (each.level.group for each in stale):
+            if group is not None:
+                self.settle(tr, now, group)
+        removed = {item.level for item in items if item.turn is None and item.level.group}
+        for level in sorted(removed):
+            self._note_removed(tr, now, level)
+
+    def _take(
+        self, tr: Transaction, now: int, turn: Turn, n: int, n_so_far: int, are_claimed: bool
+    ) -> None:
+        """Move the turn of a group from which `n` items were taken, after others in other turns."""
+        layout, level, group = self._layout, turn.level, turn.level.group
+        rest = level.rest
+        following, pass_ = turn.following, turn.passes[n]
+        tr.max(layout.taken_passes + rest, encode_pass(turn.passes[n - 1]))
+        if group is None:
+            tr[turn.key] = encode_pass(pass_) + (IDLE if following is None else b"")
+            if following is None:
+                self._begin_shares_again(tr, rest, pass_)
+            return
+        packed = level.packed_group
+        tr.clear(turn.key)
+        tr[layout.group_passes + packed + rest] = encode_pass(pass_)
+        if following is None:
+            self._become_idle(tr, level, pass_)
+        is_full, due = are_claimed and turn.claimed_left <= n_so_far, None
+        rate = turn.settings.rate
+        if not is_full and rate is not None and turn.started_left <= n_so_far:
+            room, due = self._starts.room(tr, now, group, rate, n_so_far)
+            due = None if room > n_so_far else due
+        if is_full or due is not None:
+            self._hold(tr, group, due)
+        elif following is not None:
+            tr[layout.timer_key(layout.turns + rest, pass_, packed)] = turn.own
+
+    def _note_removed(self, tr: Transaction, now: int, level: Level) -> None:
+        """End the turn of a group without ready items, after some were removed."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        if [*tr.get_range(level.begin, level.end, limit=1)]:
+            return
+        pass_ = decode_count(tr[self._pass_key(group, rest)].value)
+        tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
+        self._become_idle(tr, level, pass_)
+        self._forget_idle(tr, now, rest)
+
+    def _become_idle(self, tr: Transaction, level: Level, pass_: int) -> None:
+        """Note that a group has no ready items of a priority."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        tr.clear(layout.group_key(layout.group_members, group, rest))
+        tr.compare_and_clear(layout.group_key(layout.group_counts, group), ZERO)
+        tr[layout.turn_key(layout.idle_groups, rest, pass_, group)] = b""
+        self._begin_shares_again(tr, rest, pass_)
+
+    def _forget_idle(self, tr: Transaction, now: int, rest: bytes) -> None:
+        """Forget some groups without ready items of a priority that gain nothing by being known.
+
+        Call it once the starts of the transaction are noted, so that they are not forgotten.
+        """
+        layout = self._layout
+        # A pass that is not above the highest one that was taken is no disadvantage any more.
+        taken = decode_count(tr.snapshot[layout.taken_passes + rest].value)
+        begin, end = layout.turns_before(layout.idle_groups, rest, taken + 1)
+        for row in tr.snapshot.get_range(begin, end, limit=_FORGOTTEN):
+            _, idle = layout.unpack_turn_key(layout.idle_groups, rest, row.key)
+            if self._starts.number(tr.snapshot, idle):
+                rate = read_settings(tr, layout, idle).rate
+                if not self._starts.forget(tr, now, idle, rate[1] if rate else 0):
+                    continue
+            key = self._pass_key(idle, rest)
+            tr.add_read_conflict_key(key)  # it may just have items again
+            tr.clear(key)
+            tr.clear(row.key)
+
+    def _begin_shares_again(self, tr: Transaction, rest: bytes, pass_: int) -> None:
+        """Begin shares behind a group without items, if nobody has a turn in the priority.
+
+        So they begin again for those that have taken most as well.
+        """
+        turns = self._layout.range_of(self._layout.turns + rest)
+        rows, others = (
+            tr.snapshot.get_range(*turns, limit=1),
+            tr.snapshot[self._pass_key(None, rest)],
+        )
+        if not [*rows] and (others.value or IDLE).endswith(IDLE):
+            tr.max(self._layout.taken_passes + rest, encode_pass(pass_))
+
+    # Returning
+
+    def _begin_turn(self, tr: Transaction, level: Level) -> None:
+        """Give a group that had no ready items of a priority a turn, unless it is held."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        tr[layout.group_members + level.packed_group + rest] = b""
+        key = self._pass_key(group, rest)
+        stored, taken = tr[key], tr.snapshot[layout.taken_passes + rest]
+        held, own = tr[self._held(group)], tr[self._settings_key(group)]
+        before = decode_count(stored.value)
+        pass_ = max(before, decode_count(taken.value))
+        if stored.present():
+            tr.clear(layout.turn_key(layout.idle_groups, rest, before, group))
+        tr[key] = encode_pass(pass_)
+        if not held.present():
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own.value or NO_SETTINGS
+
+    # Holding back
+
+    def _goes_on(self, tr: Transaction, now: int, group: str) -> bool:
+        """Give a group that was held its turns again if it may go on; return whether it was."""
+        held = self._held(group)
+        if not tr[held].present():
+            return False
+        self.settle(tr, now, group)
+        return not tr[held].present()
+
+    def _note_failed(self, tr: Transaction, now: int, failed: ItemRow) -> None:
+        """Hold a sequence until its failed item, which was just delayed, is available again.
+
+        If it waits for another one already, it waits for the one that is due last.
+        """
+        group = failed.item.level.group
+        if group is not None and read_settings(tr.snapshot, self._layout, group).is_sequence:
+            awaited = tr[self._awaited(group)].value
+            if awaited is None or self._due(tr, awaited) <= failed.due:
+                tr[self._awaited(group)] = self._layout.position(failed.key)
+            self.settle(tr, now, group)
+
+    def _due(self, tr: Transaction, position: bytes) -> int:
+        """Return when the delayed item at a position is due; 0 if there is none."""
+        stored = tr[self._layout.delayed + position].value
+        return 0 if stored is None else int(decode_metadata(stored)[0][0])
+
+    def _note_available(self, tr: Transaction, now: int, item: StoredItem) -> None:
+        """Let a sequence that was held until a delayed item was available go on.
+
+        The item may have been removed, so this wakes a client that waits.
+        """
+        layout, group = self._layout, item.level.group
+        if group is None:
+            return
+        if tr[self._awaited(group)].value == layout.position(item.key):
+            tr.clear(self._awaited(group))
+            self.settle(tr, now, group)
+            tr.add(layout.wake_counter, ONE)
+            Waiters(layout, layout.waiters).wake(tr, 1)
+
+    def end_holds(self, tr: Transaction, now: int, timers: Iterable[KeyValue]) -> int:
+        """Let the groups among these timers go on if their rates allow it; return how many do.
+
+        The timers are deleted. Groups that have to wait for longer get new ones. The timer of the
+        queue stands for some of the groups that wait to be settled.
+        """
+        layout = self._layout
+        references = {layout.unpack_timer_key(layout.dues, timer.key)[1] for timer in timers}
+        if layout.queue_reference() in references:
+            self._settle_some(tr, now)
+        groups = sorted(filter(None, map(layout.unpack_group_reference, references)))
+        for group in groups:
+            tr[self._held(group)]
+        return [self._goes_on(tr, now, group) for group in groups].count(True)
+
+    def settle_all(self, tr: Transaction, now: int) -> None:
+        """Let the next sweeps settle all groups, after new settings of all or in a cleared queue.
+
+        A transaction that has not seen these settings has committed before them, or never does. The
+        sweeps also look at the rate of the queue.
+        """
+        self._settle_from(tr, now, _FIRST_GROUP)
+
+    def is_settling(self, reads: ReadTransaction) -> bool:
+        """Return whether groups are left that the next sweeps settle."""
+        return reads[self._progress].present()
+
+    def _settle_from(self, tr: Transaction, due: int, group: bytes) -> None:
+        tr[self._progress] = group
+        set_timer(tr, self._layout, due, self._layout.queue_reference())
+
+    def _settle_some(self, tr: Transaction, now: int) -> None:
+        """Settle groups that are held, have claimed or started items, or wait for a failed one.
+
+        A group without starts left that is not held would not be met again once they are over.
+        """
+        layout, begin = self._layout, tr[self._progress].value
+        if begin is None:
+            return
+        spaces = layout.held_groups, layout.group_slots, layout.start_counts, layout.awaited_retries
+        found = [
+            tr.snapshot.get_range(space + begin, layout.range_of(space)[1], limit=_SETTLED)
+            for space in spaces
+        ]
+        packed = {row.key[len(space) :] for space, rows in zip(spaces, found) for row in rows}
+        groups = sorted(packed)[:_SETTLED]
+        for group in groups:
+            self.settle(tr, now, layout.unpack_entry_key(b"", group), True)
+        if len(groups) == _SETTLED:
+            self._settle_from(tr, now + 1, groups[-1] + b"\x00")
+        else:
+            tr.clear(self._progress)
+
+    def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970.
+
+        Call it before its slot is freed: then its group goes on.
+        """
+        group = self._group_at(position)
+        if group is not None:
+            self._starts.take_back(tr, group, time)
+
+    def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
+        """Hold a group that may have no more items claimed or started; release any other one.
+
+        With `is_new_rate`, a group may go on earlier than its timer says.
+        """
+        held = tr[self._held(group)].value
+        settings = read_settings(tr, self._layout, group)
+        is_full, due = self._is_full(tr, group, settings), None
+        if not is_full and settings.rate is not None:
+            room, due = self._starts.room(tr, now, group, settings.rate)
+            is_full = room == 0
+        before = decode_count(held) if held else None
+        is_known = before is not None and before > now and not is_new_rate
+        if is_known and is_full and due is not None:
+            return  # it is looked at again in any case
+        if before is not None:
+            tr.clear(self._timer(group, before))
+        if is_full and held is None:
+            self._hold(tr, group, due)
+        elif is_full:
+            self.set_held(tr, group, due)
+        elif held is not None:
+            self._release(tr, group)
+
+    def _is_full(self, reads: ReadTransaction, group: str, settings: GroupSettings) -> bool:
+        """Return whether a group may have no more items claimed, whatever its rate allows."""
+        if settings.paused or (settings.is_sequence and reads[self._awaited(group)].present()):
+            return True
+        limit = settings.concurrency
+        return limit is not None and decode_count(reads[self._slot(group)].value) >= limit
+
+    def is_held_wrongly(self, reads: ReadTransaction, group: str) -> bool:
+        """Return whether a group is held although it may go on, or has turns although it may not.
+
+        A group that has a timer is held rightly: a sweep looks at it.
+        """
+        settings = read_settings(reads, self._layout, group)
+        held, is_full = reads[self._held(group)].value, self._is_full(reads, group, settings)
+        if held:
+            return False
+        if held is None and settings.rate is not None:
+            is_full = is_full or self._starts.number(reads, group) >= settings.rate[0]
+        return is_full != (held is not None)
+
+    def _hold(self, tr: Transaction, group: str, due: int | None) -> None:
+        """Take its turns from a group, until it is due or something is freed."""
+        layout = self._layout
+        for rest, pass_ in self._passes(tr, group).items():
+            tr.clear(layout.turn_key(layout.turns, rest, pass_, group))
+        self.set_held(tr, group, due)
+
+    def set_held(self, tr: Transaction, group: str, due: int | None) -> None:
+        """Note that a group has no turns, until it is due or something is freed."""
+        layout = self._layout
+        tr[self._held(group)] = b"" if due is None else encode_count(due)
+        if due is not None:
+            set_timer(tr, layout, due, layout.group_reference(group))
+            Waiters(layout, layout.waiters).wake(tr, 1)  # a client may sleep until a later time
+
+    def _release(self, tr: Transaction, group: str) -> None:
+        layout, own = self._layout, tr[self._settings_key(group)].value or NO_SETTINGS
+        passes = self._passes(tr, group)
+        taken = read_all(tr.snapshot, [layout.taken_passes + rest for rest in passes])
+        for (rest, before), most in zip(passes.items(), taken):
+            pass_ = max(before, decode_count(most))
+            tr[self._pass_key(group, rest)] = encode_pass(pass_)
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
+        tr.clear(self._held(group))
+
+    def _passes(self, tr: Transaction, group: str) -> dict[bytes, int]:
+        """Return the passes of a group in the priorities in which it has ready items."""
+        prefix = self._layout.group_key(self._layout.group_members, group)
+        rows = tr.get_range(prefix, prefix + b"\xff", streaming_mode=WANT_ALL)
+        members = [row.key[len(prefix) :] for row in rows]
+        passes = read_all(tr, [self._pass_key(group, rest) for rest in members])
+        return {rest: decode_count(value) for rest, value in zip(members, passes)}
+
+    def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
+        return self._layout.group_key(self._layout.group_passes, group, rest)
+
+    def _group_at(self, position: bytes) -> str | None:
+        return self._levels.level_of(self._layout.items + position).group
+
+    def _awaited(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.awaited_retries, group)
+
+    def _timer(self, group: str, due: int) -> bytes:
+        layout = self._layout
+        return layout.timer_key(layout.dues, due, layout.group_reference(group))
+
+    def _held(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.held_groups, group)
+
+    def _slot(self, group: str) -> bytes:
+        return self._layout.group_key(self._layout.group_slots, group)
+
+    def index_entries(self, reads: ReadTransaction, level: Level) -> dict[bytes, bytes]:
+        """Return the rows that a group with ready items in a level has."""
+        layout, group, rest = self._layout, level.group or "", level.rest
+        rows = {layout.group_key(layout.group_members, group, rest): b""}
+        if not reads[self._held(group)].present():
+            pass_ = decode_count(reads[self._pass_key(group, rest)].value)
+            own = reads[self._settings_key(group)].value or NO_SETTINGS
+            turn = layout.turn_key(layout.turns, rest, pass_, group)
+            rows[turn] = own
+        return rows
+
+    # Settings
+
+    def _settings_key(self, group: str | None) -> bytes:
+        return self._layout.group_key(self._layout.group_settings, group)
+
+    def set(self, tr: Transaction, now: int, group: str | None, changes: dict[str, Any]) -> None:
+        """Change the settings of a group, or with `None` those of all that have no own ones."""
+        key, of_all = self._settings_key(group), self._settings_key(None)
+        settings = decode_group_settings(tr[key].value)._replace(**changes)
+        own = encode_group_settings(settings)
+        # With the settings of all groups conflicts whatever takes items of any.
+        tr.add_write_conflict_key(of_all)
+        if own == NO_SETTINGS:
+            tr.clear(key)
+        else:
+            tr[key] = own
+        if group:
+            self.settle(tr, now, group, "rate" in changes)
+            if not tr[self._held(group)].present():
+                self._set_turns(tr, group, own)
+
+    def _set_turns(self, tr: Transaction, group: str, own: bytes) -> None:
+        """Store its settings in the turns of a group, so that clients find both at once."""
+        layout = self._layout
+        for rest, pass_ in self._passes(tr, group).items():
+            tr[layout.turn_key(layout.turns, rest, pass_, group)] = own
+
+
+def _moves(changes: Sequence[Change]) -> Counter[tuple[State, Level]]:
+    """Return how many more items of each group are in each state; staged items hold no slot."""
+    moves = Counter[tuple[State, Level]]()
+    for _, before, after, _ in changes:
+        for row, n in ((before, -1), (after, 1)):
+            if row is None or row.item.level.group is None or row.is_staged:
+                continue
+            if row.state in _COUNTED:
+                moves[row.state, row.item.level] += n
+    return moves

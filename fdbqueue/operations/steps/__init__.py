@@ -1,1 +1,0 @@
-"""Steps of jobs within a transaction, and signals."""

@@ -1,0 +1,118 @@
+"""Everything that is known of an item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Generic, TypeVar
+
+from fdbqueue.errors import UndecodableItem
+from fdbqueue.layout.codecs import decode_json
+from fdbqueue.layout.items import ItemRow, StoredItem
+from fdbqueue.layout.rows import RowCodec
+from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
+from fdbqueue.operations.failures import begin_attempts
+from fdbqueue.operations.items import Items
+from fdbqueue.operations.payloads import read_payload
+from fdbqueue.operations.views.held import begin_ahead, begin_held
+from fdbqueue.operations.views.lookup import Lookup
+from fdbqueue.operations.views.why_waiting import parent_of, waits_for
+from fdbqueue.types import ENDED, Item, ItemInfo, Progress, ReadTransaction, Task, job_of
+
+_T = TypeVar("_T", bound=Item | Task)
+
+
+def _client_of(found: ItemRow, lease: Lease | None) -> str | None:
+    if found.state == "done":
+        return found.client
+    if found.state != "claimed":
+        return None
+    return lease.client if lease else ""
+
+
+def _progress(lease: Lease | None) -> Progress | None:
+    if lease is None or lease.report.fraction is None:
+        return None
+    return Progress(lease.report.fraction, lease.report.message, utc_time(lease.report.at))
+
+
+class ItemInfos(Generic[_T]):
+    """Everything about the items of one queue. Each method is part of a transaction.
+
+    Args:
+        items: The items of the queue within a transaction.
+        codec: The conversion between items and rows.
+    """
+
+    def __init__(self, items: Items, codec: RowCodec[_T]) -> None:
+        self._layout = items.layout
+        self._items = items
+        self._codec = codec
+        self._lookup = Lookup(items)
+
+    def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
+        """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
+        return self._codec.decode(item, read_payload(tr, self._layout, item.content))
+
+    def decoded_if_possible(self, tr: ReadTransaction, found: ItemRow) -> _T | None:
+        """Return an item; `None` if it cannot be decoded, which is why some items die."""
+        with suppress(UndecodableItem):
+            return self.decode(tr, found.item)
+        return None
+
+    def begin(
+        self, tr: ReadTransaction, found: ItemRow, counts_ahead: bool = False
+    ) -> Callable[[], ItemInfo]:
+        """Start to read what is known of an item; return a function that waits for it."""
+        state, key, header = found.state, found.key, found.item.header
+        is_done = state == "done"
+        position = self._layout.position(key)
+        expires = None if state in ENDED else header.expires
+        returned = tr[self._layout.returned + position] if is_done else None
+        claimed = time_of(found.token[:UUID_SIZE])
+        if is_done:
+            claimed = None if found.started_at is None else utc_time(found.started_at)
+        begun_lease = self._lookup.begin_lease(tr, found)
+        begun_attempts = begin_attempts(tr, self._layout, position)
+        begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
+        begin_hold = partial(begin_held, tr, self._layout, self._items.rate, found.item)
+        begun_hold = begin_hold() if state == "ready" else None
+        begun_ahead = begin_ahead(tr, found.item) if begun_hold and counts_ahead else None
+
+        def finish() -> ItemInfo:
+            options, lease, failed = begun_options(), begun_lease(), begun_attempts()
+            error = found.error or (failed[-1].error if failed else None)
+            item = self.decoded_if_possible(tr, found)
+            return ItemInfo(
+                item=item,
+                id=self._codec.id_of(found.item),
+                state=state,
+                attempts=found.attempts,
+                max_attempts=None if options is None else options.max_attempts,
+                pushed_at=self._layout.pushed_at(key),
+                due_at=utc_time(found.due) if state == "delayed" and found.due != NEVER else None,
+                expires_at=None if expires is None else utc_time(expires),
+                claimed_by=_client_of(found, lease),
+                claimed_at=claimed,
+                lease_ends=lease and utc_time(lease.clock_end),
+                died_at=utc_time(found.died_at) if state == "dead" else None,
+                cancelling=state == "claimed" and header.cancelled is not None,
+                finished_at=utc_time(found.finished_at) if is_done else None,
+                outcome=found.outcome if is_done else None,
+                result=None if returned is None else decode_json(returned.value),
+                error=found.error if is_done else error,
+                unique=header.unique_key,
+                group=found.item.level.group,
+                held_by=begun_hold and begun_hold(options),
+                waits_for=waits_for(tr, self._layout, found, job_of(item), failed),
+                parent=parent_of(tr, self._layout, found),
+                ahead_in_group=begun_ahead and begun_ahead(),
+                progress=_progress(lease),
+                log=lease.report.log if lease else found.log,
+                stored_steps=header.steps,
+                in_batch=bool(header.batch or header.followers) or header.awaits,
+                failed_attempts=tuple(failed),
+            )
+
+        return finish

@@ -1,0 +1,151 @@
+"""Where the coroutines of jobs run: in one event loop, until one of them blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Awaitable
+from concurrent import futures
+from typing import Any, Protocol
+
+from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.telemetry import Log
+
+_log = Log("fdbqueue.worker")
+
+IN_THREAD = "asyncio_"
+"""How asyncio's names of the threads begin in which coroutines call functions."""
+
+_CANCEL = 0.5  # seconds that coroutines have for their end after they were cancelled
+_LOOK = 1.0  # seconds from one look at whether the loop still runs to the next
+_BLOCKED = 1.0  # seconds after which a loop that does not answer is blocked
+
+
+class _Job(Protocol):
+    """A job that notes the states of its coroutine, in this order."""
+
+    @property
+    def job_name(self) -> str: ...
+
+    def wait_for_loop(self) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def note(self, future: futures.Future[Any]) -> None: ...
+
+
+class Coroutines:
+    """Runs the coroutines of all jobs of a worker in one event loop, which lives until `close`.
+
+    If a coroutine whose time is over blocks the loop, another one takes its place.
+
+    Attributes:
+        loop: The event loop of the program that awaits the worker, if one does.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._own: _EventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def result(self, job: _Job, awaitable: Awaitable[Any]) -> Any:
+        """Return the result of the coroutine of a job, or raise its exception."""
+        is_claimed = threading.Lock()  # by the loop in which it begins
+
+        async def settled() -> tuple[Any, BaseException | None]:
+            if not is_claimed.acquire(blocking=False):
+                return None, None  # another loop has begun it
+            job.begin()
+            # An exit or interrupt would end the loop, and with it all other running coroutines.
+            try:
+                with InThisProcess(job.job_name):
+                    return await awaitable, None
+            except BaseException as error:
+                return None, error
+
+        own = None
+        if (loop := self.loop) is None:
+            own = self._begin_loop()
+            loop = own.loop
+            job.wait_for_loop()
+        future = asyncio.run_coroutine_threadsafe(settled(), loop)
+        job.note(future)
+        while not futures.wait([future], _LOOK).done:
+            if self.is_orphan:
+                raise RuntimeError("the event loop was closed while a handler was awaited in it")
+            if own is None:
+                continue
+            if future.cancelled():
+                own.ask()  # the coroutine has not ended
+            elif own.is_blocked:
+                if is_claimed.acquire(blocking=False):
+                    return self.result(job, awaitable)
+                raise RuntimeError("another job blocks the event loop in which this one ran")
+        result, error = future.result()
+        if error is not None:
+            raise error
+        return result
+
+    @property
+    def is_orphan(self) -> bool:
+        """Tell whether the program's event loop, which awaited the worker, is closed."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def _begin_loop(self) -> _EventLoop:
+        with self._guard:
+            if self._own is None or self._own.is_blocked:
+                self._own = _EventLoop()
+            return self._own
+
+    def close(self) -> None:
+        """Stop the event loop, if there is one. The next coroutine may start another one."""
+        with self._guard:
+            if self._own is not None:
+                self._own.close()
+                self._own = None
+
+
+class _EventLoop:
+    """An event loop in its own thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._is_closed = threading.Event()
+        self._asked_at = math.inf
+        self._thread = threading.Thread(target=self._run, name="fdbqueue-handlers", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_closed.is_set():  # a handler may have stopped the loop
+            try:
+                self.loop.run_forever()
+            except BaseException:  # raised by what a handler has left behind
+                _log.exception("a task or callback of the event loop of jobs has failed")
+        if tasks := asyncio.all_tasks(self.loop):  # of jobs that the worker has given up
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL))
+
+    def ask(self) -> None:
+        """Find out whether a coroutine blocks the loop, which `is_blocked` tells a second later."""
+        if self._asked_at == math.inf:
+            self._asked_at = time.monotonic()
+            self.loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._asked_at = math.inf
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if the loop was asked, and has not answered for a second."""
+        return time.monotonic() - self._asked_at > _BLOCKED
+
+    def close(self) -> None:
+        """Stop the loop and its thread, and cancel what still runs; leave a loop that hangs."""
+        self._is_closed.set()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(2 * _CANCEL)
+        if not self._thread.is_alive():
+            self.loop.close()

@@ -1,0 +1,158 @@
+"""Handlers of workers: functions or coroutine functions, inside or outside of a transaction."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from fdbqueue.types import Claim, Transaction, Transactor
+from fdbqueue.worker.context import Context
+from fdbqueue.worker.functions.coroutines import Coroutines
+from fdbqueue.worker.functions.supplied import supplied
+from fdbqueue.worker.outcomes import Outcome, validate_outcome
+from fdbqueue.worker.steps.stepper import JsonResults, Results
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.pool import HeldJob
+
+_T = TypeVar("_T")
+_Item_co = TypeVar("_Item_co", covariant=True)
+
+AnyHandler: TypeAlias = (
+    Callable[[_T], object] | Callable[[Context], object] | Callable[[Transaction, _T], object]
+)
+"""A function that a worker calls with the item, with the context, or in a transaction."""
+
+
+class Claimable(Protocol[_Item_co]):
+    """A queue of items of one type."""
+
+    def claim(self, tr: Transactor, /) -> Claim[_Item_co] | None:
+        """Claim the first item."""
+
+
+def outcome_of(error: Exception) -> Outcome | None:
+    """Return the outcome that a handler has raised; `None` for any other error."""
+    return validate_outcome(error) if isinstance(error, Outcome) else None
+
+
+def _as_it_is(returned: Any) -> Any:
+    return returned
+
+
+class Invocation(NamedTuple):
+    """The call of a handler for one job.
+
+    Attributes:
+        name: Its name in the log, or an empty text.
+        function: The function to call, with the transaction if it runs in one.
+        in_transaction: Whether it is the body of the transaction that ends the job.
+        outcome: Returns the outcome of an attempt that failed with an error; `None` to let the
+            queue try it again.
+        encode: Returns the JSON form of what it returned, if that is stored.
+        timeout: The seconds after which it is told to stop; `None` for those of the worker.
+        around: Returns what to enter around the call.
+        pushed: The value of the job, which may name the span that has pushed it.
+    """
+
+    name: str
+    function: Callable[..., object]
+    in_transaction: bool
+    outcome: Callable[[Exception], Outcome | None] = outcome_of
+    encode: Callable[[Any], Any] = _as_it_is
+    timeout: float | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    pushed: Mapping[str, Any] | None = None
+
+
+class Handler(ABC):
+    """The functions that the threads of a worker call, one for each job.
+
+    Attributes:
+        coroutines: Where coroutines run.
+        results: Converts the results of the functions of steps.
+        keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
+            `None` for never.
+    """
+
+    results: Callable[[str, Callable[..., Any]], Results] = JsonResults
+    keep_unknown: float | None = None
+
+    def __init__(self) -> None:
+        self.coroutines = Coroutines()
+
+    @property
+    def may_be_last(self) -> bool:
+        """True if a job may have a single attempt, whatever its queue allows."""
+        return False
+
+    def unknown(self, item: Any) -> str | None:
+        """Return why the item is left to other workers; `None` if there is a function for it."""
+        return None
+
+    @abstractmethod
+    def call(self, context: Context) -> Invocation:
+        """Return the call for a job."""
+
+    def run(self, call: Invocation, job: HeldJob, *tr: Transaction) -> Any:
+        """Call the function, await its result if necessary, and return it; raise its exception."""
+        result = call.function(*tr)
+        if result is None:  # as most handlers return
+            return None
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            raise TypeError("the handler returned a generator, whose code has not run")
+        if not inspect.isawaitable(result):
+            return result
+        if call.in_transaction:
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError("a handler that takes a transaction must be a plain function")
+        return self.coroutines.result(job, result)
+
+
+class FunctionHandler(Handler):
+    """One function for all jobs: `handler(item)`, `handler(context)` or `handler(tr, item)`.
+
+    A function whose first parameter is named `tr` is the body of a transaction. One whose first
+    parameter is annotated `Context` is called with the context of the attempt.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if not callable(function):
+            raise TypeError(f"a handler must be a function, not {function!r}")
+        self._function = function
+        self._takes_context = supplied(function) == "Context"
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # some functions that are not written in Python have no signature
+            self._in_transaction = False
+            return
+        self._in_transaction = next(iter(signature.parameters), None) == "tr"
+        if self._in_transaction and inspect.iscoroutinefunction(function):
+            raise TypeError("a handler that takes a transaction must be a plain function")
+        arguments = ("tr", "item") if self._in_transaction else ("item",)
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            called = f"({', '.join(arguments)})"
+            raise TypeError(
+                f"a handler is called as {called}, which {function!r} does not accept: {error}"
+            ) from error
+
+    def call(self, context: Context) -> Invocation:
+        """Return the call for a job."""
+        item = context.item
+        if self._in_transaction:
+
+            def body(tr: Transaction) -> Any:
+                return self._function(tr, item)
+
+            return Invocation("", body, True)
+        return Invocation(
+            "", partial(self._function, context if self._takes_context else item), False
+        )

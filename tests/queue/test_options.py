@@ -1,0 +1,129 @@
+"""HTTP, `fdbq` and the reference have the options that `fdbqueue.types` declares."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_type_hints
+
+import pytest
+
+import fdbqueue
+from fdbqueue import types
+from fdbqueue.http import create_app
+from fdbqueue.options import (
+    Filters,
+    GroupSettings,
+    PushManyOptions,
+    PushOptions,
+    QueueSettings,
+    ScheduleOptions,
+    TaskOptions,
+)
+from tests.support.pages import DOCS
+from tests.support.shell import commands
+
+DECLARED = [
+    each
+    for each in map(types.__dict__.get, types.__all__)
+    if isinstance(each, type) and hasattr(each, "__total__")
+]
+
+REQUESTS: dict[str, tuple[type, set[str]]] = {
+    "post /v1/queues/{}/push": (TaskOptions, set()),
+    "put /v1/queues/{}/schedules/{}": (ScheduleOptions, set()),
+    "get /v1/queues/{}/items": (Filters, set()),
+    "get /v1/queues/{}/count": (Filters, set()),
+    "post /v1/queues/{}/change": (Filters, set()),
+    "patch /v1/queues/{}": (QueueSettings, {"keep"}),
+    "patch /v1/queues/{}/groups/{}": (GroupSettings, set()),
+}
+"""The options that a request takes, and others of this kind that it has by other names."""
+
+COMMANDS: dict[str, tuple[type, set[str]]] = {
+    "push": (PushOptions, set()),
+    "task push": (TaskOptions, set()),
+    "schedule add": (ScheduleOptions, set()),
+    "items": (Filters, set()),
+    "limit": (QueueSettings, {"keep", "paused"}),
+    "group set": (GroupSettings, {"max_size", "paused"}),
+}
+"""The options that a command takes, and others of this kind that it has by other names."""
+
+
+def names_in(schema: Any, schemas: dict[str, Any]) -> set[str]:
+    """Return the names of the properties of a schema, and of those that it consists of."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    parts = [part for key in ("anyOf", "allOf", "oneOf") for part in schema.get(key, [])]
+    return {*schema.get("properties", {})}.union(*(names_in(part, schemas) for part in parts))
+
+
+@pytest.fixture(scope="module")
+def requests() -> dict[str, set[str]]:
+    """Return the names of the fields and of the parameters of each request."""
+    openapi = create_app(fdbqueue.open("memory:")).openapi()
+    named: dict[str, set[str]] = {}
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            fields = names_in(body.get("schema", {}), openapi["components"]["schemas"])
+            parameters = {
+                each["name"] for each in operation.get("parameters", []) if "name" in each
+            }
+            named[f"{method} {re.sub(r'{.*?}', '{}', path)}"] = fields | parameters
+    return named
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_has_the_options(requests: dict[str, set[str]], request_: str) -> None:
+    kind, others = REQUESTS[request_]
+    missing = {*kind.__annotations__} - others - requests[request_]
+    assert not missing, f"{request_} lacks these of {kind.__name__}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_the_options(name: str) -> None:
+    kind, others = COMMANDS[name]
+    missing = {*kind.__annotations__} - others - {each.name for each in commands()[name].params}
+    assert not missing, f"fdbq {name} lacks these of {kind.__name__}"
+
+
+@pytest.mark.parametrize("kind", DECLARED, ids=lambda kind: kind.__name__)
+def test_the_reference_describes_each_option(kind: type) -> None:
+    assert f"autoclass:: fdbqueue.types.{kind.__name__}\n" in (
+        (DOCS / "reference" / "python.md").read_text()
+    )
+    described = "".join(each.__doc__ or "" for each in DECLARED)
+    for name in get_type_hints(kind):
+        assert re.search(rf"^ {{8}}{name}: ", described, re.M), f"{name} is not described"
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [(PushManyOptions, "Options of a push"), (QueueSettings, "Options of a queue")],
+)
+def test_the_tables_of_the_reference_have_each_option(kind: type, title: str) -> None:
+    page = (DOCS / "reference" / "queues.md").read_text().partition(f"## {title}\n")[2]
+    missing = {name for name in kind.__annotations__ if not re.search(rf"`{name}=?`", page)}
+    assert not missing - {"keep", "groups"}, f"{title} lacks these of {kind.__name__}"
+
+
+def test_an_unknown_option_is_refused(db: Any, name: str) -> None:
+    jobs: Any = fdbqueue.PriorityQueue.named(db, name)
+    app: Any = fdbqueue.App(db)
+    for call in (
+        lambda: jobs.push(db, 1, delays=1),
+        lambda: jobs.push_many(db, [1], uniques=["k"]),
+        lambda: [*jobs.items(db, grouped="ada")],
+        lambda: jobs.count(db, state="ready", grouped="ada"),
+        lambda: jobs.configure(db, maxsize=1),
+        lambda: jobs.set_group(db, "ada", weights=1),
+        lambda: jobs.schedules.add(db, "hourly", 1, each="1h"),
+        lambda: type(jobs).named(db, name, concurrency=1),
+        lambda: fdbqueue.TaskQueue.named(db, f"{name}tasks").push_many(db, [{"agent": "ada"}]),
+        lambda: app.job(prio=1),
+        lambda: app.job(name="job")(print).using(delays=1),
+    ):
+        with pytest.raises(TypeError, match="there is no option '"):
+            call()
+    assert jobs.is_empty(db)
