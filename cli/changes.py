@@ -21,7 +21,7 @@ from fdbqueue.types import Change, Database, PriorityJson, State
 from .arguments import PRIORITY
 from .command import IDS, QUEUE, command
 from .opening import AnyQueue, exact_priority, item_queue, priority_queue
-from .options import argument, flag
+from .options import argument
 from .output import report_each
 
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
@@ -47,15 +47,13 @@ def user_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def validate_choice(
-    ids: tuple[str, ...], state: State | None, choice: str = "--state", **filters: object
-) -> None:
+def validate_choice(ids: tuple[str, ...], state: State | None, **filters: object) -> None:
     """Raise a usage error unless items are chosen either by id, or by state and its filters."""
     for name, wanted in filters.items():
         if wanted is not None and state is None:
             raise click.UsageError(f"--{name} needs --state")
     if bool(ids) == (state is not None):
-        raise click.UsageError(f"give either the ids of items, or {choice}")
+        raise click.UsageError("give either the ids of items, or --state")
 
 
 def change_items(
@@ -146,8 +144,10 @@ def retry(
     change_items(db, target, queue, ids, "retried", "retry", change, state, error=error, job=job)
 
 
-@command(QUEUE, IDS, flag("--all", "everything", help="Release all claimed items."))
-def release(db: Database, queue: str, ids: tuple[str, ...], everything: bool) -> None:
+@command(QUEUE, IDS)
+def release(
+    db: Database, queue: str, ids: tuple[str, ...], *, state: Literal["claimed"] | None
+) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
     The interrupted attempts do not count. A worker that still runs such a job can no longer
@@ -158,9 +158,12 @@ def release(db: Database, queue: str, ids: tuple[str, ...], everything: bool) ->
     \b
     Example:
       fdbq release jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
+      fdbq release jobs --state claimed
+
+    Options:
+        state: Release all claimed items, instead of items by ID.
     """
-    state: State | None = "claimed" if everything else None
-    validate_choice(ids, state, "--all")
+    validate_choice(ids, state)
     target = existing_queue(db, queue)
     change_items(db, target, queue, ids, "released", "release", target.release, state)
 

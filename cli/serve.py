@@ -10,7 +10,6 @@ import socket
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 
@@ -18,21 +17,21 @@ from fdbqueue.types import Database
 
 from .command import command
 from .interrupts import INTERRUPTED, exit_on, stop_on_signal
-from .options import option
+from .options import integer, option
 from .output import say
 
 _TOKENS = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False)
-_SIZE: dict[str, Any] = {"metavar": "BYTES", "type": click.IntRange(min=1)}
 
 
 @command(
     option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address to listen on."),
-    option(
+    integer(
         "--port",
         metavar="PORT",
+        lowest=0,
+        highest=65535,
         default=8080,
-        type=click.IntRange(0, 65535),
         help="Port to listen on; 0 for any free port.",
     ),
     option(
@@ -45,7 +44,9 @@ _SIZE: dict[str, Any] = {"metavar": "BYTES", "type": click.IntRange(min=1)}
         type=_TOKENS,
         help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
     ),
-    option("--body-limit", default=9_000_000, help="Maximum size of a request body.", **_SIZE),
+    integer(
+        "--body-limit", metavar="BYTES", default=9_000_000, help="Maximum size of a request body."
+    ),
     option(
         "--forwarded-allow-ips",
         metavar="ADDRESSES",
@@ -55,11 +56,9 @@ _SIZE: dict[str, Any] = {"metavar": "BYTES", "type": click.IntRange(min=1)}
         help="Proxies whose X-Forwarded-For header is trusted: addresses or networks, separated by"
         " commas, or '*'.",
     ),
-    option(
+    integer(
         "--connection-limit",
-        metavar="N",
         default=1000,
-        type=click.IntRange(min=1),
         help="Maximum number of open connections; at the limit, requests are answered 503.",
     ),
     option("--certfile", type=_FILE, help="Certificate in PEM format: serve over TLS."),

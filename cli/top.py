@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import sys
 import time
 from collections.abc import Sequence
@@ -19,16 +17,14 @@ from fdbqueue.types import Database, QueueStats
 
 from .arguments import Duration
 from .command import command
-from .interrupts import stop_on_signal
 from .options import integer, option
 from .output import age_text, escaped, json_line, notes_text, say, wants_json
-from .terminal import is_in_foreground, reading_keys, restoring_cursor
+from .terminal import restoring_cursor
 
 _MAX_PRIORITIES = 6  # shown in a line
 _MAX_NAME = 24  # columns that a name has at least, if it needs them
 _BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
-_LOOK = 0.2  # seconds; Python runs the handler of a signal that came just before only after a wait
 _WIDE = 1_000  # columns of an output that is not a terminal
 _PRIORITIES = "priority: ready"
 _TITLES: tuple[str, ...] = (*STATES, "in/s", "out/s", "oldest", _PRIORITIES)
@@ -42,7 +38,7 @@ _OMITTED = (_PRIORITIES, "done", "out/s", "in/s", "oldest", "delayed", "dead")
         *("-n", "updates"),
         lowest=0,
         default=0,
-        help="Number of updates; 0 to run until you press q or Ctrl-C.",
+        help="Number of updates; 0 to run until Ctrl-C.",
     ),
 )
 def top(db: Database, interval: float, updates: int) -> None:
@@ -52,7 +48,7 @@ def top(db: Database, interval: float, updates: int) -> None:
     the oldest ready item. On a small screen, queues with items or rates come first, and columns
     are omitted, the priorities first. With --json, each update prints one line per queue, with the
     numbers of `fdbq stats`, without the limits. A queue whose numbers cannot be decoded is unknown;
-    `fdbq ls` says why. Press q or Ctrl-C to end the command.
+    `fdbq ls` says why. Ctrl-C ends the command.
 
     \b
     Example:
@@ -64,13 +60,8 @@ def top(db: Database, interval: float, updates: int) -> None:
     previous: dict[str, QueueStats] = {}
     updated_at = time.monotonic()
     update = 0
-    reader, writer = os.pipe()
-    with (
-        restoring_cursor(console),
-        reading_keys(),
-        stop_on_signal(lambda number, _: os.write(writer, b"q"), max_signals=1),
-        Live(console=console, auto_refresh=False, transient=updates == 0) as live,
-    ):
+    live = Live(console=console, auto_refresh=False, transient=updates == 0)
+    with restoring_cursor(console), live:
         while True:
             found = overview(db)
             seconds = max(1e-9, time.monotonic() - updated_at)
@@ -84,20 +75,9 @@ def top(db: Database, interval: float, updates: int) -> None:
             else:
                 room = console.height - _OTHER_LINES if console.is_terminal else len(rows)
                 live.update(_fitting_table(console, rows, room), refresh=True)
-            if update == updates or _ends_within(interval, reader):
+            if update == updates:
                 return
-
-
-def _ends_within(seconds: float, signals: int) -> bool:
-    """Wait, and return true as soon as the user types q or a signal writes to a pipe."""
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        # A process in the background must not read what the user types for another one.
-        keyboard = [sys.stdin.fileno()] if is_in_foreground() else []
-        ready, _, _ = select.select([signals, *keyboard], [], [], min(left, _LOOK))
-        if any(os.read(each, 1) in (b"q", b"Q", b"") for each in ready):
-            return True
-    return False
+            time.sleep(interval)
 
 
 def _row(

@@ -39,7 +39,6 @@ from .options import flag, integer, option, options_of
 from .output import count_noun, report, say
 from .shell import KILLED, handler_of, kill_commands
 from .show import HELD_BY
-from .terminal import progress_bar
 
 _RELOADED = 0.5  # seconds from the failure of a changed program to its next start
 
@@ -165,7 +164,7 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     With --processes, a process that dies is replaced after a delay that doubles from a second to a
     minute. --metrics-port then serves the metrics of all processes together.
 
-    With --drain, exits with code 1 if a job failed or the queue does not exist.
+    With --drain, exits with code 1 if a job failed, and with 2 if the queue does not exist.
 
     \b
     Example:
@@ -203,15 +202,9 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
     options = {each.name: given[each.name] for each in _OF_WORKERS if each.name != "processes"}
     options["at_most"] = dict(given["at_most"])
-    missing = _missing(app, queues) if given["drain"] else []
-    if missing:
-        if missing == queues:
-            _report(WorkerReport())
-            sys.exit(1)
-        queues = [queue for queue in queues if queue not in missing]
-        weights = weights and {name: weights[name] for name in weights if name in queues}
-        at_most = options["at_most"].items()
-        options["at_most"] = {name: most for name, most in at_most if name in queues}
+    if given["drain"]:
+        for name in {*queues} - {*queues_of(app)}:
+            existing_queue(app.db, name)  # raises if it does not exist: nothing would push to it
 
     def run() -> WorkerReport:
         with usage_errors():
@@ -219,7 +212,7 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
 
     found = queues_of(app, queues)
     summary = partial(summary_of, app.db, found, sorted(app.jobs))
-    _work(given, run, summary, app.db, found, is_complete=not missing)
+    _work(given, run, summary, app.db, found)
 
 
 def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, float] | None]:
@@ -234,23 +227,9 @@ def _queues_and_weights(texts: tuple[str, ...]) -> tuple[list[str], dict[str, fl
     return queues, weights or None
 
 
-def _missing(app: App, names: list[str]) -> list[str]:
-    """Return the queues that do not exist and have no job of the app; say so on standard error."""
-    missing: list[str] = []
-    for name in names:
-        try:
-            if name not in queues_of(app):
-                existing_queue(app.db, name)
-        except QueueNotFound as error:
-            missing.append(name)
-            if parent is None:  # otherwise the parent has said it
-                say(f"fdbq work: {error}", err=True)
-    return missing
-
-
 def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
     """Run a function or a command on each item of a queue."""
-    command, drain = given["command"], given["drain"]
+    command = given["command"]
     if not queues or len(queues) != (2 if command is None else 1):
         raise click.UsageError(
             "give QUEUE with MODULE:FUNCTION or --exec, or --app MODULE:APP for the jobs of an app"
@@ -261,10 +240,10 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
         raise click.UsageError("--results stores what a function returns; --exec has none")
     queue, handler, grace = queues[0], queues[-1], given["grace"]
     function: Any = loaded_function(handler) if command is None else handler_of(command, grace)
-    target = _find_queue(db, queue, drain, given["health"])
+    target = existing_queue(db, queue) if given["drain"] else _find(db, queue, given["health"])
     if target is None:
         _report(WorkerReport())
-        sys.exit(1 if drain else 0)
+        return
     shutdown = Shutdown(grace if command is None else grace + KILLED, kill_commands)
     with usage_errors():
         worker = Worker(
@@ -276,35 +255,25 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
             grace=shutdown,
             **{name: given[name] for name in ("concurrency", "lease", "prefetch", "name")},
         )
-    has_bar = drain and parent is None and sys.stderr.isatty()
-    if not given["quiet"] and not has_bar:
+    if not given["quiet"]:
         _log.setLevel(logging.INFO)
     summary = partial(summary_of, db, [queue], [command or handler])
 
     def run() -> WorkerReport:
         if parent is None:
             _log.info(summary(1))
-        with progress_bar(shown=has_bar) as progress:
-            task = progress.add_task("work", total=target.size(db) if has_bar else None)
-            return run_worker(
-                worker,
-                shutdown,
-                progress=lambda done: progress.update(task, completed=done.done + done.failed),
-                **{name: given[name] for name in ("drain", "max_jobs", "max_memory", "health")},
-            )
+        options = {name: given[name] for name in ("drain", "max_jobs", "max_memory", "health")}
+        return run_worker(worker, shutdown, **options)
 
     _work(given, run, summary, db, [queue])
 
 
-def _find_queue(db: Database, name: str, drain: bool, health: int | str | None) -> AnyQueue | None:
-    """Return the named queue; without `drain`, wait until there is one or a signal comes."""
+def _find(db: Database, name: str, health: int | str | None) -> AnyQueue | None:
+    """Return the named queue, or wait until there is one or a signal comes."""
     try:
         return existing_queue(db, name)
     except QueueNotFound as error:
         message = f"fdbq work: {error}"
-    if drain:
-        say(message, err=True)
-        return None
     stop = Stop()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -324,12 +293,10 @@ def _work(
     summary: Callable[[int], str],
     db: Database,
     queues: list[str],
-    *,
-    is_complete: bool = True,
 ) -> NoReturn:
     """Run workers in this process, or supervise others that do, and exit.
 
-    With `--drain`, exit with code 1 if a job failed or not every queue exists.
+    With `--drain`, exit with code 1 if a job failed.
 
     Args:
         given: The options of the command.
@@ -337,7 +304,6 @@ def _work(
         summary: Returns the line of the log for a number of processes.
         db: The database.
         queues: The names of the queues.
-        is_complete: Whether every queue exists.
     """
     processes = given["processes"] or (1 if given["reload"] else None)
     supervises = parent is None and processes is not None
@@ -358,7 +324,7 @@ def _work(
         _report(done)
         if given["drain"] and not given["quiet"]:
             _tell_held_back(db, queues)
-    exit_after_work(1 if given["drain"] and (done.failed or not is_complete) else 0)
+    exit_after_work(1 if given["drain"] and done.failed else 0)
 
 
 def _stop(number: int, _: FrameType | None) -> None:

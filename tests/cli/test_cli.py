@@ -134,11 +134,6 @@ def test_an_unknown_queue_is_named_with_the_most_similar_one(filled: Shell, name
         assert done.stderr == (
             f"fdbq {command}: there is no queue named '{name}x'; did you mean '{name}'?\n"
         )
-    done = filled("work", f"{name}x", "--exec", "true", "--drain")
-    assert (done.returncode, done.stdout) == (1, "0 done, 0 failed\n")
-    assert done.stderr == (
-        f"fdbq work: there is no queue named '{name}x'; did you mean '{name}'?\n"
-    )
     for arguments in (("drop", "-y"), ("limit", "--size", "3"), ("pause",), ("items",)):
         error = error_of(filled(arguments[0], f"{name}x", *arguments[1:]))
         assert f"did you mean '{name}'?" in error
@@ -1032,7 +1027,6 @@ def test_jobs_are_listed_as_calls_with_their_run_time(fdbq: Shell, name: str, db
     shown = fdbq.output("show", name, dead.id)
     assert re.search(r"^job +shop.send\('ada\\n'\)$", shown, re.M)
     assert re.search(r"^attempt 1, \S+ after [0-9ms]+, ", shown, re.M)
-    assert "shop.send('ada\\n')" in fdbq.output("dead", "ls", name)
 
 
 def test_show_leaves_out_the_frames_of_the_library(fdbq: Shell, name: str, db: Any) -> None:
@@ -1073,9 +1067,9 @@ def test_items_that_are_not_ready_are_listed_shown_retried_and_released(
     assert f"claimed by {shown['claimed_by']} at " in fdbq.output(
         "items", name, "--state", "claimed"
     )
-    assert fdbq.output("release", name, "--all") == "2 released\n"
+    assert fdbq.output("release", name, "--state", "claimed") == "2 released\n"
     assert "it is ready" in fdbq("release", name, ids[0]).stderr
-    assert "give either the ids of items, or --all" in error_of(fdbq("release", name))
+    assert "give either the ids of items, or --state" in error_of(fdbq("release", name))
     assert fdbq("show", name, ids[0] + "A").returncode == 2
     fdbq.output("rm", name, *ids)
     assert f"has no item {ids[0]}" in fdbq("show", name, ids[0]).stderr
@@ -1147,25 +1141,23 @@ def test_a_file_whose_path_is_not_utf_8_is_imported_once(fdbq: Shell, name: str)
     assert "printable text" in error_of(fdbq.script("fdbq import $q --source $'\\xff'"))
 
 
-def test_dead_letters_are_listed_shown_retried_and_dropped(fdbq: Shell, name: str, db: Any) -> None:
+def test_dead_letters_are_listed_shown_retried_and_removed(fdbq: Shell, name: str, db: Any) -> None:
     queue = fdbqueue.PriorityQueue.named(db, name, max_attempts=1)
     ids = [item.id for item in queue.push_many(db, [{"n": 1}, {"n": 2}, {"n": 3}])]
     queue.nack(db, queue.claim(db, n=3), error="no such address")
-    listed = fdbq.output("dead", "ls", name).splitlines()
-    assert [line.split()[:2] for line in listed] == [[each, "1"] for each in ids]
-    assert listed[0].endswith("  no such address")
-    assert json.loads(fdbq.output("dead", "ls", name, "--json").splitlines()[2])["id"] == ids[2]
-    assert fdbq.output("dead", "show", name, ids[1]) == '{"n":2}\n'
-    assert json.loads(fdbq.output("dead", "show", name, ids[1], "--json"))["attempts"] == 1
-    assert fdbq.output("dead", "retry", name, ids[1]) == "1 retried\n"
-    assert fdbq("dead", "retry", name, ids[1]).returncode == 1
-    assert fdbq("dead", "show", name, ids[1]).returncode == 1
+    dead = ("items", name, "--state", "dead")
+    listed = fdbq.output(*dead).splitlines()
+    assert [line.split()[:3] for line in listed] == [[each, "0", "1"] for each in ids]
+    assert listed[0].endswith(', no such address  {"n":1}')
+    assert json.loads(fdbq.output(*dead, "--json").splitlines()[2])["id"] == ids[2]
+    assert json.loads(fdbq.output("show", name, ids[1], "--json"))["attempts"] == 1
+    assert fdbq.output("retry", name, ids[1]) == "1 retried\n"
+    assert fdbq("retry", name, ids[1]).returncode == 1
     assert fdbq.output("pop", name) == '{"n":2}\n'
-    assert "not the id of an item" in error_of(fdbq("dead", "drop", name, ids[0], "nonsense"))
-    assert "give either the ids of items, or --all" in error_of(fdbq("dead", "drop", name))
-    assert fdbq.output("dead", "drop", name, "--all") == "2 dropped\n"
-    assert fdbq.output("dead", "ls", name) == ""
-    assert "no queue named" in error_of(fdbq("dead", "ls", f"{name}nope"))
+    assert "not the id of an item" in error_of(fdbq("rm", name, ids[0], "nonsense"))
+    assert fdbq.output("rm", name, "--state", "dead") == "2 removed\n"
+    assert fdbq.output(*dead) == ""
+    assert "no queue named" in error_of(fdbq("items", f"{name}nope"))
 
 
 def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
@@ -1175,7 +1167,7 @@ def test_dead_letters_that_do_not_fit_into_a_full_queue_are_reported(
     ids = [item.id for item in queue.push_many(db, [1, 2])]
     queue.nack(db, queue.claim(db, n=2))
     queue.push(db, 3)
-    done = fdbq("dead", "retry", name, "--all")
+    done = fdbq("retry", name, "--state", "dead")
     assert (done.returncode, done.stdout) == (1, "1 retried\n")
     assert f"{ids[1]} was not retried: the queue is full, or another" in done.stderr
     assert [letter.id for letter in queue.items(db, state="dead")] == [ids[1]]

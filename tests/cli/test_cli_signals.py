@@ -194,17 +194,6 @@ def test_a_second_signal_ends_a_worker_whose_jobs_do_not(fdbq: Shell, name: str,
     assert process.wait(MAX_WAIT) in (130, -signal.SIGINT)
 
 
-def test_top_is_ended_by_an_interrupt(fdbq: Shell, name: str) -> None:
-    fdbq.output("push", name, "1")
-    # However slow the machine is, no thread ends `top` before it has ended by itself.
-    patient = "from fdbq import interrupts, __main__; interrupts._GRACE = 60; __main__.main()"
-    process = start(fdbq, "top", "--json", "--interval", "1000", program=("-c", patient))
-    assert process.stdout is not None
-    assert name in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(MAX_WAIT) == 0
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
 )
@@ -249,7 +238,7 @@ class Interrupts:
             ("check", many),
             ("limit", many),
             ("info",),
-            ("dead", "ls", many),
+            ("items", many, "--state", "dead"),
             ("task", "pop", tasks),
             ("task", "push", f"{name}other", "1"),
             ("task", "stats", tasks),

@@ -64,8 +64,8 @@ def test_the_log_of_a_worker_and_the_errors_of_its_command_are_escaped(
     done = fdbq("work", "--app", "shop:app", "--drain", "--log-format", log_format)
     assert_harmless(done.stdout + done.stderr)
     assert "31m" in done.stderr
-    assert_harmless(fdbq.output("dead", "ls", "mail"))
-    assert_harmless(fdbq.output("dead", "ls", "mail", "--json"))
+    assert_harmless(fdbq.output("items", "mail", "--state", "dead"))
+    assert_harmless(fdbq.output("items", "mail", "--state", "dead", "--json"))
 
     fdbq.output("push", "jobs", "1")
     fdbq.output("limit", "jobs", "--attempts", "1")
@@ -75,6 +75,7 @@ def test_the_log_of_a_worker_and_the_errors_of_its_command_are_escaped(
     assert_harmless(done.stdout + done.stderr)
     assert VISIBLE + r"\x9b \xff" + "\n" in done.stderr
     (letter,) = [
-        json.loads(line) for line in fdbq.output("dead", "ls", "jobs", "--json").splitlines()
+        json.loads(line)
+        for line in fdbq.output("items", "jobs", "--state", "dead", "--json").splitlines()
     ]
     assert_harmless(fdbq.output("show", "jobs", letter["id"]))
