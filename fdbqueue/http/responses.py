@@ -38,22 +38,16 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0  # seconds between attempts to return items
 _log = logging.getLogger("fdbqueue.http")
 
 
+_CONFLICTS = (
+    *(errors.ForeignClaim, errors.LayoutVersionMismatch, errors.LeaseLost, errors.NoResult),
+    *(errors.OptionsMismatch, errors.QueueExists, errors.QueueRenamed, TooManyWaiting),
+    *(errors.UndecodableItem, errors.UndecodableQueue, errors.UnknownCodec, errors.WrongState),
+)
+
 _STATUSES: dict[type[BaseException], int] = {
     errors.FdbqueueError: 422,  # a value that the library refuses
-    errors.QueueNotFound: 404,
-    BatchNotFound: 404,
-    errors.ForeignClaim: 409,
-    errors.LayoutVersionMismatch: 409,
-    errors.LeaseLost: 409,
-    errors.NoResult: 409,
-    errors.OptionsMismatch: 409,
-    errors.QueueExists: 409,
-    errors.QueueRenamed: 409,
-    TooManyWaiting: 409,
-    errors.UndecodableItem: 409,
-    errors.UndecodableQueue: 409,
-    errors.UnknownCodec: 409,
-    errors.WrongState: 409,
+    **dict.fromkeys((errors.QueueNotFound, BatchNotFound), 404),
+    **dict.fromkeys(_CONFLICTS, 409),
     errors.PushTooLarge: 413,
     errors.QueueFull: 429,
     errors.StorageError: 503,

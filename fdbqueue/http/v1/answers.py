@@ -127,14 +127,16 @@ class Signalled(BaseModel):
 # Queues
 
 
-class Cleared(BaseModel):
-    """The number of items in each state just before."""
-
+class _ByState(BaseModel):
     ready: int
     delayed: int
     claimed: int
     dead: int
     done: int
+
+
+class Cleared(_ByState):
+    """The number of items in each state just before."""
 
 
 class Dropped(BaseModel):
@@ -216,15 +218,10 @@ class History(BaseModel):
     windows: list[types.HistoryWindow]
 
 
-class Job(BaseModel):
+class Job(_ByState):
     """The items of a job in a sample, by state, and how often and how long it ran."""
 
     name: str
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
     failed_attempts: int
     rate: float | None = Field(description="Done items a second since the time `since`.")
     run_time_median: float | None = Field(description="Seconds, of the done items.")
