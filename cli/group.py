@@ -26,6 +26,10 @@ _GROUP = argument("name", metavar="GROUP")
 _FLAGS = {name: "--" + name.replace("_", "-") for name in GroupSettings.__annotations__}
 _FLAGS["max_size"] = "--size"
 
+_STATES = ("ready", "claimed", "delayed")
+_UNSET = dict.fromkeys(_FLAGS, (None, False)) | {"weight": (1,), "in_order": (None, True)}
+"""The values of settings that a list leaves out."""
+
 
 @click.group(cls=Group)
 def group() -> None:
@@ -44,8 +48,7 @@ def ls(db: Database, queue: str) -> None:
     """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
 
     The settings of all groups come first, as `(all groups)`, with --json as the group `null`. The
-    items without a group follow as `(none)`. `at most` is the limit that `--size` sets to the
-    ready, delayed and claimed items of a group.
+    items without a group follow as `(none)`. Settings follow the numbers of items.
 
     \b
     Example:
@@ -65,33 +68,19 @@ def ls(db: Database, queue: str) -> None:
 
 
 def _line(info: GroupInfo) -> str:
-    of = "" if info.concurrency is None else f" of {info.concurrency}"
-    shown = [printable(info.name) or "(none)"]
-    if info.ready is not None:
-        shown.append(f"{info.ready} ready")
-    if info.claimed is not None:
-        shown.append(f"{info.claimed}{of} claimed")
-    if info.delayed:
-        shown.append(f"{info.delayed} delayed")
-    if info.latest:
-        shown.append("only the latest waits")
-    elif info.max_size is not None:
-        shown.append(f"at most {info.max_size}")
-    if info.concurrency == 1 and not info.in_order:
-        shown.append("not in order")
-    if info.rate is not None:
-        shown.append(f"{info.rate[0]} in {text_of_seconds(info.rate[1])}")
-    if info.weight != 1:
-        shown.append(f"weight {info.weight:g}")
-    if info.held_by == "paused":
-        shown.append("paused")
-    elif info.held_until is not None:
-        shown.append(f"held back by its rate until {info.held_until.isoformat(timespec='seconds')}")
+    fields = group_as_json(info)
+    numbers = [f"{fields[state]} {state}" for state in _STATES if fields[state] is not None]
+    settings = {name: fields[name] for name in _FLAGS if fields[name] not in _UNSET[name]}
+    if info.concurrency != 1:
+        settings.pop("in_order", None)  # only one at a time is in order
+    line = [printable(info.name) or "(none)", *numbers, *_set_text(settings)]
+    if info.held_until is not None:
+        line.append(f"held back by its rate until {info.held_until.isoformat(timespec='seconds')}")
     elif info.held_by == "retry":
-        shown.append("waits for the next attempt of a failed item")
-    elif info.held_by is not None:
-        shown.append(f"held back by its {info.held_by}")
-    return "  ".join(shown)
+        line.append("waits for the next attempt of a failed item")
+    elif info.held_by == "concurrency":
+        line.append("held back by its concurrency")
+    return "  ".join(line)
 
 
 @command(

@@ -28,8 +28,8 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
     fdbq.output("group", "set", "jobs", "ada", "--weight", "2", "--concurrency", "3")
     fdbq.output("group", "pause", "jobs", "ada")
     assert fdbq.output("group", "ls", "jobs").splitlines() == [
-        "ada  2 ready  0 of 3 claimed  weight 2  paused",
-        "bob  1 ready  0 claimed",
+        "ada  2 ready  0 claimed  0 delayed  weight 2  concurrency 3  paused",
+        "bob  1 ready  0 claimed  0 delayed",
     ]
     assert fdbq.output("pop", "jobs", "-n", "3") == '"bob"\n'
     fdbq.output("group", "resume", "jobs", "ada")
@@ -97,15 +97,15 @@ def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
     limits = ("--weight", "2", "--concurrency", "3", "--rate", "10/1m", "--size", "5")
     fdbq.output("group", "set", "jobs", "--concurrency", "7")
     fdbq.output("group", "set", "jobs", "ada", *limits)
-    shown = (
-        "(all groups)  concurrency 7\nada  1 ready  0 of 3 claimed  at most 5  10 in 1m  weight 2\n"
-    )
+    numbers = "ada  1 ready  0 claimed  0 delayed"
+    limited = f"{numbers}  weight 2  concurrency 3  rate 10/1m  size 5"
+    shown = f"(all groups)  concurrency 7\n{limited}\n"
     assert fdbq.output("group", "ls", "jobs") == shown
     for flag, removed, left in (
         ("--weight", "  weight 2", ""),
-        ("--size", "  at most 5", ""),
-        ("--rate", "  10 in 1m", ""),
-        ("--concurrency", "of 3", "of 7"),
+        ("--size", "  size 5", ""),
+        ("--rate", "  rate 10/1m", ""),
+        ("--concurrency", "concurrency 3", "concurrency 7"),
     ):
         told = fdbq.output("group", "set", "jobs", "ada", flag, "none")
         assert told == f"ada in jobs: {flag[2:]} none\n"
@@ -113,7 +113,7 @@ def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
         assert fdbq.output("group", "ls", "jobs") == shown
     told = fdbq.output("group", "set", "jobs", "--concurrency", "none", "--json")
     assert told == '{"queue":"jobs","group":null,"concurrency":null}\n'
-    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+    assert fdbq.output("group", "ls", "jobs") == f"{numbers}\n"
     assert "fdbq group set [OPTIONS] QUEUE [GROUP]" in fdbq.output("group", "set", "--help")
 
 
@@ -123,10 +123,13 @@ def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
     refused = fdbq("push", "jobs", "2", "--group", "ada")
     assert refused.returncode == 1
     assert refused.stderr == "fdbq push: the group 'ada' of jobs is full; nothing was stored\n"
-    assert "ada  1 ready  0 claimed  at most 1" in fdbq.output("group", "ls", "jobs").splitlines()
+    assert (
+        "ada  1 ready  0 claimed  0 delayed  size 1"
+        in fdbq.output("group", "ls", "jobs").splitlines()
+    )
     fdbq.output("group", "set", "jobs", "ada", "--latest")
     fdbq.output("push", "jobs", "3", "--group", "ada", "--delay", "1h")
-    shown = "ada  0 ready  0 claimed  1 delayed  only the latest waits"
+    shown = "ada  0 ready  0 claimed  1 delayed  size 1  latest"
     assert shown in fdbq.output("group", "ls", "jobs").splitlines()
 
 
@@ -141,16 +144,15 @@ def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) 
         claim = jobs.claim(db)
         jobs.nack(db, claim, delay="1h")
     ada, bob = fdbq.output("group", "ls", "jobs").splitlines()
-    assert ada.startswith("ada  1 ready  0 claimed  1 in 1h30m  held back by its rate until 20")
-    assert (
-        bob
-        == "bob  1 ready  0 of 1 claimed  1 delayed  waits for the next attempt of a failed item"
+    assert ada.startswith(
+        "ada  1 ready  0 claimed  0 delayed  rate 1/1h30m  held back by its rate until 20"
     )
+    bobs = "bob  1 ready  0 claimed  1 delayed  concurrency 1"
+    assert bob == f"{bobs}  waits for the next attempt of a failed item"
     shown = json.loads(fdbq.output("group", "ls", "jobs", "--json").splitlines()[0])
     assert (shown["rate"], shown["held_by"], shown["held_until"][:2]) == ([1, 5400], "rate", "20")
     fdbq.output("group", "set", "jobs", "bob", "--not-in-order")
-    shown = "bob  1 ready  0 of 1 claimed  1 delayed  not in order"
-    assert shown in fdbq.output("group", "ls", "jobs").splitlines()
+    assert f"{bobs}  not in order" in fdbq.output("group", "ls", "jobs").splitlines()
 
 
 def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
@@ -178,7 +180,7 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
     ):
         assert answer in error_of(fdbq("group", *arguments))
     assert "a group is text of 1 to 255 bytes" in error_of(fdbq("push", "jobs", "1", "--group", ""))
-    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed\n"
+    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed  0 delayed\n"
 
 
 def test_a_task_queue_has_groups(fdbq: Shell) -> None:
@@ -188,20 +190,23 @@ def test_a_task_queue_has_groups(fdbq: Shell) -> None:
     ]
     fdbq.output("task", "push", "tasks", "1")
     assert fdbq.output("group", "ls", "tasks") == (
-        "(none)  1 ready  0 claimed\nada  2 ready  0 claimed\nbob  1 ready  0 claimed\n"
+        "(none)  1 ready  0 claimed\n"
+        "ada  2 ready  0 claimed  0 delayed\nbob  1 ready  0 claimed  0 delayed\n"
     )
     fdbq.output("group", "set", "tasks", "--concurrency", "5")
     fdbq.output("group", "set", "tasks", "ada", "--concurrency", "2", "--rate", "9/1m")
     fdbq.output("group", "pause", "tasks", "ada")
     assert "held_by         Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
     assert fdbq.output("group", "ls", "tasks").splitlines()[2:] == [
-        "ada  2 ready  0 of 2 claimed  9 in 1m  paused",
-        "bob  1 ready  0 of 5 claimed",
+        "ada  2 ready  0 claimed  0 delayed  concurrency 2  rate 9/1m  paused",
+        "bob  1 ready  0 claimed  0 delayed  concurrency 5",
     ]
     assert [fdbq.output("task", "pop", "tasks") for _ in range(2)] == ["1\n"] * 2
     fdbq.output("group", "resume", "tasks", "ada")
     fdbq.output("group", "set", "tasks", "bob", "--concurrency", "1")
-    assert "bob  0 ready  0 of 1 claimed\n" in fdbq.output("group", "ls", "tasks")
+    assert "bob  0 ready  0 claimed  0 delayed  concurrency 1\n" in fdbq.output(
+        "group", "ls", "tasks"
+    )
     assert fdbq.output("group", "clear", "tasks", "ada", "--yes").startswith("2 removed")
 
 
@@ -257,7 +262,7 @@ def test_items_without_a_group_are_listed_and_have_a_weight(fdbq: Shell) -> None
     fdbq.output("push", "jobs", "1")
     fdbq.output("push", "jobs", "2", "--group", "ada")
     fdbq.output("group", "set", "jobs", "", "--weight", "2")
-    listed = ["(none)  1 ready  0 claimed  weight 2", "ada  1 ready  0 claimed"]
+    listed = ["(none)  1 ready  0 claimed  weight 2", "ada  1 ready  0 claimed  0 delayed"]
     assert fdbq.output("group", "ls", "jobs").splitlines() == listed
     fdbq.output("group", "set", "jobs", "", "--reset", "--weight", "1")
     assert "weight" not in fdbq.output("group", "ls", "jobs")
