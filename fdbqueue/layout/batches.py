@@ -19,10 +19,8 @@ from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
     Header,
-    decode_claim,
     decode_fields,
     decode_metadata,
-    encode_claim,
     encode_fields,
     encode_metadata,
     header_of,
@@ -183,7 +181,7 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
 # References to batches of other queues
 
 
-_PARKED = (Layout.delayed, Layout.dead, Layout.done)
+_WITH_METADATA = (Layout.claims, Layout.delayed, Layout.dead, Layout.done)
 _UNFINISHED = (Layout.items, Layout.claims, Layout.delayed, Layout.followers)
 
 Change = Callable[[Membership], Membership]
@@ -215,10 +213,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
         return value
     if key.startswith(Layout.items):
         return of_item(value)
-    if key.startswith(Layout.claims):
-        claimed = decode_claim(value)
-        return encode_claim(claimed._replace(value=of_item(claimed.value)))
-    if key.startswith(_PARKED):
+    if key.startswith(_WITH_METADATA):
         metadata, item = decode_metadata(value)
         return encode_metadata(metadata, of_item(item))
     return value

@@ -24,10 +24,9 @@ from fdbqueue.layout.steps import StoredStep
 from fdbqueue.layout.values import (
     NO_REPORT,
     SLOT_OF_QUEUE,
-    ClaimedItem,
-    decode_claim,
     decode_count,
-    encode_claim,
+    decode_metadata,
+    encode_metadata,
     utc_time,
 )
 from fdbqueue.operations.items import Tail
@@ -373,10 +372,10 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
 
 @pytest.mark.parametrize("slots", [(), (SLOT_OF_QUEUE,)])
 def test_golden_bytes_of_a_claim(slots: tuple[bytes, ...]) -> None:
-    stored = encode_claim(ClaimedItem(RANDOM, 300, 2, slots, b"value"))
-    numbers = (300).to_bytes(8, "big") + (2).to_bytes(8, "big")
-    assert stored == numbers + bytes([len(slots), 16]) + RANDOM + b"value"
-    assert decode_claim(stored) == ClaimedItem(RANDOM, 300, 2, slots, b"value")
+    stored = encode_metadata((RANDOM, 300, 2, slots), b"value")
+    packed = fdb_tuple.pack((RANDOM, 300, 2, slots))
+    assert stored == len(packed).to_bytes(2, "big") + packed + b"value"
+    assert decode_metadata(stored) == ((RANDOM, 300, 2, slots), b"value")
 
 
 def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:

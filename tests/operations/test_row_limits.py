@@ -20,9 +20,7 @@ from fdbqueue.layout.priorities import MAX_LEVEL
 from fdbqueue.layout.values import (
     MAX_INLINE,
     MAX_LOG,
-    ClaimedItem,
     Header,
-    encode_claim,
     encode_metadata,
     with_header,
 )
@@ -70,7 +68,7 @@ def test_the_largest_item_has_room_in_every_state(error: str) -> None:
     for stored in (
         value,
         encode_metadata((n,), value),
-        encode_claim(ClaimedItem(token, n, n, slots, value)),
+        encode_metadata((token, n, n, slots), value),
         encode_metadata((n, n, error, error), value),
         encode_metadata(done, value),
     ):

@@ -26,7 +26,6 @@ from fdbqueue.layout.steps import decode_signal, decode_step
 from fdbqueue.layout.values import (
     Header,
     decode_attempt,
-    decode_claim,
     decode_metadata,
     header_of,
 )
@@ -140,9 +139,8 @@ _PASSING = {7, 8, 9, 10}
 
 _RECORDS: dict[str, Callable[[bytes], Any]] = {
     "items": header_of,
-    "claims": lambda value: header_of(decode_claim(value).value),
     **dict.fromkeys(
-        ("delayed", "dead", "done"), lambda value: header_of(decode_metadata(value)[1])
+        ("claims", "delayed", "dead", "done"), lambda value: header_of(decode_metadata(value)[1])
     ),
     "attempts": decode_attempt,
     "steps": decode_step,
