@@ -274,8 +274,6 @@ class Links:
     def __init__(self) -> None:
         self._left = Counter[tuple[bytes, bytes]]()
         self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
-        self.targets: dict[bytes, Counter[bytes]] = defaultdict(Counter)
-        """For each queue, how many ends of its jobs count in batches of each other queue."""
 
     def add(self, queue: bytes, key: bytes, value: bytes) -> None:
         """Add a row of a queue."""
@@ -287,8 +285,6 @@ class Links:
 
     def _note(self, queue: bytes, membership: Membership) -> Membership:
         self._steps[membership.subspace or queue, membership.id].append(membership.step)
-        if membership.subspace:
-            self.targets[queue][membership.subspace] += 1
         return membership
 
     def lost(self, queue: bytes) -> dict[bytes, Lost]:

@@ -55,7 +55,6 @@ def carry_in_one_file(source: RandomDatabase, there: Any, engine: str) -> None:
     copies = backup(
         source.db, file, None if is_all else names, prefixes=[b"" if is_all else source.own]
     )
-    assert {name: copied.notes for name, copied in copies.items()} == dict.fromkeys(names, ())
     restored = restore(there, file)
     assert restored == copies
     assert restored.prefixes == copies.prefixes
@@ -73,8 +72,7 @@ def carry_one_by_one(source: RandomDatabase, there: Any, engine: str) -> None:
 
 def copy_all(source: RandomDatabase, there: Any, engine: str) -> None:
     """Copy all queues at once."""
-    copies = copy(source.db, there, source.queues())
-    assert [copied.notes for copied in copies.values()] == [()] * len(copies)
+    copy(source.db, there, source.queues())
 
 
 def copy_each(source: RandomDatabase, there: Any, engine: str) -> None:
