@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import hashlib
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -748,12 +747,6 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
     """Return the hour, the digest and the item ids of a push with an idempotency key."""
     hour, digest, *ids = fdb_tuple.unpack(value)
     return hour, digest, ids
-
-
-def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> bytes:
-    """Return the digest of a push; each entry is a payload and the text of a priority."""
-    parts = (part for entry in entries for part in entry)
-    return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
 
 
 class StoredWorker(NamedTuple):

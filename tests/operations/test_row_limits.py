@@ -26,9 +26,9 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 from fdbqueue.queue.batches import Members, push_after
-from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress
+from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 
