@@ -219,15 +219,14 @@ def encode_holder(position: bytes, key_ends: int | None) -> bytes:
     >>> decode_holder(encode_holder(position, None)) == (position, None)
     True
     """
-    return position if key_ends is None else position + fdb_tuple.pack((key_ends,))
+    packed: bytes = fdb_tuple.pack((position, key_ends))
+    return packed
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
     """Return the position of the item of a unique key, and when the period of the key ends."""
-    last = fdb_tuple.unpack(value)[-1]
-    if isinstance(last, int):  # the last element of a position is bytes
-        return value[: -len(fdb_tuple.pack((last,)))], last
-    return value, None
+    position, key_ends = fdb_tuple.unpack(value)
+    return position, key_ends
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:

@@ -159,10 +159,12 @@ def test_golden_bytes_of_unique_keys(
     stored = rows(db, space)
     keys = [b"\x15\x16\x02" + key + b"\x00" for key in (b"c", b"k", b"p")]
     ends = b"\x1a\x01\xba\x90\xb9\x2e\x80"  # milliseconds
+    positions = [b"\x14" + number + PACKED_RANDOM for number in (b"\x15\x01", b"\x14", b"\x15\x02")]
+    packed = [b"\x01" + each.replace(b"\x00", b"\x00\xff") + b"\x00" for each in positions]
     assert [stored[key] for key in keys] == [
-        b"\x14\x15\x01" + PACKED_RANDOM,
-        b"\x14\x14" + PACKED_RANDOM,
-        b"\x14\x15\x02" + PACKED_RANDOM + ends,
+        packed[0] + b"\x00",
+        packed[1] + b"\x00",
+        packed[2] + ends,
     ]
     assert stored[b"\x15\x1e" + ends + b"\x02p\x00"] == stored[keys[2]]
     headers = [b"\x15\x02\x02k\x00", b"\x15\x02\x02c\x00\x15\x06\x02c\x00"]
