@@ -17,7 +17,7 @@ from click.types import FuncParamType
 
 from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.arguments import seconds_of_text
-from fdbqueue.queue.overview import with_stack
+from fdbqueue.queue.overview import parse_json
 from fdbqueue.queue.transfer.importing import MAX_LINE
 
 from .output import json_line
@@ -121,7 +121,7 @@ def rate_or_none(text: str) -> object:
 def parse_value(text: str | bytes) -> Any:
     """Return the value of a JSON text that the user gave; raise a usage error for other text."""
     try:
-        return with_stack(json.loads, text)
+        return parse_json(text)
     except ValueError as error:
         hint = ""
         if isinstance(text, str) and not text.startswith(("{", "[", '"')):

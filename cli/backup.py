@@ -23,7 +23,7 @@ from .command import QUEUES, command
 from .files import replacing
 from .opening import check_integrity, open_database
 from .options import argument, flag, option
-from .output import count_noun, line_of, report, say, states_text, wants_json
+from .output import count_noun, line_of, report, say, states_text
 from .terminal import progress_bar
 
 
@@ -45,8 +45,6 @@ def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) 
     """Print what a queue has that was written or restored."""
     fields = {"queue": name, **dataclasses.asdict(copy)}
     _report(fields, f"{verb} {name}: {states_text(copy)}", to_stderr)
-    for note in copy.notes:
-        say(f"fdbq: {verb} {name}: {note}", err=True)
 
 
 def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
@@ -111,8 +109,8 @@ def backup(
     written to standard output. An existing FILE is replaced only after all is written.
 
     Each queue is written as it was at one moment. A queue that takes longer than five seconds to
-    read must not change meanwhile: pause it, and stop its clients. If jobs of a QUEUE
-    wait for jobs of a queue that is not in FILE, or the reverse, standard error says so.
+    read must not change meanwhile: pause it, and stop its clients. Write queues whose jobs wait for
+    each other to one FILE.
 
     With --prefix or --all, FILE also has the keys that you keep beside the queues. PREFIX is text,
     with \\xNN for a byte. All of FILE shows one moment if the backup takes less than a second or,
@@ -169,9 +167,8 @@ def restore(
 
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
-    interrupted, run it again, and it begins anew. A queue that already exists is
-    left alone if it equals the one in the file. If it differs, nothing is restored. A job that
-    waits for jobs that are not restored goes on as if they were cancelled.
+    interrupted, run it again, and it begins anew. If a queue already exists, nothing is restored.
+    A job that waits for jobs that are not restored goes on as if they were cancelled.
 
     If FILE has keys beside queues, all are restored, unless you name a QUEUE or a PREFIX. They are
     written before the queues appear. If the database has another value under one of the keys,
@@ -196,8 +193,6 @@ def restore(
     for name, copied in copies.items():
         report_copy(name if new_name is None else new_name, copied, "restored")
     _report_keys(copies, "restored")
-    if not copies and not copies.prefixes and not wants_json():
-        say("nothing to restore: the queues already exist")
 
 
 @command(
@@ -224,7 +219,7 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     clients use both, each job runs twice.
 
     Copy queues whose jobs wait for each other together. Otherwise jobs go on whose jobs are left
-    behind, as after `fdbq restore`, and standard error says so.
+    behind, as after `fdbq restore`.
 
     Exits with code 1 if the check finds problems. The original then has them as well.
 

@@ -11,20 +11,16 @@ import click
 from rich.progress import DownloadColumn
 
 from fdbqueue import existing_queue
-from fdbqueue.admin import restore
-from fdbqueue.errors import FdbqueueError
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.registry import open_queue
-from fdbqueue.queue.transfer.backup import is_backup
 from fdbqueue.queue.transfer.importing import import_lines
 from fdbqueue.types import Database, PriorityJson
 
 from .arguments import usage_errors
-from .backup import report_copy, seekable, write_backup
 from .command import QUEUE, command
 from .files import replacing
 from .opening import check_integrity, json_queue, priority_queue
-from .options import argument, flag, option, options_of
+from .options import argument, option, options_of
 from .output import count_noun, item_fields, json_line, line_of, report, say, wants_json
 from .terminal import progress_bar
 
@@ -63,8 +59,7 @@ def import_(
 ) -> None:
     """Push each line of FILE, a JSON value, to QUEUE.
 
-    Without FILE, or if it is `-`, lines are read from standard input. A file that `fdbq export
-    --all` has written becomes a new queue with the name QUEUE.
+    Without FILE, or if it is `-`, lines are read from standard input.
 
     Each line is stored once in four weeks: an import that was interrupted continues when you run it
     again. Each line has a unique key, made of the path of FILE or of --source, its number and its
@@ -86,14 +81,6 @@ def import_(
     if source is not None and not source.isprintable():
         raise click.UsageError(f"--source must be printable text, not {source!a}")
     path, size = _source(file)
-    if _is_backup(file):
-        if any((source, priority, again, *fields.values())):
-            raise click.UsageError(
-                "a file of `fdbq export --all` is imported without options; omit --source, "
-                "--priority, --priority-field, --value-field, --group, --group-field and --again"
-            )
-        _import_backup(db, queue, file)
-        return
     target = json_queue(open_queue(db, queue), queue)
     target = priority_queue(target, queue, "`fdbq import`")
     with usage_errors(), progress_bar(DownloadColumn()) as progress:
@@ -119,67 +106,30 @@ def import_(
         sys.exit(1)
 
 
-def _is_backup(file: BinaryIO) -> bool:
-    """Return whether a file is a backup, without reading on."""
-    peek = getattr(file, "peek", None)
-    return peek is not None and is_backup(peek(100))
-
-
-def _import_backup(db: Database, queue: str, file: BinaryIO) -> None:
-    with seekable(file) as input_file:
-        try:
-            copies = restore(db, input_file, new_name=queue)
-        except ValueError as error:
-            if isinstance(error, FdbqueueError):  # the file is damaged, for example
-                raise
-            raise click.UsageError(f"{error}; use `fdbq restore`") from error
-    for copied in copies.values():
-        report_copy(queue, copied, "imported")
-    if not copies and not wants_json():
-        say(f"nothing to import: {queue} already exists")
-
-
-@command(
-    QUEUE,
-    argument("file", type=click.Path(dir_okay=False), default="-"),
-    flag(
-        *("--all", "is_whole"),
-        help="Write items in every state and the options, as `fdbq backup` does.",
-    ),
-)
-def export(db: Database, queue: str, file: str, is_whole: bool, *, after: str | None) -> None:
+@command(QUEUE, argument("file", type=click.Path(dir_okay=False), default="-"))
+def export(db: Database, queue: str, file: str, *, after: str | None) -> None:
     """Write the ready items of QUEUE to FILE as lines of JSON.
 
     The items are written in order and stay in the queue. Without FILE, or if it is `-`, they are
     written to standard output. An existing FILE is replaced only after all items are written. A
     line has the fields id, priority and value, and group if the item has one.
 
-    Delayed and claimed items and dead letters are exported only with --all. Without it, a line on
-    standard error says how many there are. With --json, a JSON report has all numbers, on standard
+    A line on standard error says how many delayed and claimed items and dead letters were left out:
+    `fdbq backup` writes these as well. With --json, a JSON report has all numbers, on standard
     output if FILE is given.
-
-    With --all, the file is a backup of the queue. `fdbq import` and `fdbq restore` create the queue
-    again, with the same ids, states, order, failed attempts and options.
 
     \b
     Example:
       fdbq export jobs jobs.jsonl
       fdbq import copy jobs.jsonl --priority-field priority --value-field value --group-field group
-      fdbq export jobs --all jobs.backup
-      fdbq import copy jobs.backup
 
     Options:
         after: Export only items after this one.
     """
-    if is_whole:
-        if after is not None:
-            raise click.UsageError("--all exports all items; omit --after")
-        write_backup(db, file, [queue])
-        return
     try:
         target = json_queue(existing_queue(db, queue), queue)
     except click.ClickException as error:
-        raise click.ClickException(f"{error.message}, or export it with --all") from error
+        raise click.ClickException(f"{error.message}, or write it with `fdbq backup`") from error
     with progress_bar(DownloadColumn()) as progress, replacing(file) as output:
         task = progress.add_task("export", total=None)
         written = lines = 0

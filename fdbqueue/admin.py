@@ -16,8 +16,8 @@ from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.names import drop, rename
 from fdbqueue.queue.overview import overview, queue_names, queues
 from fdbqueue.queue.transfer.backup import Copies, backup, copy, restore
-from fdbqueue.queue.transfer.errors import KeyExists, QueueDiffers
 from fdbqueue.queue.transfer.rows import QueueCopy
+from fdbqueue.queue.transfer.user_keys import KeyExists
 from fdbqueue.worker.presence import WorkerInfo, workers
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Copies",
     "KeyExists",
     "QueueCopy",
-    "QueueDiffers",
     "WorkerInfo",
     "backup",
     "check",

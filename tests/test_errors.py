@@ -9,7 +9,8 @@ import pytest
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
 from fdbqueue.layout import errors as layout_errors
-from fdbqueue.queue.transfer import errors as transfer_errors
+from fdbqueue.queue.transfer import user_keys
+from fdbqueue.queue.transfer.user_keys import KeyExists
 from fdbqueue.worker.steps import errors as worker_errors
 
 ALL = [
@@ -56,8 +57,7 @@ ALL = [
     errors.QueueTooLargeToCheck(5),
     errors.QueueChanged("jobs"),
     errors.InvalidBackup(3, "it is cut off"),
-    transfer_errors.KeyExists(b"sold/1"),
-    transfer_errors.QueueDiffers("jobs"),
+    KeyExists(b"sold/1"),
     errors.RestoreRunning("jobs"),
     errors.IdempotencyKeyReused("k"),
     errors.InvalidIdempotencyKey("", 255),
@@ -100,7 +100,7 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 def test_every_error_class_has_a_pickling_test() -> None:
     names = {
         name
-        for module in (errors, job_errors, layout_errors, transfer_errors, worker_errors)
+        for module in (errors, job_errors, layout_errors, user_keys, worker_errors)
         for name, kind in vars(module).items()
         if getattr(kind, "__module__", "") == module.__name__ and name[0].isupper()
     }

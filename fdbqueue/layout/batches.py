@@ -19,10 +19,8 @@ from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
     Header,
-    decode_claim,
     decode_fields,
     decode_metadata,
-    encode_claim,
     encode_fields,
     encode_metadata,
     header_of,
@@ -183,7 +181,7 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
 # References to batches of other queues
 
 
-_PARKED = (Layout.delayed, Layout.dead, Layout.done)
+_WITH_METADATA = (Layout.claims, Layout.delayed, Layout.dead, Layout.done)
 _UNFINISHED = (Layout.items, Layout.claims, Layout.delayed, Layout.followers)
 
 Change = Callable[[Membership], Membership]
@@ -215,10 +213,7 @@ def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
         return value
     if key.startswith(Layout.items):
         return of_item(value)
-    if key.startswith(Layout.claims):
-        claimed = decode_claim(value)
-        return encode_claim(claimed._replace(value=of_item(claimed.value)))
-    if key.startswith(_PARKED):
+    if key.startswith(_WITH_METADATA):
         metadata, item = decode_metadata(value)
         return encode_metadata(metadata, of_item(item))
     return value
@@ -279,8 +274,6 @@ class Links:
     def __init__(self) -> None:
         self._left = Counter[tuple[bytes, bytes]]()
         self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
-        self.targets: dict[bytes, Counter[bytes]] = defaultdict(Counter)
-        """For each queue, how many ends of its jobs count in batches of each other queue."""
 
     def add(self, queue: bytes, key: bytes, value: bytes) -> None:
         """Add a row of a queue."""
@@ -292,8 +285,6 @@ class Links:
 
     def _note(self, queue: bytes, membership: Membership) -> Membership:
         self._steps[membership.subspace or queue, membership.id].append(membership.step)
-        if membership.subspace:
-            self.targets[queue][membership.subspace] += 1
         return membership
 
     def lost(self, queue: bytes) -> dict[bytes, Lost]:

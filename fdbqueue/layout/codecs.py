@@ -6,18 +6,14 @@ Stored bytes are never unpickled or evaluated.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from concurrent import futures
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidValue, PayloadTooLarge, UnknownCodec
 from fdbqueue.types import Codec, Json
-
-_T = TypeVar("_T")
-_V = TypeVar("_V")
 
 MAX_NESTING = 100
 """The maximum depth of nested lists, objects and tuples in a value.
@@ -40,31 +36,16 @@ _CONTAINERS: tuple[type[Any], ...] = (dict, list)
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-def with_stack(function: Callable[[_V], _T], argument: _V) -> _T:
-    """Call a recursive function, in a new thread if the caller's stack has no room for it.
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise `ValueError`.
 
-    Raises:
-        ValueError: A new thread's stack has no room either.
-
-    Example:
-        >>> with_stack(json.loads, "[" * 980 + "]" * 980) == []
-        False
+    >>> parse_json("[" * 5000 + "]" * 5000)
+    Traceback (most recent call last):
+        ...
+    ValueError: it is nested too deeply: 100 levels of lists and objects at most
     """
     try:
-        return function(argument)
-    except RecursionError:
-        return with_new_stack(function, argument)
-
-
-def with_new_stack(function: Callable[[_V], _T], argument: _V) -> _T:
-    """Call a function in a new thread; raise `ValueError` if its stack has no room either."""
-    with futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(_unless_too_deep, function, argument).result()
-
-
-def _unless_too_deep(function: Callable[[_V], _T], argument: _V) -> _T:
-    try:
-        return function(argument)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
 
@@ -78,7 +59,7 @@ def json_bytes(value: object) -> bytes:
     b'{"half a character":"\\ud83d"}'
     """
     # A lone surrogate can only be inside a string, where this is its JSON escape.
-    return with_stack(_any_encoder.encode, value).encode("utf-8", "backslashreplace")
+    return _any_encoder.encode(value).encode("utf-8", "backslashreplace")
 
 
 def encode_returned(value: Any, holder: str = "a result") -> bytes:

@@ -14,12 +14,12 @@ class BatchClosed(FdbqueueError):
         id: The id of the batch.
     """
 
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(
-            f"the batch {id} takes no more jobs: it is closed, or the job that it pushes at its "
-            "end was removed; push to it within its `with` block, or begin another one"
-        )
+    id: str
+
+    _template = (
+        "the batch {self.id} takes no more jobs: it is closed, or the job that it pushes at its "
+        "end was removed; push to it within its `with` block, or begin another one"
+    )
 
 
 class BatchNotFound(FdbqueueError, LookupError):
@@ -29,12 +29,12 @@ class BatchNotFound(FdbqueueError, LookupError):
         id: The id of the batch.
     """
 
-    def __init__(self, id: str) -> None:
-        self.id = id
-        super().__init__(
-            f"there is no batch {id}; its id is that of the job that it pushes at its end, and it "
-            "is gone once that job is"
-        )
+    id: str
+
+    _template = (
+        "there is no batch {self.id}; its id is that of the job that it pushes at its end, and it "
+        "is gone once that job is"
+    )
 
 
 class TooManyFollowing(FdbqueueError):
@@ -47,13 +47,13 @@ class TooManyFollowing(FdbqueueError):
         limit: The number of jobs and batches that may wait for one job.
     """
 
-    def __init__(self, id: str, limit: int) -> None:
-        self.id = id
-        self.limit = limit
-        super().__init__(
-            f"{limit} jobs and batches wait for the job {id} already; push the others when it "
-            "ends, with context.at_end, or after one that follows it"
-        )
+    id: str
+    limit: int
+
+    _template = (
+        "{self.limit} jobs and batches wait for the job {self.id} already; push the others when it "
+        "ends, with context.at_end, or after one that follows it"
+    )
 
 
 class TooManySteps(FdbqueueError):
@@ -63,9 +63,9 @@ class TooManySteps(FdbqueueError):
         limit: The number of steps that a job may have.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        super().__init__(f"a job has at most {limit:,} steps; let it push other jobs for the rest")
+    limit: int
+
+    _template = "a job has at most {self.limit:,} steps; let it push other jobs for the rest"
 
 
 class TooManyWaiting(FdbqueueError):
@@ -76,7 +76,7 @@ class TooManyWaiting(FdbqueueError):
         limit: The number of jobs that may wait for the same name and key.
     """
 
-    def __init__(self, name: str, limit: int) -> None:
-        self.name = name
-        self.limit = limit
-        super().__init__(f"more than {limit:,} jobs wait for {name!r}; let each use another key")
+    name: str
+    limit: int
+
+    _template = "more than {self.limit:,} jobs wait for {self.name!r}; let each use another key"

@@ -10,11 +10,9 @@ from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
-    PARKED,
     PIECES,
-    ClaimedItem,
+    ROW_METADATA,
     Header,
-    encode_claim,
     encode_metadata,
     header_of,
     milliseconds_of,
@@ -266,10 +264,7 @@ class ItemRow(NamedTuple):
         state, value = self.state, self.item.value
         if state == "ready":
             return value
-        if state == "claimed":
-            claimed = (self.token, self.lease_end, self.attempts, self.slots, value)
-            return encode_claim(ClaimedItem(*claimed))
-        metadata = tuple(getattr(self, name) for name in PARKED[state]._fields)
+        metadata = tuple([getattr(self, name) for name in ROW_METADATA[state]])
         return encode_metadata(metadata, value)
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:

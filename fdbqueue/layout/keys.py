@@ -60,19 +60,8 @@ _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
 @functools.lru_cache(4096)
-def _packed_integer(number: int) -> bytes:
-    return fdb_tuple.pack((number,))
-
-
-@functools.lru_cache(4096)
 def _packed_group(group: str | None) -> bytes:
     return fdb_tuple.pack((group,))
-
-
-@functools.lru_cache(4096)
-def _unpacked_group(packed: bytes) -> str:
-    group: str = fdb_tuple.unpack(packed)[0]
-    return group
 
 
 def unpack_priority(packed: bytes) -> Any:
@@ -258,8 +247,6 @@ class Layout:
 
     def level_prefix(self, priority: Priority) -> bytes:
         """Return the prefix of the keys of a priority's items, of all groups."""
-        if type(priority) is int:
-            return self.items + _packed_integer(priority)
         return self.items + fdb_tuple.pack((priority,))
 
     @staticmethod
@@ -608,7 +595,7 @@ class Layout:
     def unpack_turn_key(index: bytes, rest: bytes, key: bytes) -> tuple[int, str]:
         """Return the pass and the group from a key of `turn_key`."""
         number, group = Layout.unpack_timer_key(index + rest, key)
-        return number, _unpacked_group(group)
+        return number, fdb_tuple.unpack(group)[0]
 
     def start_key(self, group: str | None, number: int) -> bytes:
         """Return the key of a start of items of a group, or of a queue, for a versionstamp.

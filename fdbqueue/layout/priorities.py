@@ -23,7 +23,7 @@ from fdbqueue.layout.keys import (
     unpack_priority,
 )
 from fdbqueue.layout.tasks import NO_DEADLINE, RANK
-from fdbqueue.layout.values import PARKED, decode_claim, decode_metadata
+from fdbqueue.layout.values import ROW_METADATA, decode_metadata
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -101,13 +101,9 @@ class Levels:
         if state == "ready":
             item = self.item(key, stored)
             return ItemRow(state, item, item.header.attempts)
-        if state == "claimed":
-            token, lease_end, attempts, slots, value = decode_claim(stored)
-            item = self.item(key, value)
-            return ItemRow(state, item, attempts, 0, token, lease_end, slots)
         metadata, value = decode_metadata(stored)
         item = self.item(key, value)
-        fields = PARKED[state](*metadata)._asdict()
+        fields: dict[str, Any] = dict(zip(ROW_METADATA[state], metadata))
         return ItemRow(state, item, fields.pop("attempts", item.header.attempts), **fields)
 
 

@@ -15,7 +15,6 @@ from fdbqueue.errors import (
     PayloadTooLarge,
     UndecodableItem,
 )
-from fdbqueue.layout.codecs import with_new_stack
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
@@ -49,13 +48,10 @@ class RowCodec(ABC, Generic[_T]):
         if was_decoded:
             encode = getattr(self._codec, "restore", encode)
         try:
-            try:
-                payload = encode(value)
-            except RecursionError:
-                payload = with_new_stack(encode, value)
+            payload = encode(value)
         except FdbqueueError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidValue(value, f"the value cannot be stored: {error}") from error
         if not isinstance(payload, bytes):
             raise InvalidValue(value, f"the codec returned {type(payload).__name__}, not bytes")
@@ -66,11 +62,8 @@ class RowCodec(ABC, Generic[_T]):
     def decode(self, item: StoredItem, payload: bytes) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
         try:
-            try:
-                value = self._codec.decode(payload)
-            except RecursionError:
-                value = with_new_stack(self._codec.decode, payload)
-        except (ValueError, TypeError) as error:
+            value = self._codec.decode(payload)
+        except (ValueError, TypeError, RecursionError) as error:
             raise UndecodableItem(self.id_of(item), str(error)) from error
         return self.public(item.key, value, item.level.priority, item.header)
 

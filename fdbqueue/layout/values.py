@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import hashlib
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
 from fdbqueue.layout.records import record_codec
-from fdbqueue.types import Options, Outcome, PriorityKind, State
+from fdbqueue.types import Options, PriorityKind, State
 
 LAYOUT_VERSION = 1
 
@@ -45,17 +44,11 @@ A row has up to 100,000 bytes, and needs most of them for the longest header, lo
 item may have. One transaction also moves hundreds of rows.
 """
 
-# An encoded value has three parts: the size of the metadata, the metadata, and the item's value.
+# The size of the metadata or the header of an item, which follows; and then its value.
 _SIZE = struct.Struct(">H")
-
-# A claim: the version of its end, how often the item was claimed, whether it holds a slot, and the
-# size of its token, which follows.
-_CLAIM = struct.Struct(">QQ?B")
 
 SLOT_OF_QUEUE = fdb_tuple.pack((0,))
 """The slot of the whole queue, which is the only one that a claim may hold."""
-
-_LEASE = struct.Struct(">QQ")
 
 _RECEIPT = struct.Struct(">Qi")
 
@@ -226,15 +219,14 @@ def encode_holder(position: bytes, key_ends: int | None) -> bytes:
     >>> decode_holder(encode_holder(position, None)) == (position, None)
     True
     """
-    return position if key_ends is None else position + fdb_tuple.pack((key_ends,))
+    packed: bytes = fdb_tuple.pack((position, key_ends))
+    return packed
 
 
 def decode_holder(value: bytes) -> tuple[bytes, int | None]:
     """Return the position of the item of a unique key, and when the period of the key ends."""
-    last = fdb_tuple.unpack(value)[-1]
-    if isinstance(last, int):  # the last element of a position is bytes
-        return value[: -len(fdb_tuple.pack((last,)))], last
-    return value, None
+    position, key_ends = fdb_tuple.unpack(value)
+    return position, key_ends
 
 
 def encode_metadata(metadata: tuple[Any, ...], value: bytes) -> bytes:
@@ -251,98 +243,19 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     return metadata, stored[end:]
 
 
-class Delayed(NamedTuple):
-    """The metadata of a delayed item: when it is due, in milliseconds since 1970."""
+PARKED: tuple[State, ...] = ("delayed", "dead", "done")
+"""The states in which an item waits for something else than a client."""
 
-    due: int
-
-
-class Dead(NamedTuple):
-    """The metadata of a dead letter.
-
-    Attributes:
-        attempts: How often it was claimed.
-        died_at: When it became a dead letter, in milliseconds since 1970.
-        error: Why it did, if that is known.
-    """
-
-    attempts: int
-    died_at: int
-    error: str | None
-
-
-class Done(NamedTuple):
-    """The metadata of a done item: how it has ended.
-
-    Attributes:
-        finished_at: When it ended, in milliseconds since 1970.
-        attempts: How often it was claimed.
-        outcome: How it ended.
-        error: Why it was discarded or cancelled, or `None`.
-        started_at: When it was claimed, in milliseconds since 1970; `None` if it was cancelled
-            while it waited.
-        client: The name of the client that had claimed it, or an empty text.
-        log: The lines that its handler has logged.
-    """
-
-    finished_at: int
-    attempts: int
-    outcome: Outcome
-    error: str | None
-    started_at: int | None
-    client: str
-    log: str
-
-
-PARKED: dict[State, type[Delayed | Dead | Done]] = {
-    "delayed": Delayed,
-    "dead": Dead,
-    "done": Done,
+ROW_METADATA: dict[State, tuple[str, ...]] = {
+    "delayed": ("due",),
+    "claimed": ("token", "lease_end", "attempts", "slots"),
+    "dead": ("attempts", "died_at", "error"),
+    "done": ("finished_at", "attempts", "outcome", "error", "started_at", "client", "log"),
 }
-"""The metadata of an item in each state but ready and claimed."""
+"""The fields of `ItemRow` that precede the value of an item in a state, in order.
 
-
-class ClaimedItem(NamedTuple):
-    """A claimed item as it is stored.
-
-    Attributes:
-        token: The identity of the claim.
-        lease_end: The version of the database at which the lease ends.
-        delivery_count: How many times the item has been claimed so far.
-        slots: The slots that it holds.
-        value: The value that it has while it is ready.
-    """
-
-    token: bytes
-    lease_end: int
-    delivery_count: int
-    slots: tuple[bytes, ...]
-    value: bytes
-
-    @property
-    def claimed_at(self) -> int:
-        """When it was claimed, in milliseconds since 1970."""
-        return milliseconds_of(self.token)
-
-
-def encode_claim(item: ClaimedItem) -> bytes:
-    """Return the stored form of a claimed item.
-
-    >>> item = ClaimedItem(b"token", 300, 1, (SLOT_OF_QUEUE,), b"value")
-    >>> decode_claim(encode_claim(item)) == item
-    True
-    """
-    token, end, delivery_count, slots, value = item
-    fixed = _CLAIM.pack(end, delivery_count, bool(slots), len(token))
-    return b"%b%b%b" % (fixed, token, value)
-
-
-def decode_claim(stored: bytes) -> ClaimedItem:
-    """Return a claimed item, given its stored form."""
-    lease_end, delivery_count, has_slot, size = _CLAIM.unpack_from(stored)
-    slots = (SLOT_OF_QUEUE,) if has_slot else ()
-    begin, end = _CLAIM.size, _CLAIM.size + size
-    return ClaimedItem(stored[begin:end], lease_end, delivery_count, slots, stored[end:])
+A state gets another field at its end. Rows without it have its default.
+"""
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:
@@ -493,8 +406,9 @@ def encode_lease(seconds: float, now: int, client: str, report: Report = NO_REPO
         (30001, 1700000030001, 'host:7')
     """
     length = int(seconds * 1000) + 1
-    value = _LEASE.pack(length, now + length) + client.encode()
-    return value if report == NO_REPORT else value + b"\x00" + fdb_tuple.pack(report)
+    reported = () if report == NO_REPORT else report
+    packed: bytes = fdb_tuple.pack((length, now + length, client, *reported))
+    return packed
 
 
 def decode_lease(value: bytes) -> Lease | None:
@@ -504,10 +418,8 @@ def decode_lease(value: bytes) -> Lease | None:
     """
     if not value:
         return None
-    length, clock_end = _LEASE.unpack_from(value)
-    client, _, packed = value[_LEASE.size :].partition(b"\x00")  # a name has no such byte
-    report = Report(*fdb_tuple.unpack(packed)) if packed else NO_REPORT
-    return Lease(length, clock_end, client.decode(errors="replace"), report)
+    length, clock_end, client, *reported = fdb_tuple.unpack(value)
+    return Lease(length, clock_end, client, Report(*reported))
 
 
 class StoredAttempt(NamedTuple):
@@ -834,12 +746,6 @@ def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
     """Return the hour, the digest and the item ids of a push with an idempotency key."""
     hour, digest, *ids = fdb_tuple.unpack(value)
     return hour, digest, ids
-
-
-def push_digest(as_many_as_fit: bool, entries: Iterable[tuple[bytes, str]]) -> bytes:
-    """Return the digest of a push; each entry is a payload and the text of a priority."""
-    parts = (part for entry in entries for part in entry)
-    return hashlib.sha256(fdb_tuple.pack((as_many_as_fit, *parts))).digest()
 
 
 class StoredWorker(NamedTuple):

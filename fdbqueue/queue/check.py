@@ -27,6 +27,7 @@ from fdbqueue.layout.values import (
     decode_holder,
     decode_options,
     encode_count,
+    encode_holder,
     encode_tallies,
 )
 from fdbqueue.operations.jobs.invariants import JobRows
@@ -265,7 +266,7 @@ class _Check:
         self._jobs.add(state, position, header, found.due if state == "delayed" else None)
         self._unknown += header.unknown is not None and state in ("ready", "delayed")
         if header.unique is not None and state not in ENDED:
-            self._indexed[layout.unique_key(header.unique)] = position
+            self._indexed[layout.unique_key(header.unique)] = encode_holder(position, None)
         if header.origin is not None:
             self._indexed[layout.moved + header.origin] = position
         if item.content.startswith(PIECES):

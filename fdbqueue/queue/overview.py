@@ -20,7 +20,7 @@ from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
-from fdbqueue.layout.codecs import with_stack as with_stack
+from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.counters import Counters, counters_range, totals_range
 from fdbqueue.layout.items import Selection
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with

@@ -74,7 +74,7 @@ def test_a_queue_without_priorities_says_what_it_does_not_support(fdbq: Shell) -
         (("peek", "line", "--max"), "'line' is a FIFO queue and does not support --max"),
         (("reprioritize", "line", "x", "1"), "a FIFO queue and does not support `fdbq repr"),
         (("rm", "todo", "--state", "ready", "-p", "1"), "is a task queue and does not support --p"),
-        (("export", "todo"), "a task queue; use `fdbq task`, or export it with --all"),
+        (("export", "todo"), "a task queue; use `fdbq task`, or write it with `fdbq backup`"),
         (("import", "line", "-"), "'line' is a FIFO queue and does not support `fdbq import`"),
     ):
         assert answer in error_of(fdbq(*arguments))

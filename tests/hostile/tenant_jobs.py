@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import PriorityQueue, Subspace, Transaction
 from fdbqueue.jobs import App, Context, Dead, Retry
-from fdbqueue.layout.values import decode_claim
+from fdbqueue.layout.values import decode_metadata
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.testing.faults import FaultyTransaction
 from tests.hostile.app_workers import bind_worker, write_line
@@ -111,7 +111,7 @@ class _LoggedTransaction(FaultyTransaction):
             if key.startswith(prefix):
                 token = None if value is None else ""
                 if value is not None and state == "claimed":
-                    token = decode_claim(value).token.hex()
+                    token = decode_metadata(value)[0][0].hex()
                 self.moves.append((queue, state, key[len(prefix) :].hex(), token))
 
     def on_error(self, error: Any) -> Any:

@@ -15,7 +15,7 @@ from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.jobs import App, Context, Dead, Handle, Retry, RetryIn, StepFailed, WaitTimedOut
 from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_claim
+from fdbqueue.layout.values import decode_metadata
 from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
@@ -524,7 +524,7 @@ def test_a_worker_that_lost_its_claim_stores_no_step(app: App, name: str) -> Non
         layout = Layout(queue.subspace)
         (row,) = app.db.get_range(*layout.range_of(layout.claims))
         key = layout.items + row.key[len(layout.claims) :]
-        return Claim((), (1,), (key,), decode_claim(row.value).token, "")
+        return Claim((), (1,), (key,), decode_metadata(row.value)[0][0], "")
 
     build.push()
     report = app.work(drain=True, concurrency=1)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, TaskQueue, aio
 from fdbqueue.errors import InvalidLine, InvalidValue, UndecodableItem
 from fdbqueue.layout.codecs import MAX_NESTING, json_bytes
-from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.queue.transfer.importing import import_lines
 from tests.support.shell import Shell, error_of
 
@@ -38,7 +34,6 @@ def nested_tuple(levels: int) -> tuple[Any, ...]:
 PUSHES: dict[str, Callable[[Any, PriorityQueue, int], object]] = {
     "push": lambda db, queue, levels: queue.push(db, nested(levels)),
     "push_many": lambda db, queue, levels: queue.push_many(db, [nested(levels)]),
-    "push_once": lambda db, queue, levels: push_once(db, queue, "key", [nested(levels)], [0]),
     "unique": lambda db, queue, levels: queue.push(db, nested(levels), unique="key"),
     "aio": lambda db, queue, levels: asyncio.run(_push(db, queue, nested(levels))),
     "import": lambda db, queue, levels: import_lines(
@@ -97,49 +92,7 @@ def test_a_value_that_contains_itself_is_rejected(db: Any, queue: PriorityQueue)
         queue.push(db, value)
 
 
-def with_frames_left(frames: int, call: Callable[[], Any]) -> Any:
-    """Call a function where the stack has room for `frames` further calls."""
-    depth = 0
-    frame: Any = sys._getframe()
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-
-    def descend(levels: int) -> Any:
-        return descend(levels - 1) if levels > 0 else call()
-
-    return descend(sys.getrecursionlimit() - depth - frames)
-
-
-@pytest.mark.parametrize("kind", ["json", "tuple"])
-def test_all_valid_values_are_read_and_written_deep_in_the_stack(
-    db: Any, space: Subspace, kind: str
-) -> None:
-    queue = PriorityQueue(space["queue"], codec=kind)
-    value: Any = nested(MAX_NESTING) if kind == "json" else nested_tuple(MAX_NESTING)
-    item = queue.push(db, value)
-    calls: list[Callable[[], Any]] = [
-        lambda: queue.peek(db),
-        lambda: next(queue.items(db)),
-        lambda: queue.pop(db),
-        lambda: queue.put_back(db, [item]),
-        lambda: queue.push(db, value, 1),
-    ]
-    for call in calls:
-        for frames in (500, 300, 150, 120):
-            with_frames_left(frames, call)
-            queue.put_back(db, [item])
-        for frames in range(119, 10, -4):  # the queue itself may run out of stack here
-            try:
-                with_frames_left(frames, call)
-            except (UndecodableItem, InvalidValue):
-                raise
-            except (RecursionError, ctypes.ArgumentError):  # the binding raises the second error
-                break
-            finally:
-                queue.put_back(db, [item])
-
-
-@pytest.mark.parametrize("levels", [101, 400, 940, 975])
+@pytest.mark.parametrize("levels", [101, 400])
 def test_deeply_nested_items_of_another_program_are_read_and_put_back(
     db: Any, queue: PriorityQueue, levels: int
 ) -> None:
@@ -163,10 +116,14 @@ def test_text_with_a_lone_surrogate_is_put_back(db: Any, queue: PriorityQueue) -
     assert db[item.key] == b'["\\ud83d",NaN]'
 
 
-def test_json_is_written_at_any_depth_of_the_stack() -> None:
-    value = nested(MAX_NESTING)
-    written = with_frames_left(60, lambda: json_bytes(value))
-    assert json.loads(written) == value
+def test_an_item_of_another_program_that_no_stack_has_room_for_is_undecodable(
+    db: Any, queue: PriorityQueue
+) -> None:
+    item = queue.push(db, [])
+    db[item.key] = b"[" * 5000 + b"]" * 5000
+    with pytest.raises(UndecodableItem):
+        queue.pop(db)
+    assert queue.size(db) == 1
 
 
 def test_the_command_line_has_the_same_nesting_limit_as_the_library(
@@ -182,7 +139,7 @@ def test_the_command_line_has_the_same_nesting_limit_as_the_library(
     fdbq.output("push", name, text)
     assert [fdbq.output("peek", name), fdbq.output("pop", name)] == [text, text]
     queue = PriorityQueue.named(db, name)
-    old = "[" * 960 + "]" * 960  # as another program may store it
+    old = "[" * 400 + "]" * 400  # as another program may store it
     db[queue.push(db, []).key] = old.encode()
     for command in ("peek", "items", "export", "pop"):
         assert old in fdbq.output(command, name)

@@ -24,10 +24,9 @@ from fdbqueue.layout.steps import StoredStep
 from fdbqueue.layout.values import (
     NO_REPORT,
     SLOT_OF_QUEUE,
-    ClaimedItem,
-    decode_claim,
     decode_count,
-    encode_claim,
+    decode_metadata,
+    encode_metadata,
     utc_time,
 )
 from fdbqueue.operations.items import Tail
@@ -160,10 +159,12 @@ def test_golden_bytes_of_unique_keys(
     stored = rows(db, space)
     keys = [b"\x15\x16\x02" + key + b"\x00" for key in (b"c", b"k", b"p")]
     ends = b"\x1a\x01\xba\x90\xb9\x2e\x80"  # milliseconds
+    positions = [b"\x14" + number + PACKED_RANDOM for number in (b"\x15\x01", b"\x14", b"\x15\x02")]
+    packed = [b"\x01" + each.replace(b"\x00", b"\x00\xff") + b"\x00" for each in positions]
     assert [stored[key] for key in keys] == [
-        b"\x14\x15\x01" + PACKED_RANDOM,
-        b"\x14\x14" + PACKED_RANDOM,
-        b"\x14\x15\x02" + PACKED_RANDOM + ends,
+        packed[0] + b"\x00",
+        packed[1] + b"\x00",
+        packed[2] + ends,
     ]
     assert stored[b"\x15\x1e" + ends + b"\x02p\x00"] == stored[keys[2]]
     headers = [b"\x15\x02\x02k\x00", b"\x15\x02\x02c\x00\x15\x06\x02c\x00"]
@@ -373,10 +374,10 @@ def test_keys_equal_those_of_the_tuple_layer(priority: int, count: int, random: 
 
 @pytest.mark.parametrize("slots", [(), (SLOT_OF_QUEUE,)])
 def test_golden_bytes_of_a_claim(slots: tuple[bytes, ...]) -> None:
-    stored = encode_claim(ClaimedItem(RANDOM, 300, 2, slots, b"value"))
-    numbers = (300).to_bytes(8, "big") + (2).to_bytes(8, "big")
-    assert stored == numbers + bytes([len(slots), 16]) + RANDOM + b"value"
-    assert decode_claim(stored) == ClaimedItem(RANDOM, 300, 2, slots, b"value")
+    stored = encode_metadata((RANDOM, 300, 2, slots), b"value")
+    packed = fdb_tuple.pack((RANDOM, 300, 2, slots))
+    assert stored == len(packed).to_bytes(2, "big") + packed + b"value"
+    assert decode_metadata(stored) == ((RANDOM, 300, 2, slots), b"value")
 
 
 def test_golden_bytes_of_an_id(db: Any, space: Subspace, fixed_random: None) -> None:

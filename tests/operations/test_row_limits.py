@@ -20,17 +20,15 @@ from fdbqueue.layout.priorities import MAX_LEVEL
 from fdbqueue.layout.values import (
     MAX_INLINE,
     MAX_LOG,
-    ClaimedItem,
     Header,
-    encode_claim,
     encode_metadata,
     with_header,
 )
 from fdbqueue.queue.arguments import MAX_INTEGER, MAX_TEXT
 from fdbqueue.queue.batches import Members, push_after
-from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress
+from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 from tests.support.kinds import KINDS, push
 
@@ -70,7 +68,7 @@ def test_the_largest_item_has_room_in_every_state(error: str) -> None:
     for stored in (
         value,
         encode_metadata((n,), value),
-        encode_claim(ClaimedItem(token, n, n, slots, value)),
+        encode_metadata((token, n, n, slots), value),
         encode_metadata((n, n, error, error), value),
         encode_metadata(done, value),
     ):

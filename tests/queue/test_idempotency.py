@@ -11,8 +11,9 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
-from fdbqueue.queue.transfer import idempotency
+from fdbqueue.queue import idempotency
 from fdbqueue.testing import FaultyDatabase
+from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
 
 HOUR = 3600.0
@@ -36,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def push(db: Any, queue: PriorityQueue, key: str, value: Any = 1) -> str:
-    (item_id,) = idempotency.push_once(db, queue, key, [value], [0])
+    (item_id,) = push_once(db, queue, key, [value], [0])
     return item_id
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import PriorityQueue
+from fdbqueue.layout.values import encode_holder
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of, rows_in
@@ -180,7 +181,10 @@ class Machine:
         def has_no_key(id: str) -> bool:
             holder = self.db[layout_of(self.queue).unique_key(self.model.items[id].key)]
             found = self.queue.get(self.db, id)
-            return found is None or holder != layout_of(self.queue).position(found.item.key)
+            if found is None:
+                return True
+            position = layout_of(self.queue).position(found.item.key)
+            return bool(holder != encode_holder(position, None))
 
         for id in sorted(returned, key=has_no_key):
             self.model.returned(id)

@@ -8,10 +8,8 @@ import fdbqueue
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.values import (
     Lease,
-    decode_claim,
     decode_lease,
     decode_metadata,
-    encode_claim,
     encode_lease,
     encode_metadata,
     header_of,
@@ -37,9 +35,8 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
             end, place = layout.unpack_timer_key(layout.leases, row.key)
             if end <= now + seconds * 1_000_000:
-                item = decode_claim(tr[layout.claims + place].value)
                 del tr[row.key]
-                tr[layout.claims + place] = encode_claim(item._replace(lease_end=1))
+                _set_lease_end(tr, layout.claims + place, 1)
                 lease = decode_lease(row.value) or Lease(0, 0)
                 client, report = lease.client, lease.report
                 timer = encode_lease(0, 0, client, report)
@@ -47,6 +44,11 @@ def lapse(db: Any, queue: Any, seconds: float = 10**9) -> None:
 
     body(db)
     look_again(queue)
+
+
+def _set_lease_end(tr: Any, claim: bytes, end: int) -> None:
+    (token, _, *others), value = decode_metadata(tr[claim].value)
+    tr[claim] = encode_metadata((token, end, *others), value)
 
 
 def come_due(db: Any, queue: Any) -> None:
@@ -103,10 +105,9 @@ def shift_leases(db: Any, queue: Any, versions: int) -> None:
     def body(tr: Any) -> None:
         for row in list(tr[slice(*layout.range_of(layout.leases))]):
             end, position = layout.unpack_timer_key(layout.leases, row.key)
-            item = decode_claim(tr[layout.claims + position].value)
             end = max(1, end + versions)
             del tr[row.key]
-            tr[layout.claims + position] = encode_claim(item._replace(lease_end=end))
+            _set_lease_end(tr, layout.claims + position, end)
             tr[layout.timer_key(layout.leases, end, position)] = row.value
 
     body(db)

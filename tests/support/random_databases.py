@@ -18,11 +18,11 @@ import fdbqueue
 from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import App, Context, Retry
 from fdbqueue.queue.batches import Batches
-from fdbqueue.queue.transfer.idempotency import push_once
 from fdbqueue.testing import Clock
 from fdbqueue.types import Progress, Transaction
 from fdbqueue.worker.presence import Presence
 from tests.simulation.durable.programs import SHARED_KEYS, SIGNAL, Interpreter, program
+from tests.support.idempotency import push_once
 from tests.support.random_options import (
     BOUNDS,
     GROUPS,

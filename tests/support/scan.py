@@ -11,7 +11,6 @@ from typing import Any
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.values import (
-    decode_claim,
     decode_lease,
     decode_metadata,
     decode_options,
@@ -63,13 +62,13 @@ def scan(tr: Any, queue: Any, swept_at: int | None = None) -> Scan:
         (due, *_), value = decode_metadata(stored)
         add("delayed" if due > now else "ready", position, value)
     for position, stored in rows(layout.claims):
-        item = decode_claim(stored)
-        timer = tr[layout.timer_key(layout.leases, item.lease_end, position)].value
+        (_, lease_end, attempts, _), value = decode_metadata(stored)
+        timer = tr[layout.timer_key(layout.leases, lease_end, position)].value
         lease = decode_lease(timer or b"")
-        is_over = item.lease_end <= version and (lease is None or lease.clock_end <= now)
-        is_over &= header_of(item.value)[0].cancelled is None and swept_at is not None
-        is_last = options.max_attempts is not None and item.delivery_count >= options.max_attempts
-        add(("dead" if is_last else "ready") if is_over else "claimed", position, item.value)
+        is_over = lease_end <= version and (lease is None or lease.clock_end <= now)
+        is_over &= header_of(value)[0].cancelled is None and swept_at is not None
+        is_last = options.max_attempts is not None and attempts >= options.max_attempts
+        add(("dead" if is_last else "ready") if is_over else "claimed", position, value)
     for position, stored in rows(layout.dead):
         add("dead", position, decode_metadata(stored)[1])
     for position, stored in rows(layout.done):

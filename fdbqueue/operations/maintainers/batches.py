@@ -43,7 +43,6 @@ from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.layout.values import (
     NO_HEADER,
     UNDECODABLE,
-    Delayed,
     Header,
     decode_metadata,
     encode_metadata,
@@ -365,7 +364,7 @@ def run_again(tr: Transaction, layout: Layout, now: int, position: bytes) -> Non
     delay, value = decode_metadata(tr[layout.delayed + position].value or b"")
     header, content = header_of(value)
     value = with_header(header._replace(awaits=False), content)  # its own batch is gone
-    tr[layout.delayed + position] = encode_metadata(Delayed(*delay), value)
+    tr[layout.delayed + position] = encode_metadata(delay, value)
     make_ready(tr, layout, now, position, "run", BatchCounts())
 
 
@@ -468,6 +467,6 @@ def make_ready(
         payload = with_counts(read_payload(tr, layout, content), counts)
         value = write_payload(tr, layout, random, payload, header)
     tr.clear(layout.timer_key(layout.dues, due, position))
-    tr[layout.delayed + position] = encode_metadata(Delayed(now), value)
+    tr[layout.delayed + position] = encode_metadata((now,), value)
     tr[layout.timer_key(layout.dues, now, position)] = b""
     Waiters(layout, layout.waiters).wake(tr, 1)

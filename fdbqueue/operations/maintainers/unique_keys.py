@@ -39,7 +39,7 @@ class UniqueKeys:
             held, holds = _held_by(before), _held_by(after)
             if holds is not None and after is not None:
                 if held is None or (before is not None and before.key != after.key):
-                    tr[layout.unique_key(holds)] = layout.position(after.key)
+                    tr[layout.unique_key(holds)] = encode_holder(layout.position(after.key), None)
                 continue
             if held is not None:
                 tr.clear(layout.unique_key(held))

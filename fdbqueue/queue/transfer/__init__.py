@@ -1,1 +1,1 @@
-"""Queues and jobs on their way to or from files and other databases, and repeated pushes."""
+"""Queues and jobs on their way to or from files and other databases."""

@@ -7,19 +7,17 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.database.binding import database_identity
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import InvalidBackup, QueueChanged, QueueNotFound, SameQueue
+from fdbqueue.errors import InvalidBackup, QueueChanged, QueueExists, QueueNotFound, SameQueue
 from fdbqueue.layout.batches import Links, with_queues
 from fdbqueue.layout.names import decode_name, name_key, names_with
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.arguments import naming_database
-from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.queue.transfer.rows import (
     Moment,
     NewQueue,
@@ -27,7 +25,6 @@ from fdbqueue.queue.transfer.rows import (
     Row,
     Summary,
     finish,
-    notes_of,
     prefix_in,
     rows_of,
     summary_of,
@@ -82,9 +79,8 @@ def backup(
     that it has not changed. Queues whose reads begin within a second of the first show the same
     moment; other queues may show different moments.
 
-    A job that waits for jobs of another queue goes on after a restore if the file has both queues.
-    `QueueCopy.notes` says if jobs wait for jobs of queues that the file does not have, or for jobs
-    of a queue that may show another moment.
+    A job that waits for jobs of another queue goes on waiting for them after a restore if the file
+    has both queues. Without the other queue, it goes on as if they were cancelled.
 
     With `prefixes`, the file also has all keys that begin with one of them, except for the keys of
     named queues. The prefix `b""` stands for all other keys of the database. They are read after
@@ -122,7 +118,7 @@ def backup(
         2
     """
     own = distinct(prefixes)
-    output, moment, links, copies = _Output(file), Moment(db), Links(), Copies()
+    output, moment, copies = _Output(file), Moment(db), Copies()
     if names is None:
         chosen = [decode_name(row.key) for row in moment.rows(*names_with(""))]
     else:
@@ -133,10 +129,7 @@ def backup(
         summary = Summary()
         for row in output.written(rows_of(db, name, moment), partial(progress, name)):
             summary.add(row)
-            links.add(name_key(name), *row)
         copies[name] = summary.finish()
-    torn = ("it may show another moment than queues whose jobs wait for its jobs",)
-    is_torn = moment.versions > 1
     for prefix in own:
         output.write({"prefix": _base64(prefix)})
         rows = output.written(
@@ -145,11 +138,6 @@ def backup(
         copies.prefixes[prefix] = sum(1 for _ in rows)
     file.write(_end(output.sha256))
     copies.moments = moment.versions
-    for name, copied in copies.items():
-        notes = notes_of(links, name, copies)
-        if is_torn and links.targets.get(name_key(name)):
-            notes += torn
-        copies[name] = replace(copied, notes=notes)
     return copies
 
 
@@ -200,15 +188,6 @@ def _names(names: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
-def is_backup(begin: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a backup.
-
-    >>> is_backup(b'{"format":"fdbqueue backup","version":1,"queues":[]}')
-    True
-    """
-    return begin.startswith(_BEGIN)
-
-
 @naming_database
 def restore(
     db: Database,
@@ -228,8 +207,7 @@ def restore(
 
     The whole file is verified first: a damaged file changes nothing, nor does one of another
     layout. No client sees half of a queue. An interrupted restore begins anew when you start it
-    again, and deletes the rows that it had written. A queue that already exists, exactly as in the
-    file, is left alone.
+    again, and deletes the rows that it had written.
 
     Keys of `prefixes` are written before the queues appear, in transactions of their own, so other
     clients may see a part of them. Keys that are already there with the same value are left alone,
@@ -250,15 +228,12 @@ def restore(
             many rows of it are stored.
 
     Returns:
-        What was restored now, by the name in the file.
+        What was restored, by the name in the file.
 
     Raises:
         InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
         QueueNotFound: The file has no queue with one of the names.
-        QueueDiffers: The database has a queue with this name whose rows differ from the file.
-            Nothing was restored.
-        QueueExists: Another client created a queue with one of the names meanwhile. No queue was
-            restored.
+        QueueExists: The database has a queue with one of the names. No queue was restored.
         KeyExists: The database has a key of the file with another value.
         RestoreRunning: Another process has begun to restore the same queue meanwhile.
 
@@ -305,7 +280,7 @@ def _create(
     progress: Callable[[str, int], object],
     before_names: Callable[[], None],
 ) -> Copies:
-    """Create queues of a file, except for equal ones that are there.
+    """Create queues of a file.
 
     Args:
         db: A database.
@@ -316,15 +291,17 @@ def _create(
         before_names: Called after the last row, before the queues get their names.
     """
     links, copies = Links(), Copies()
+    names = {name: name if new_name is None else new_name for name in queues}
+    for name in names.values():
+        if prefix_in(db, name_key(name)) is not None:
+            raise QueueExists(name)
     for name, offset in queues.items():
         summary = Summary()
         for row in _rows(file, offset):
             summary.add(row)
             links.add(name_key(name), *row)
-        copied = summary.finish()
-        if not _is_stored(db, name if new_name is None else new_name, copied):
-            copies[name] = copied
-    new = {name: NewQueue(db, name if new_name is None else new_name) for name in copies}
+        copies[name] = summary.finish()
+    new = {name: NewQueue(db, names[name]) for name in queues}
     prefixes = {name_key(name): bytes(queue.subspace.key()) for name, queue in new.items()}
 
     @cache
@@ -340,19 +317,9 @@ def _create(
         queue.write(moved, partial(progress, name))
     before_names()
     for name, queue in new.items():
-        copies[name] = replace(copies[name], notes=notes_of(links, name, queues))
         queue.end_lost(milliseconds(), links.lost(name_key(name)))
     finish(db, new.values())
     return copies
-
-
-def _is_stored(db: Database, name: str, copied: QueueCopy) -> bool:
-    """Return whether a queue is there; raise `QueueDiffers` if its rows are others."""
-    if prefix_in(db, name_key(name)) is None:
-        return False
-    if summary_of(rows_of(db, name)) != copied:
-        raise QueueDiffers(name)
-    return True
 
 
 class _Contents(NamedTuple):
@@ -387,7 +354,7 @@ def _contents(file: IO[bytes]) -> _Contents:
 
 
 def _verify_header(line: bytes) -> None:
-    if not is_backup(line):
+    if not line.startswith(_BEGIN):
         raise InvalidBackup(1, "it is not the first line of a backup")
     if line != _line(_HEADER):
         raise InvalidBackup(
@@ -434,7 +401,7 @@ def copy(
     A copy is a backup in a temporary file, and its restore. The items keep their ids, their order
     and their failed attempts. The source is not changed. The copies get their names only after the
     source was read again and compared, so no client sees half of one. An interrupted copy begins
-    anew when you start it again. A queue of which an equal copy exists is left alone.
+    anew when you start it again.
 
     If a queue changes during the copy, `QueueChanged` is raised. Pause the queues with `pause`, and
     stop the clients that push, pop or hold claims. Do so in any case if the copies are to replace
@@ -442,8 +409,7 @@ def copy(
     is over by the clock. The copy of a paused queue is paused.
 
     A job that waits for jobs of another queue goes on waiting for them if you copy both queues
-    together. Otherwise what `restore` says of queues that are not restored holds here, too, and
-    `QueueCopy.notes` says for which queues that is so.
+    together. Otherwise what `restore` says of queues that are not restored holds here, too.
 
     Cost: two reads of the queues, twice as many if a read takes longer than five seconds, and one
     transaction for every 1,000 rows or megabyte.
@@ -460,8 +426,7 @@ def copy(
 
     Raises:
         QueueNotFound: The source has no queue with one of the names.
-        QueueDiffers: The target has another queue with one of the names.
-        QueueExists: Another client created a queue with one of the names meanwhile.
+        QueueExists: The target has a queue with one of the names.
         SameQueue: The target is the source, and a copy would have the name of its queue.
         QueueChanged: A queue has changed. The target has no new queue.
         RestoreRunning: Another process has begun to copy or restore the same queue meanwhile.

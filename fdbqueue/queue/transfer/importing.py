@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from io import IOBase
 from typing import Any, NamedTuple
 
 from fdbqueue.errors import FdbqueueError, InvalidLine
-from fdbqueue.layout.codecs import with_stack
+from fdbqueue.layout.codecs import parse_json
 from fdbqueue.operations.items import BATCH_BYTES, NewItem
 from fdbqueue.operations.push import PushRequest
 from fdbqueue.options import PushManyOptions
@@ -57,7 +56,7 @@ class _Parts(NamedTuple):
         if len(line) > MAX_LINE:
             raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
         try:
-            value: Json = with_stack(json.loads, line)
+            value: Json = parse_json(line)
         except ValueError as error:
             raise ValueError(f"it is not JSON: {error}") from error
         priority, group = self.priority, self.group

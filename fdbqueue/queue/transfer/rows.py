@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -14,7 +14,7 @@ from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import prepare_retry, read, run
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
-from fdbqueue.layout.batches import Links, Lost, with_queues
+from fdbqueue.layout.batches import Lost, with_queues
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
     NAME_RECEIPTS,
@@ -60,8 +60,6 @@ class QueueCopy:
         rows: The number of keys.
         digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
             digest hold the same items, in the same states and the same order.
-        notes: A sentence for each link to jobs that were not written with it: its jobs wait for
-            them, or they wait for its jobs.
     """
 
     ready: int
@@ -71,7 +69,6 @@ class QueueCopy:
     done: int
     rows: int
     digest: str
-    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Summary:
@@ -211,22 +208,6 @@ def prefix_in(db: Database, reference: bytes) -> bytes | None:
         return reference  # a queue without a name
     subspace = run(db, partial(find, name=decode_name(reference)))
     return None if subspace is None else bytes(subspace.key())
-
-
-def notes_of(links: Links, name: str, chosen: Iterable[str]) -> tuple[str, ...]:
-    """Return what jobs of a chosen queue and jobs of queues that are left out wait for.
-
-    `links` has the rows of all chosen queues, under their names.
-    """
-    known = {*map(name_key, chosen)}
-    notes = [
-        f"jobs of queue {decode_name(target)!r}, which is left out, wait for {n:,} of its jobs"
-        for target, n in sorted(links.targets[name_key(name)].items())
-        if is_name_key(target) and target not in known
-    ]
-    if lost := sum(each.n for each in links.lost(name_key(name)).values()):
-        notes.append(f"its jobs wait for {lost:,} jobs of queues that are left out")
-    return (*notes,)
 
 
 class NewQueue:

@@ -9,14 +9,25 @@ from functools import partial
 
 from fdbqueue.database.binding import loaded_binding
 from fdbqueue.database.retrying import read, run
+from fdbqueue.errors import FdbqueueError
 from fdbqueue.layout.names import ROOT
-from fdbqueue.queue.transfer.errors import KeyExists
 from fdbqueue.queue.transfer.rows import Moment, Row, batches
 from fdbqueue.types import Database, ReadTransaction, Transaction
 
 _OURS: bytes = ROOT.key()  # begins the keys of named queues, and of what the library notes of them
 ALL = "keys outside queues"
 """How a report calls the keys with the empty prefix."""
+
+
+class KeyExists(FdbqueueError):
+    """A key of a backup that the database has with another value, which stays."""
+
+    key: bytes
+
+    _template = (
+        "the database has another value than the backup under the key {self.key!r}; clear the key, "
+        "or restore only the queues and prefixes that you name"
+    )
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:

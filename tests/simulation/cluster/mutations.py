@@ -503,7 +503,7 @@ def _queued_for_ever() -> None:
 def _step_without_token() -> None:
     """A client stores a step of a job that another one has claimed since."""
     from fdbqueue.errors import LeaseLost
-    from fdbqueue.layout.values import decode_claim
+    from fdbqueue.layout.values import decode_metadata
     from fdbqueue.operations.jobs.steps import DurableSteps
 
     def store(store: Callable[..., None]) -> Callable[..., None]:
@@ -515,10 +515,10 @@ def _step_without_token() -> None:
             stored = tr[self._layout.claims + position].value
             if stored is None:
                 raise LeaseLost(claim.item.id)
-            item = decode_claim(stored)
-            if item.token == claim.token:
+            if decode_metadata(stored)[0][0] == claim.token:
                 store(self, tr, now, extension, steps, lease=lease)
             else:
+                item = self._items.levels.row("claimed", claim.keys[0], stored)
                 self._put(tr, position, item, steps)
 
         return without_token

@@ -15,7 +15,6 @@ from fdb import tuple as fdb_tuple
 from fdbqueue import PriorityQueue
 from fdbqueue.layout.items import GroupSettings, decode_group_settings, decode_start
 from fdbqueue.layout.values import (
-    decode_claim,
     decode_count,
     decode_metadata,
     decode_options,
@@ -176,11 +175,9 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
             if name == "ready":
                 state.ready[place.line].append(position)
             elif name == "claimed":
-                claimed = decode_claim(value)
-                cancelled = header_of(claimed.value)[0].cancelled is not None
-                place = place._replace(
-                    token=claimed.token, lease_end=claimed.lease_end, is_cancelled=cancelled
-                )
+                (token, lease_end, *_), content = decode_metadata(value)
+                cancelled = header_of(content)[0].cancelled is not None
+                place = place._replace(token=token, lease_end=lease_end, is_cancelled=cancelled)
                 state.running[place.line.group] += 1
             state.places[position] = place
     for key, value in layout.staged_items(db.get_range(*layout.range_of(layout.results))):
@@ -225,8 +222,6 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
 
 def _cost(state: str, value: bytes) -> float:
     """Return the cost of an item, given its row in a state."""
-    if state == "claimed":
-        value = decode_claim(value).value
-    elif state != "ready":
+    if state != "ready":
         value = decode_metadata(value)[1]
     return header_of(value)[0].cost

@@ -1,81 +1,22 @@
-"""Repeatable pushes: of all pushes with one idempotency key, only the first stores items."""
+"""Repeatable pushes: of all requests with one idempotency key, only the first stores items."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.errors import IdempotencyKeyReused, InvalidIdempotencyKey, PushTooLarge
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.values import decode_push, encode_push, push_digest
+from fdbqueue.layout.values import decode_push, encode_push
 from fdbqueue.queue.arguments import MAX_TEXT
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.types import Database, Priority, Transaction
+from fdbqueue.types import Database, Transaction
 
 _HOURS = 24
 _MAX_RECORD = 100_000  # bytes of the ids that a push has returned, in one value
 _MAX_DROPPED = 100  # outdated keys that one push deletes
-
-
-def push_once(
-    db: Database,
-    queue: PriorityQueue,
-    key: str,
-    values: Sequence[Any],
-    priorities: Sequence[Priority],
-    *,
-    as_many_as_fit: bool = False,
-) -> list[str]:
-    """Push values unless a push with the same idempotency key did, and return the item ids.
-
-    A repeated push returns the ids of the first one, even if the items have ended since. A key is
-    remembered for 24 to 25 hours by the clients' clocks, until the end of the hour in which the 24
-    hours are over. After that it counts as new. A push that found no room is not remembered. Each
-    call deletes up to 100 outdated keys.
-
-    The push takes effect exactly once. Two concurrent pushes with one key conflict, and the second
-    becomes the repeated one.
-
-    Cost: two reads and two keys more than the push.
-
-    Args:
-        db: A database.
-        queue: The queue.
-        key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
-        values: The values to push.
-        priorities: The priority of each value.
-        as_many_as_fit: Whether to push the first values if the queue has no room for all.
-
-    Returns:
-        The ids of the items; an empty list if the queue has no room.
-
-    Raises:
-        InvalidIdempotencyKey: `key` is not such a text.
-        PushTooLarge: The ids of the items take over 100,000 bytes.
-        IdempotencyKeyReused: The first push with this key had other values or priorities.
-        FdbqueueError: As for `push_many`.
-
-    Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> jobs = PriorityQueue.named(db, "jobs")
-        >>> once = push_once(db, jobs, "order 7", ["pack"], [0])
-        >>> once == push_once(db, jobs, "order 7", ["pack"], [0]), jobs.size(db)
-        (True, 1)
-    """
-    payloads = map(store_of(queue).codec.encode, values)
-    digest = push_digest(as_many_as_fit, zip(payloads, map(repr, priorities)))
-
-    def push(tr: Transaction) -> list[str]:
-        items = queue.push_many(tr, values, priorities=priorities, as_many_as_fit=as_many_as_fit)
-        return [item.id for item in items]
-
-    return remembered(db, queue, key, digest, push)
 
 
 def remembered(
@@ -85,9 +26,39 @@ def remembered(
     digest: bytes,
     push: Callable[[Transaction], list[str]],
 ) -> list[str]:
-    """Call `push(tr)`, unless a request with this key did, as `push_once` does; return the ids.
+    """Call `push(tr)`, unless a request with this key did; return the ids of the items.
 
-    `digest` is of the request; that of another one with the same key must be equal.
+    A repeated request gets the ids of the first one, even if the items have ended since. A key is
+    remembered for 24 to 25 hours by the clients' clocks, until the end of the hour in which the 24
+    hours are over. After that it counts as new. A push that found no room is not remembered. Each
+    call deletes up to 100 outdated keys.
+
+    The push takes effect exactly once. Two concurrent requests with one key conflict, and the
+    second becomes the repeated one. Cost: two reads and two keys more than the push.
+
+    Args:
+        db: A database.
+        queue: The queue.
+        key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
+        digest: A digest of the request; those of all requests with one key must be equal.
+        push: Pushes in a transaction, and returns the ids of the items; none without room.
+
+    Raises:
+        InvalidIdempotencyKey: `key` is not such a text.
+        PushTooLarge: The ids of the items take over 100,000 bytes.
+        IdempotencyKeyReused: The first request with this key had another digest.
+        FdbqueueError: As for `push`.
+
+    Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> push = lambda tr: [jobs.push(tr, "pack").id]
+        >>> once = remembered(db, jobs, "order 7", b"digest", push)
+        >>> once == remembered(db, jobs, "order 7", b"digest", push), jobs.size(db)
+        (True, 1)
     """
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_TEXT:
         raise InvalidIdempotencyKey(key, MAX_TEXT)
