@@ -30,7 +30,7 @@ from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import VERSIONS, clear_timers, lease_of
+from fdbqueue.operations.timers import NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -430,8 +430,7 @@ class ClaimedItems:
         for row in self._claimed(claim, reads):
             told = report
             if told is None:
-                timer = layout.timer_key(layout.leases, row.lease_end, layout.position(row.key))
-                told = lease_of(tr.snapshot[timer].value or b"").report
+                told = (begin_lease(tr.snapshot, layout, row)() or NO_LEASE).report
             value = encode_lease(lease, now, claim.client, told)
             renewed = row.with_header(change(row.item.header))
             renewed = renewed._replace(lease_end=end, lease=value)
@@ -527,11 +526,9 @@ class ClaimedItems:
         if not items.options.has_any_rate:
             return
         for row in self._claimed(claim, self._begin(tr, claim)):
-            position = layout.position(row.key)
-            timer = layout.timer_key(layout.leases, row.lease_end, position)
-            lease = lease_of(tr.snapshot[timer].value or b"")
+            lease = begin_lease(tr.snapshot, layout, row)() or NO_LEASE
             began = lease.clock_end - lease.length
-            items.groups.take_back(tr, position, began)
+            items.groups.take_back(tr, layout.position(row.key), began)
             items.rate.take_back(tr, now, began)
 
     def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
@@ -593,7 +590,7 @@ class ClaimedItems:
             row = self._row("claimed", layout.items + position, claim)
             if row.lease_end != end:
                 continue
-            lease = lease_of(timer.value)
+            lease = decode_lease(timer.value) or NO_LEASE
             left = lease.left(now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000
