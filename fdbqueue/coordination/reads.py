@@ -23,7 +23,6 @@ from fdbqueue.operations.maintainers.history import read_history
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
-from fdbqueue.operations.views.lookup import Lookup
 from fdbqueue.operations.views.matching import Matching
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
@@ -88,7 +87,6 @@ class Reads(Generic[_T]):
         self._changes = changes
         self._sweep = sweep
         self._sweeper = sweeper
-        self.lookup = Lookup(items)
         self.numbers = Numbers(items, first_key)
         self._infos = ItemInfos(items, codec)
         self._matching = Matching(items, codec, self._infos, options.kind)
@@ -245,7 +243,7 @@ class Reads(Generic[_T]):
         self._sweep_once(tr)
         by_keys, is_done = self._by_keys(of), of.state == "done"
         all_match = by_keys == of.wanted
-        rows: ReadRows[Any] = partial(self.lookup.listed, state=of.state)
+        rows: ReadRows[Any] = partial(self._items.listed, state=of.state)
         if is_done:
             rows = stored_rows  # of the index of their times
 
@@ -303,7 +301,7 @@ class Reads(Generic[_T]):
             return
 
         def first(tr: ReadTransaction, begin: bytes, end: bytes) -> ItemRow | None:
-            return next(self.lookup.listed(tr, begin, end, 1, of.reverse, of.state), None)
+            return next(self._items.listed(tr, begin, end, 1, of.reverse, of.state), None)
 
         while begin < end and (found := read(tr, partial(first, begin=begin, end=end))):
             level = self._items.levels.in_group(found.item.level, by_keys.group or None)

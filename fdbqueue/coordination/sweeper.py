@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 from contextvars import ContextVar
-from functools import partial
 from typing import TypeGuard
 
 from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.database import clock
-from fdbqueue.database.binding import first_greater_or_equal, is_database
+from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.operations.changes import Changes
@@ -26,8 +24,6 @@ _SWEEP_IN_CLAIM = 0.25  # seconds between sweeps in claims that find enough item
 _TRIM = 1.0  # seconds between trims
 _MAX_TRIMMED = 500  # done items, and unique keys, that a transaction deletes
 _MAX_TRIMS = 20  # transactions of a trim
-_MAX_RANGE = 16  # batches of due items
-_NARROWER = 0.95  # a sweep without a conflict multiplies the range of the next one by this
 
 looks_write: ContextVar[bool] = ContextVar("looks_write", default=True)
 """If false, a look at a database does not sweep: it shows what is stored."""
@@ -60,7 +56,6 @@ class Sweeper:
         self._requests = requests
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
-        self._range = 1.0  # the number of first batches of due items among which a sweep begins
         self._has_timers = False
         self._next_look = 0.0
         self._next_sweep = self._next_in_claim = 0.0
@@ -184,9 +179,6 @@ class Sweeper:
     def _sweep(self, db: Database) -> bool:
         """Sweep in one transaction; note what it saw.
 
-        After a conflict with another client's sweep, it begins at a random one of the items that
-        are due. The range doubles with each conflict, and a sweep without one narrows it a little.
-
         Returns:
             If more is due: whether an item is ready, and all expired items are deleted.
         """
@@ -198,18 +190,12 @@ class Sweeper:
             tries += 1
             if tries == 2:
                 tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
-            if tries > 1:
-                self._range = min(2 * self._range, _MAX_RANGE)
-            skipped = MAX_SWEPT * int(random.random() * self._range)
-            begin = partial(first_greater_or_equal, offset=skipped) if skipped else None
-            swept = self._sweep_in.sweep(tr, now, begin)
+            swept = self._sweep_in.sweep(tr, now)
             may_end = not swept.all and swept.expired and has_items(tr, self._layout)
             return swept, not self._options.is_paused(tr), may_end
 
         swept, self.is_ready, may_end = run(db, body)
         self.is_behind = not swept.all
-        if tries < 2:
-            self._range = max(1.0, _NARROWER * self._range)
         return may_end
 
     def seconds_left(self, tr: Transaction) -> float:

@@ -43,11 +43,8 @@ def name_key(name: str) -> bytes:
     return NAMES.pack((name,))
 
 
-def renames_key(name: str | None) -> bytes:
-    """Return the key of the number that the next queue with this name gets.
-
-    `None` stands for all names that have no separate number.
-    """
+def renames_key(name: str) -> bytes:
+    """Return the key of the number that the next queue with this name gets."""
     return RENAMES.pack((name,))
 
 

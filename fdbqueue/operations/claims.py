@@ -30,7 +30,7 @@ from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payloads, with_small_row
-from fdbqueue.operations.timers import VERSIONS, clear_timers, lease_of
+from fdbqueue.operations.timers import NO_LEASE, VERSIONS, begin_lease, clear_timers
 from fdbqueue.operations.transitions import Change
 from fdbqueue.types import Claim, KeyValue, Options, Outcome, ReadTransaction, Transaction, Value
 
@@ -41,8 +41,8 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
 _attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
-_Reads: TypeAlias = list[Value]
-"""The reads of the rows of a claim, in the order of its items."""
+_Begun: TypeAlias = Callable[[], list[ItemRow | None]]
+"""Waits for the rows of a claim, in the order of its items."""
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
@@ -247,26 +247,26 @@ class ClaimedItems:
 
     # Find
 
-    def _begin(self, tr: ReadTransaction, claim: Claim) -> _Reads:
-        """Start to read the rows of a claim."""
+    def _begin(self, tr: ReadTransaction, claim: Claim) -> _Begun:
+        """Start to read the claimed items at the keys of a claim, under whatever token."""
         layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
                 raise ForeignClaim(layout.name, key)
             reads.append(tr.get(layout.claims + layout.position(key)))
-        return reads
 
-    def _located(self, claim: Claim, reads: _Reads) -> list[ItemRow | None]:
-        """Return the claimed items at the keys of a claim, under whatever token."""
-        rows: list[ItemRow | None] = []
-        for key, read in zip(claim.keys, reads):
-            rows.append(None if read.value is None else self._row("claimed", key, read.value))
-        return rows
+        def finish() -> list[ItemRow | None]:
+            return [
+                None if read.value is None else self._row("claimed", key, read.value)
+                for key, read in zip(claim.keys, reads)
+            ]
 
-    def _claimed(self, claim: Claim, reads: _Reads) -> list[ItemRow]:
+        return finish
+
+    def _claimed(self, claim: Claim, begun: _Begun) -> list[ItemRow]:
         """Return the items of a claim; raise `LeaseLost` if the claim is over."""
         claimed: list[ItemRow] = []
-        for row in self._located(claim, reads):
+        for row in begun():
             if row is None or row.token != claim.token:
                 n = len(claimed)
                 id = claim.items[n].id if claim.items else self._layout.item_id(claim.keys[n])
@@ -282,16 +282,15 @@ class ClaimedItems:
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
         """Return whether any item of a claim is still stored under its token."""
         return claim is not None and any(
-            row is not None and row.token == claim.token
-            for row in self._located(claim, self._begin(tr, claim))
+            row is not None and row.token == claim.token for row in self._begin(tr, claim)()
         )
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
         """Start to read whether claims were cancelled; return a function that waits for it."""
-        pending = [(claim, self._begin(tr, claim)) for claim in claims]
+        pending = [self._begin(tr, claim) for claim in claims]
         return lambda: [
-            any(row and row.item.header.cancelled is not None for row in self._located(*each))
-            for each in pending
+            any(row and row.item.header.cancelled is not None for row in begun())
+            for begun in pending
         ]
 
     # Acknowledge
@@ -348,7 +347,7 @@ class ClaimedItems:
 
     def _begin_request(
         self, tr: Transaction, request: AckRequest
-    ) -> tuple[_Reads, Callable[[], Options | None] | None]:
+    ) -> tuple[_Begun, Callable[[], Options | None] | None]:
         """Start to read the items of a claim to acknowledge, and whether they may be kept."""
         reads = self._begin(tr, request.claim)
         return reads, self._items.options.begin_read(tr.snapshot) if request.may_keep else None
@@ -416,42 +415,47 @@ class ClaimedItems:
         tr: Transaction,
         now: int,
         extension: Extension,
-        reads: _Reads | None = None,
         *,
         lease: float,
         change: Callable[[Header], Header] = _unchanged,
     ) -> None:
         """Renew the lease: it ends `lease` seconds from now. `change` returns the new headers."""
-        layout = self._layout
-        claim, report = extension
-        end = tr.get_read_version().wait() + int(lease * VERSIONS)
-        reads = self._begin(tr, claim) if reads is None else reads
-        changes: list[Change] = []
-        for row in self._claimed(claim, reads):
-            told = report
-            if told is None:
-                timer = layout.timer_key(layout.leases, row.lease_end, layout.position(row.key))
-                told = lease_of(tr.snapshot[timer].value or b"").report
-            value = encode_lease(lease, now, claim.client, told)
-            renewed = row.with_header(change(row.item.header))
-            renewed = renewed._replace(lease_end=end, lease=value)
-            changes.append(Change("extended", row, renewed))
-            if end < row.lease_end:
-                self._items.transitions.wake(tr)  # waiting clients sleep until a lease ends
-        self._perform(tr, now, changes)
+        (lost,) = self.extend_each(tr, now, [extension], lease=lease, change=change)
+        if lost is not None:
+            raise lost
 
     def extend_each(
-        self, tr: Transaction, now: int, extensions: Sequence[Extension], *, lease: float
+        self,
+        tr: Transaction,
+        now: int,
+        extensions: Sequence[Extension],
+        *,
+        lease: float,
+        change: Callable[[Header], Header] = _unchanged,
     ) -> list[LeaseLost | None]:
         """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
+        end = tr.get_read_version().wait() + int(lease * VERSIONS)
         results: list[LeaseLost | None] = []
+        changes: list[Change] = []
         pending = [self._begin(tr, claim) for claim, _ in extensions]
-        for extension, reads in zip(extensions, pending):
+        for (claim, report), begun in zip(extensions, pending):
             try:
-                self.extend(tr, now, extension, reads, lease=lease)
+                rows = self._claimed(claim, begun)
                 results.append(None)
             except LeaseLost as error:
+                rows = []
                 results.append(error)
+            for row in rows:
+                told = report
+                if told is None:
+                    told = (begin_lease(tr.snapshot, self._layout, row)() or NO_LEASE).report
+                value = encode_lease(lease, now, claim.client, told)
+                renewed = row.with_header(change(row.item.header))
+                renewed = renewed._replace(lease_end=end, lease=value)
+                changes.append(Change("extended", row, renewed))
+                if end < row.lease_end:
+                    self._items.transitions.wake(tr)  # waiting clients sleep until a lease ends
+        self._perform(tr, now, changes)
         return results
 
     def begin_alone(self, tr: Transaction, now: int, claim: Claim, lease: float) -> None:
@@ -491,35 +495,34 @@ class ClaimedItems:
         longest: float | None,
         uniform: Callable[[float, float], float],
     ) -> None:
-        """Leave the items of a claim to workers that know their jobs, as if it had never been.
+        """Leave the item of a claim to workers that know its job, as if it had never been claimed.
 
-        They use up no start of a rate.
+        It uses up no start of a rate.
 
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
             claim: The claim.
-            why: The error of the items that become dead letters.
-            since: When a worker first left them, in milliseconds since 1970; `None` for now.
-            longest: The seconds after which they become dead letters; `None` for never.
+            why: The error of the item if it becomes a dead letter.
+            since: When a worker first left it, in milliseconds since 1970; `None` for now.
+            longest: The seconds after which it becomes a dead letter; `None` for never.
             uniform: Returns a number between two others.
         """
         since = now if since is None else min(since, now)
         passed = (now - since) / 1000
-        changes: list[Change] = []
-        self._take_back_starts(tr, now, claim)
-        for row in self._uncancelled(tr, now, claim):
-            header = row.item.header
-            first = header.origin or self._layout.position(row.key)
-            if is_cancelled(tr, self._layout, header, first):
-                self._end_cancelled(tr, now, claim, [row])
-            elif longest is not None and passed >= longest:
-                self._failures.bury(tr, now, row, why)
-            else:
-                due = now + int(1000 * unknown_delay(passed, uniform))
-                waiting = _waiting(row, due, header._replace(unknown=since))
-                changes.append(Change("returned", row, waiting))
-        self._perform(tr, now, self._items.unique_keys.hold_again(tr, changes))
+        row = self.claimed(tr, claim)
+        header = row.item.header
+        first = header.origin or self._layout.position(row.key)
+        if is_cancelled(tr, self._layout, header, first):
+            self._take_back_starts(tr, now, claim)
+            self._end_cancelled(tr, now, claim, [row])
+        elif longest is not None and passed >= longest:
+            self._take_back_starts(tr, now, claim)
+            self.bury(tr, now, claim, why)
+        else:
+            due = now + int(1000 * unknown_delay(passed, uniform))
+            change = partial(Header._replace, unknown=since)
+            self.release(tr, now, claim, due, change, has_begun=False)
 
     def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
         """Give the starts of the items of a claim back to the rates of their queue and groups."""
@@ -527,11 +530,9 @@ class ClaimedItems:
         if not items.options.has_any_rate:
             return
         for row in self._claimed(claim, self._begin(tr, claim)):
-            position = layout.position(row.key)
-            timer = layout.timer_key(layout.leases, row.lease_end, position)
-            lease = lease_of(tr.snapshot[timer].value or b"")
+            lease = begin_lease(tr.snapshot, layout, row)() or NO_LEASE
             began = lease.clock_end - lease.length
-            items.groups.take_back(tr, position, began)
+            items.groups.take_back(tr, layout.position(row.key), began)
             items.rate.take_back(tr, now, began)
 
     def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
@@ -558,10 +559,13 @@ class ClaimedItems:
         ]
         self._failures.fail(tr, now, failed, error, traceback, dead)
 
-    def bury(self, tr: Transaction, now: int, claim: Claim) -> bool:
-        """Make dead letters of items whose attempts were used up before this claim; return true."""
+    def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
+        """Make dead letters of the items of a claim, which does not count; return true.
+
+        `why` is their error; `None` if their attempts were used up before this claim.
+        """
         for row in self._uncancelled(tr, now, claim):
-            self._failures.bury(tr, now, row)
+            self._failures.bury(tr, now, row, why)
         return True
 
     # The end of a lease
@@ -593,7 +597,7 @@ class ClaimedItems:
             row = self._row("claimed", layout.items + position, claim)
             if row.lease_end != end:
                 continue
-            lease = lease_of(timer.value)
+            lease = decode_lease(timer.value) or NO_LEASE
             left = lease.left(now)
             if left > 0:
                 end = tr.get_read_version().wait() + left * VERSIONS // 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from fdb.subspace_impl import Subspace
@@ -176,6 +176,35 @@ class Items:
         position_now = moved.value
         # An item may have come back to its first position.
         return None if position_now in (None, position) else self.at(tr, position_now)
+
+    def listed(
+        self,
+        tr: ReadTransaction,
+        begin: bytes,
+        end: bytes,
+        limit: int,
+        reverse: bool,
+        state: State,
+    ) -> Iterator[ItemRow]:
+        """Iterate over the items in a state, which are read as they are needed.
+
+        Items that are staged for the pops of other processes count as claimed, and are not found.
+
+        Args:
+            tr: A transaction.
+            begin: The first key, as that of a ready item.
+            end: The key behind the last one, as that of a ready item.
+            limit: The maximum number of items, 0 for all.
+            reverse: Iterate in the opposite order of keys.
+            state: The state.
+        """
+        layout = self.layout
+        prefix, position = layout.prefix_of[state], layout.position
+        first, last = prefix + position(begin), prefix + position(end)
+        return (
+            self.levels.row(state, layout.items + row.key[len(prefix) :], row.value)
+            for row in tr.get_range(first, last, limit=limit, reverse=reverse)
+        )
 
     def keys_of_end(self, reference: bytes, position: bytes) -> list[bytes]:
         """Return the keys to watch until an item becomes done or dead, or is moved."""

@@ -9,7 +9,6 @@ from fdb.subspace_impl import Subspace
 from fdbqueue.errors import QueueNotFound, QueueRenamed
 from fdbqueue.layout.names import (
     NAMES,
-    RENAMES,
     decode_name,
     decode_subspace,
     default_subspace,
@@ -26,9 +25,6 @@ _NAMES = NAMES.range().start, NAMES.range().stop
 _NEAR = 50  # names on either side of one that no queue has, which are compared with it
 _MAX_SUGGESTIONS = 3
 _MAX_OTHERS = 10
-
-MAX_TRACES = 16
-"""The maximum number of names with a separate number."""
 
 
 def find(tr: Transaction, name: str) -> Subspace | None:
@@ -80,27 +76,19 @@ def location(tr: Transaction, name: str) -> Subspace:
 
 def _next_subspace(tr: Transaction, name: str) -> tuple[Subspace, int]:
     """Return the subspace and the number that the next queue with this name gets."""
-    named, common = tr[renames_key(name)], tr[renames_key(None)]
-    number = max(decode_count(named.value), decode_count(common.value))
+    number = decode_count(tr[renames_key(name)].value)
     return default_subspace(name, number), number
 
 
 def leave(tr: Transaction, name: str, subspace: Subspace) -> None:
     """Prevent other queues from using the subspace of a queue that is being renamed.
 
-    This is permanent, because a client may keep the queue open for any time. It writes a *trace*,
-    the number of the next queue with the name, but only if that queue would use this subspace.
-    Above 16 traces, the highest number replaces all others and applies to all names.
+    This is permanent, because a client may keep the queue open for any time. It writes the number
+    of the next queue with the name, but only if that queue would use this subspace.
     """
     next_subspace, number = _next_subspace(tr, name)
-    if subspace.key() != next_subspace.key():
-        return
-    tr[renames_key(name)] = encode_count(number + 1)
-    traces = RENAMES.range()
-    if len(list(tr.snapshot[traces])) > MAX_TRACES + 1:  # and the common number
-        highest = max(decode_count(row.value) for row in tr[traces])
-        del tr[traces]
-        tr[renames_key(None)] = encode_count(highest)
+    if subspace.key() == next_subspace.key():
+        tr[renames_key(name)] = encode_count(number + 1)
 
 
 def drop_unfinished(tr: Transaction, name: str) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import starmap
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL
@@ -15,7 +14,7 @@ from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import KeySelector, KeyValue, Transaction
+from fdbqueue.types import KeyValue, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.claims import ClaimedItems
@@ -42,10 +41,6 @@ class Swept(NamedTuple):
     wrote: bool
 
 
-Begin: TypeAlias = Callable[[bytes], bytes | KeySelector]
-"""Where to begin to read timers, given the first key of their range."""
-
-
 class Sweep:
     """The sweeps of one queue, which do what its timers say.
 
@@ -64,24 +59,14 @@ class Sweep:
         self._schedules = schedules
         self._foreign_look = 0  # the time of the last look for leases of another cluster
 
-    def sweep(self, tr: Transaction, now: int, begin: Begin | None = None) -> Swept:
+    def sweep(self, tr: Transaction, now: int) -> Swept:
         """Release expired leases, make due items available and delete expired ones.
 
         The sweep moves at most 256 items of each kind, so that the transaction has room for them.
         It conflicts with any claim, acknowledgement, pop or sweep of the same items.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            begin: Where to begin; by default with the items that were due first.
         """
         version = tr.get_read_version().wait()
-        begin_sweep = partial(self.begin_sweep, tr, now, version, MAX_SWEPT, may_leave=False)
-        if begin is not None:
-            swept = begin_sweep(begin=begin)()
-            if swept.wrote:
-                return swept._replace(all=False)
-        return begin_sweep()()
+        return self.begin_sweep(tr, now, version, MAX_SWEPT, may_leave=False)()
 
     def begin_sweep(
         self,
@@ -90,7 +75,6 @@ class Sweep:
         version: int,
         limit: int = _FEW,
         *,
-        begin: Begin | None = None,
         may_leave: bool = True,
     ) -> Callable[[], Swept]:
         """Start the reads of a sweep; return a function that waits for them and sweeps.
@@ -102,7 +86,6 @@ class Sweep:
             now: The time in milliseconds since 1970.
             version: The read version of the transaction.
             limit: The maximum number of items of each kind.
-            begin: Where to begin; by default with the items that were due first.
             may_leave: Whether to leave leases and due items, and only delete expired ones, if there
                 are as many as the limit. Clients that take items at the same time would all
                 conflict on the same due items.
@@ -113,25 +96,16 @@ class Sweep:
             self._foreign_look = now
             wrote = self._claimed.end_foreign(tr, now, limit=_FEW)
         # Read only what is due: a queue may have very many timers.
-        due = self._layout.due_timers(version, now)
-        begin_read = partial(tr.snapshot.get_range, limit=limit, streaming_mode=WANT_ALL)
-        starts = due if begin is None else [(begin(first), end) for first, end in due]
-        reads = [*starmap(begin_read, starts)]
+        reads = [
+            tr.snapshot.get_range(*due, limit=limit, streaming_mode=WANT_ALL)
+            for due in self._layout.due_timers(version, now)
+        ]
 
         def finish() -> Swept:
             leases, dues, expiries = map(list, reads)
-            if begin is not None:
-                # A selector skips any keys, so the rows may begin with keys behind the end.
-                leases, dues, expiries = (
-                    [row for row in rows if row.key < end]
-                    for rows, (_, end) in zip((leases, dues, expiries), due)
-                )
             is_all = len(leases) < limit and len(dues) < limit
             moves = bool(leases or dues) and (is_all or not may_leave)
             is_behind = False
-            if moves and begin is not None:
-                # No item is taken before all that expired are deleted: look from the first on.
-                expiries = list(begin_read(*due[2]))
             if expiries:
                 self._expire(tr, now, expiries)
             if moves:
@@ -143,8 +117,7 @@ class Sweep:
                 self._items.rate.end_hold(tr, now, dues)
             return Swept(
                 all=is_all and len(expiries) < limit and not is_behind,
-                # Further on there is nothing to learn about those before.
-                expired=len(expiries) < limit and (moves or begin is None),
+                expired=len(expiries) < limit,
                 wrote=wrote or moves or bool(expiries),
             )
 

@@ -30,6 +30,10 @@ DIED_ALONE = "its worker died, or was stopped, while it ran alone in its worker"
 """The error of an attempt that ran alone in its worker, and whose lease has ended."""
 
 
+NO_LEASE = Lease(0, 0)
+"""The lease of a claim whose timer has none."""
+
+
 def due_after(now: int, delay: float | None) -> int | None:
     """Return the time after a delay in seconds, in milliseconds since 1970; `None` for at once."""
     return now + math.ceil(delay * 1000) if delay else None
@@ -51,9 +55,12 @@ def error_of_lease(header: Header) -> str:
     return DIED_ALONE if header.alone == NOW else LEASE_OVER
 
 
-def lease_of(timer: bytes) -> Lease:
-    """Return the lease in the value of a timer; an empty one if the timer has none."""
-    return decode_lease(timer) or Lease(0, 0)
+def begin_lease(tr: ReadTransaction, layout: Layout, found: ItemRow) -> Callable[[], Lease | None]:
+    """Start to read the lease of an item; the result is `None` if it has none."""
+    if not found.token:
+        return lambda: None
+    timer = tr[layout.timer_key(layout.leases, found.lease_end, layout.position(found.key))]
+    return lambda: decode_lease(timer.value or b"")
 
 
 def clear_timers(tr: Transaction, timers: list[KeyValue]) -> None:

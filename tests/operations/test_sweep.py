@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import Queue, TaskQueue
-from fdbqueue.database.binding import first_greater_or_equal
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost
 from fdbqueue.operations.timers import VERSIONS
@@ -189,19 +187,3 @@ def test_a_sweep_of_many_items_moves_them_all(db: Any, name: str, kind: Any, clo
     expected = {("delayed", None): 300, ("delayed", "ready"): 300}
     assert sweep_and_compare(db, queue) == Counter(expected)
     assert queue.stats(db).total_expired == 300
-
-
-def test_a_sweep_that_begins_further_on_does_not_say_that_all_expired_items_are_deleted(
-    db: Any, name: str, clock: Clock
-) -> None:
-    """Else a client would take an expired item after it."""
-    queue = Queue.named(db, name)
-    queue.push_many(db, range(10), ttl=5)
-    clock.advance(60)
-    tr = db.create_transaction()
-    begin = partial(first_greater_or_equal, offset=8)
-    swept = store_of(queue)._sweep.sweep(tr, milliseconds(), begin)
-    assert (swept.all, swept.expired, swept.wrote) == (False, False, True)
-    tr.commit().wait()
-    assert [item.value for item in queue.pop_many(db, 20)] == []
-    assert queue.stats(db).total_expired == 10

@@ -24,7 +24,6 @@ from fdbqueue.errors import (
     UnknownCodec,
 )
 from fdbqueue.layout.names import RENAMES
-from fdbqueue.operations import names as operations_names
 from fdbqueue.queue import registry
 from fdbqueue.queue.base import Stop, store_of
 from fdbqueue.testing import FaultyDatabase
@@ -181,15 +180,15 @@ def test_repeated_renames_of_a_queue_leave_one_trace(db: Any, name: str) -> None
     assert sizes(db, name) == {f"{name}100": 0, f"{name}50": 1}
 
 
-def test_renamed_and_dropped_queues_leave_a_bounded_number_of_traces(db: Any, name: str) -> None:
-    """Open handles of them never reach another queue."""
+def test_open_handles_of_renamed_and_dropped_queues_never_reach_another_queue(
+    db: Any, name: str
+) -> None:
     old = []
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "old")
         fdbqueue.admin.rename(db, f"{name}{number}", f"{name}other")
         old.append(PriorityQueue.named(db, f"{name}other"))
         fdbqueue.admin.drop(db, f"{name}other")
-        assert len(traces(db)) <= operations_names.MAX_TRACES + 1
     for number in range(40):
         PriorityQueue.named(db, f"{name}{number}").push(db, "new")
     assert [queue.pop(db) for queue in old] == [None] * 40
@@ -197,9 +196,8 @@ def test_renamed_and_dropped_queues_leave_a_bounded_number_of_traces(db: Any, na
 
 
 def test_a_subspace_is_never_reused_for_another_queue(
-    db: Any, name: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    db: Any, name: str, rng: random.Random
 ) -> None:
-    monkeypatch.setattr(operations_names, "MAX_TRACES", rng.choice([0, 1, 3]))
     names = [f"{name}{letter}" for letter in "abcde"]
     subspaces: dict[str, bytes] = {}  # of the existing queues
     names_of: dict[bytes, set[str]] = {}  # all names that each subspace has had
@@ -222,25 +220,6 @@ def test_a_subspace_is_never_reused_for_another_queue(
     existing = {*names}.intersection(fdbqueue.admin.queue_names(db))
     opened = {each: PriorityQueue.existing(db, each) for each in existing}
     assert {each: queue.subspace.key() for each, queue in opened.items()} == subspaces
-
-
-@pytest.mark.parametrize("first", ["fold", "other"])
-def test_a_rename_that_folds_traces_conflicts_with_a_concurrent_rename(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    for each in "abc":
-        PriorityQueue.named(db, f"{name}{each}").push(db, each)
-    fdbqueue.admin.rename(db, f"{name}c", f"{name}new-c")
-    transactions = {each: db.create_transaction() for each in ("fold", "other")}
-    fdbqueue.admin.rename(transactions["other"], f"{name}a", f"{name}new-a")
-    monkeypatch.setattr(operations_names, "MAX_TRACES", 0)
-    fdbqueue.admin.rename(transactions["fold"], f"{name}b", f"{name}new-b")
-    winner = transactions.pop(first)
-    winner.commit().wait()
-    ((_, loser),) = transactions.items()
-    with pytest.raises(fdbqueue.error_classes()) as error:
-        loser.commit().wait()
-    assert error.value.code == 1020
 
 
 @pytest.mark.parametrize("lose", ["before", "after"])

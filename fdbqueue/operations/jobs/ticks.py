@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count, islice, takewhile
@@ -11,7 +10,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from fdbqueue.layout.schedules import Timing
-from fdbqueue.layout.values import Moment, utc_time
+from fdbqueue.layout.values import utc_time
 
 _WINDOW = 60_000  # milliseconds before now in which to look for ticks first
 _WIDER = 8  # how much longer each next window is
@@ -29,6 +28,8 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
     clocks of its time zone as Debian's cron does. If its minutes and hours are fixed, a tick at an
     hour that the clocks skip comes right after it, and one at an hour that they repeat comes once.
     If its minutes or hours begin with `*`, or if it has six fields, it ticks whenever it matches.
+    Where clocks change by less than an hour, or at a broken hour (Lord Howe and Chatham Islands),
+    some ticks of the hours around the change are left out.
 
     >>> from itertools import islice
     >>> list(islice(ticks_after(Timing(every=90_000), 100_000), 2))
@@ -41,49 +42,11 @@ def ticks_after(timing: Timing, after: int) -> Iterator[int]:
         yield from count((after // timing.every + 1) * timing.every, timing.every)
         return
     zone, last = _zone(timing.tz), after
-    first, again = _passes(utc_time(after).astimezone(zone))
-    # In the second of two equal hours, begin in the first.
-    begin = utc_time(after - max(0, again - first)).astimezone(zone)
-    for tick in _ticks_from(timing.cron, begin):
-        if tick > last:  # else it is before, or one of several at the end of skipped hours
+    for local in CronSim(timing.cron, utc_time(after).astimezone(zone)):
+        tick = int(local.timestamp()) * 1000
+        if tick > last:  # else it is one of the first of two equal hours, or of a skipped one
             last = tick
             yield tick
-
-
-def _ticks_from(cron: str, begin: Moment) -> Iterator[int]:
-    """Yield the ticks after a local time, and perhaps some that are equal.
-
-    The library walks over local times without a zone: given a zone, it expects that clocks move by
-    full hours, at a full hour.
-    """
-    fields = cron.split()
-    is_fixed = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
-    repeated: deque[int] = deque()
-    for local in CronSim(cron, begin.replace(tzinfo=None)):
-        time = local.replace(tzinfo=begin.tzinfo)
-        tick, again = _passes(time)
-        if again < tick:  # the clocks skip this time
-            if not is_fixed:
-                continue
-            tick = again
-            while utc_time(tick).astimezone(begin.tzinfo) < time:
-                tick += 60_000
-        while repeated and repeated[0] < tick:
-            yield repeated.popleft()
-        yield tick
-        if again > tick and not is_fixed:
-            repeated.append(again)
-    yield from repeated
-
-
-def _passes(time: Moment) -> tuple[int, int]:
-    """Return when the clocks show a local time first and last.
-
-    If they skip it, these are the times by the offset before the gap and by the offset after it, so
-    the last is before the first.
-    """
-    first, last = (int(time.replace(fold=fold).timestamp()) * 1000 for fold in (0, 1))
-    return first, last
 
 
 def next_tick(timing: Timing, after: int) -> int | None:

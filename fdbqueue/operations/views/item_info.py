@@ -15,9 +15,8 @@ from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
 from fdbqueue.operations.failures import begin_attempts
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.payloads import read_payload
-from fdbqueue.operations.views.held import begin_ahead, begin_held
-from fdbqueue.operations.views.lookup import Lookup
-from fdbqueue.operations.views.why_waiting import parent_of, waits_for
+from fdbqueue.operations.timers import begin_lease
+from fdbqueue.operations.views.why_waiting import begin_ahead, begin_held, parent_of, waits_for
 from fdbqueue.types import ENDED, Item, ItemInfo, Progress, ReadTransaction, Task, job_of
 
 _T = TypeVar("_T", bound=Item | Task)
@@ -49,7 +48,6 @@ class ItemInfos(Generic[_T]):
         self._layout = items.layout
         self._items = items
         self._codec = codec
-        self._lookup = Lookup(items)
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
@@ -73,7 +71,7 @@ class ItemInfos(Generic[_T]):
         claimed = time_of(found.token[:UUID_SIZE])
         if is_done:
             claimed = None if found.started_at is None else utc_time(found.started_at)
-        begun_lease = self._lookup.begin_lease(tr, found)
+        begun_lease = begin_lease(tr, self._layout, found)
         begun_attempts = begin_attempts(tr, self._layout, position)
         begun_options = self._items.options.begin_read(getattr(tr, "snapshot", tr))
         begin_hold = partial(begin_held, tr, self._layout, self._items.rate, found.item)

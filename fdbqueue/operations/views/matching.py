@@ -9,7 +9,7 @@ from fdbqueue.layout.items import Filter, ItemRow
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.operations.failures import begin_last_error
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.views.lookup import Lookup
+from fdbqueue.operations.timers import begin_lease
 from fdbqueue.types import Item, ReadTransaction, Task, job_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class Matching(Generic[_T]):
         self._codec = codec
         self._infos = infos
         self._kind = kind
-        self._lookup = Lookup(items)
 
     def begin(self, tr: ReadTransaction, wanted: Filter, found: ItemRow) -> Callable[[], bool]:
         """Start to read whether an item matches; return a function that waits for it."""
@@ -48,7 +47,7 @@ class Matching(Generic[_T]):
             position = self._layout.position(found.key)
             begun_error = begin_last_error(tr, self._layout, position)
         if client is not None:
-            begun_lease = self._lookup.begin_lease(tr, found)
+            begun_lease = begin_lease(tr, self._layout, found)
 
         def test() -> bool:
             if job is not None:

@@ -174,8 +174,8 @@ def _ack_without_token() -> None:
     from fdbqueue.operations.claims import ClaimedItems, LeaseLost
 
     def claimed(_: object) -> Callable[..., Any]:
-        def without_token(self: Any, claim: Any, reads: Any) -> Any:
-            rows = [*self._located(claim, reads)]
+        def without_token(self: Any, claim: Any, begun: Any) -> Any:
+            rows = begun()
             if None in rows:
                 raise LeaseLost(claim.items[0].id)
             return rows

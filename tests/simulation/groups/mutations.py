@@ -290,8 +290,8 @@ def _settings_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
 def _a_zombie_ends_the_next_claim(patch: pytest.MonkeyPatch) -> None:
     """A client whose claim is over ends the one that the next client has, and frees its slot."""
 
-    def any_claim(self: Any, claim: Any, reads: Any) -> Any:
-        return [row for row in self._located(claim, reads) if row is not None]
+    def any_claim(self: Any, claim: Any, begun: Any) -> Any:
+        return [row for row in begun() if row is not None]
 
     patch.setattr(ClaimedItems, "_claimed", any_claim)
 
