@@ -28,7 +28,6 @@ VERBS = {
     "claim": {"lease", "n", "within", "wait", "client"},
     "items": {"state", "limit", "after", "reverse", *Filters.__annotations__},
     "named": {"max_size", "max_attempts", "keep"},
-    "at": {"max_size", "max_attempts", "keep"},
 }
 
 
