@@ -32,7 +32,6 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent import futures
@@ -454,11 +453,6 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
     reprioritize = _method(_TaskQueue[V].reprioritize)
-
-    @property
-    def schedules(self) -> Schedules[Mapping[str, Any]]:
-        """The schedules that push tasks to this queue."""
-        return Schedules(self.queue.schedules)
 
 
 class Worker:

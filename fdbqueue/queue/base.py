@@ -34,7 +34,6 @@ from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo, HeldBy, list_groups
 from fdbqueue.options import Filters, GroupSettings, QueueSettings
 from fdbqueue.queue.arguments import (
-    NamesDatabase,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -124,7 +123,7 @@ MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
-class BaseQueue(NamesDatabase, ABC, Generic[_T]):
+class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     def __init__(self, store: Store[_T]) -> None:

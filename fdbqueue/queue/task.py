@@ -26,7 +26,6 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.pushing import new_items
-from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.settings import given_options
 from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
@@ -157,11 +156,6 @@ class TaskQueue(BaseQueue[Task[V]]):
         record, priority = validate_task(**fields)
         (item,) = new_items(self._store, [record], [priority], **options)
         return item
-
-    @property
-    def schedules(self) -> Schedules[Mapping[str, Any]]:
-        """The schedules that push tasks to this queue."""
-        return Schedules(self._store)
 
     # Find and count
 

@@ -18,7 +18,6 @@ from fdbqueue.errors import InvalidBackup, QueueChanged, QueueNotFound, SameQueu
 from fdbqueue.layout.batches import Links, with_queues
 from fdbqueue.layout.names import decode_name, name_key, names_with
 from fdbqueue.layout.values import LAYOUT_VERSION
-from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.transfer.errors import QueueDiffers
 from fdbqueue.queue.transfer.rows import (
     Moment,
@@ -64,7 +63,6 @@ class Copies(dict[str, QueueCopy]):
         self.moments = 1
 
 
-@naming_database
 def backup(
     db: Database,
     file: IO[bytes],
@@ -209,7 +207,6 @@ def is_backup(begin: bytes) -> bool:
     return begin.startswith(_BEGIN)
 
 
-@naming_database
 def restore(
     db: Database,
     file: IO[bytes],
