@@ -13,7 +13,7 @@ from fdbqueue.options import LateOptions, ScheduleOptions
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import queue_names
 from fdbqueue.queue.registry import open_queue
-from fdbqueue.queue.schedules import Schedule, schedule_as_json
+from fdbqueue.queue.schedules import Schedule, Schedules, schedule_as_json
 from fdbqueue.types import Database, PriorityJson
 
 from .arguments import parse_value, usage_errors
@@ -47,10 +47,19 @@ def ls(db: Database, queues: tuple[str, ...]) -> None:
       fdbq schedule ls
     """
     for queue in queues or queue_names(db):
-        for found in existing_queue(db, queue).schedules.all(db):
+        target = existing_queue(db, queue)
+        for found in () if target.kind == "task" else target.schedules.all(db):
             value = printable(json_line(found.value))
             line = [queue, found.name, _timing(found), _next(found), value]
             show({"queue": queue, **schedule_as_json(found)}, "  ".join(map(printable, line)))
+
+
+def _schedules(db: Database, name: str) -> Schedules[Any]:
+    """Return the schedules of a queue; fail for a task queue."""
+    queue = existing_queue(db, name)
+    if queue.kind == "task":
+        raise click.ClickException(f"{name!r} is a task queue, which has no schedules")
+    return queue.schedules
 
 
 def _timing(found: Schedule) -> str:
@@ -90,21 +99,16 @@ def add(
     """Add a schedule NAME to QUEUE, which pushes a JSON VALUE, or change the one of this name.
 
     Give either --cron or --every. Ticks of --every are the multiples of the interval since 1970.
-    For a task queue, VALUE is an object with the fields of a task, whose deadline is a time after
-    the tick.
 
     \b
     Example:
       fdbq schedule add jobs nightly '{"report": "sales"}' --cron "0 3 * * 1-5" --tz Europe/Lisbon
       fdbq schedule add jobs poll '"poll"' --every 90s --overlap skip
-      fdbq schedule add todo bills '{"payload": "send", "deadline": "2h"}' --cron "0 8 * * 1"
 
     Options:
         priority: As for `fdbq push`.
     """
-    target = open_queue(db, queue)
-    if target.kind != "task":
-        target = json_queue(target, queue)
+    target = json_queue(open_queue(db, queue), queue)
     given = chosen(options)
     level = exact_priority(target, queue, priority)
     if level is not None:
@@ -128,7 +132,7 @@ def rm(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq schedule rm jobs nightly
     """
-    _report(name, "removed", existing_queue(db, queue).schedules.remove(db, name))
+    _report(name, "removed", _schedules(db, queue).remove(db, name))
 
 
 @command(QUEUE, _NAME, group=schedule)
@@ -141,7 +145,7 @@ def pause(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq schedule pause jobs nightly
     """
-    _report(name, "paused", existing_queue(db, queue).schedules.pause(db, name))
+    _report(name, "paused", _schedules(db, queue).pause(db, name))
 
 
 @command(QUEUE, _NAME, group=schedule)
@@ -156,7 +160,7 @@ def resume(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq schedule resume jobs nightly
     """
-    _report(name, "resumed", existing_queue(db, queue).schedules.resume(db, name))
+    _report(name, "resumed", _schedules(db, queue).resume(db, name))
 
 
 def _report(name: str, done: str, is_done: bool) -> None:
@@ -179,7 +183,7 @@ def run(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq schedule run jobs nightly
     """
-    schedules = existing_queue(db, queue).schedules
+    schedules = _schedules(db, queue)
     try:
         item_id = schedules.run_now(db, name)
     except QueueFull as error:

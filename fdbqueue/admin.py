@@ -14,7 +14,7 @@ from __future__ import annotations
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.check import CheckReport, check
 from fdbqueue.queue.names import drop, rename
-from fdbqueue.queue.overview import overview, queue_names, queues
+from fdbqueue.queue.overview import overview, queue_names
 from fdbqueue.queue.transfer.backup import Copies, backup, copy, restore
 from fdbqueue.queue.transfer.rows import QueueCopy
 from fdbqueue.queue.transfer.user_keys import KeyExists
@@ -33,7 +33,6 @@ __all__ = [
     "drop",
     "overview",
     "queue_names",
-    "queues",
     "rename",
     "restore",
     "workers",

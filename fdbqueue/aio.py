@@ -32,7 +32,6 @@ from collections.abc import (
     Coroutine,
     Generator,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent import futures
@@ -97,7 +96,6 @@ __all__ = [
     "existing_queue",
     "overview",
     "queue_names",
-    "queues",
     "rename",
     "restore",
     "run",
@@ -257,7 +255,6 @@ class _Items(Protocol[_I]):
 
 
 queue_names = _function(admin.queue_names)
-queues = _function(admin.queues)
 rename = _function(admin.rename)
 drop = _function(admin.drop)
 overview = _function(admin.overview)
@@ -396,7 +393,6 @@ class PriorityQueue(_ValueHandle[_PriorityQueue[V], V], Generic[V]):
     kind = priority_queue.PriorityQueue.kind
     named = staticmethod(_opened(_PriorityQueue[Any].named, lambda: PriorityQueue[Any]))
     existing = staticmethod(_opened(_PriorityQueue[Any].existing, lambda: PriorityQueue[Any]))
-    at = staticmethod(_opened(_PriorityQueue[Any].at, lambda: PriorityQueue[Any]))
     push = _method(_PriorityQueue[V].push)
     push_many = _method(_PriorityQueue[V].push_many)
     pop_min = _method(BaseQueue[Item[V]].pop)
@@ -425,7 +421,6 @@ class Queue(_ValueHandle[_FifoQueue[V], V], Generic[V]):
     kind = priority_queue.Queue.kind
     named = staticmethod(_opened(_FifoQueue[Any].named, lambda: Queue[Any]))
     existing = staticmethod(_opened(_FifoQueue[Any].existing, lambda: Queue[Any]))
-    at = staticmethod(_opened(_FifoQueue[Any].at, lambda: Queue[Any]))
     push = enqueue = _method(_FifoQueue[V].push)
     push_many = enqueue_many = _method(_FifoQueue[V].push_many)
     dequeue = _method(BaseQueue[Item[V]].pop)
@@ -449,7 +444,6 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     kind = task_queue.TaskQueue.kind
     named = staticmethod(_opened(_TaskQueue[Any].named, lambda: TaskQueue[Any]))
     existing = staticmethod(_opened(_TaskQueue[Any].existing, lambda: TaskQueue[Any]))
-    at = staticmethod(_opened(_TaskQueue[Any].at, lambda: TaskQueue[Any]))
     push = _method(_TaskQueue[V].push)
     push_many = _method(_TaskQueue[V].push_many)
     get_all_tasks = _listed(_TaskQueue[V].get_all_tasks)
@@ -459,11 +453,6 @@ class TaskQueue(_Handle[_TaskQueue[V], Task[V]], Generic[V]):
     counts = _method(_TaskQueue[V].counts)
     get_stats = _method(_TaskQueue[V].get_stats)
     reprioritize = _method(_TaskQueue[V].reprioritize)
-
-    @property
-    def schedules(self) -> Schedules[Mapping[str, Any]]:
-        """The schedules that push tasks to this queue."""
-        return Schedules(self.queue.schedules)
 
 
 class Worker:

@@ -101,7 +101,7 @@ def test_asyncio_methods_return_the_same_results(db: Any, name: str) -> None:
         with pytest.raises(QueueFull):
             await jobs.push(db, "no room")
         assert (await jobs.options(db)).max_size == 5
-        assert await aio.queues(db) == fdbqueue.admin.queues(db)
+        assert f"{name}jobs" in await aio.queue_names(db)
         await aio.rename(db, f"{name}jobs", f"{name}new")
         assert (await (await aio.PriorityQueue.existing(db, f"{name}new")).pop(db)).value == 0
         await aio.drop(db, f"{name}new")
@@ -293,7 +293,7 @@ def test_queues_of_any_kind_are_opened_by_name_or_location(db: Any, name: str, k
         )
         for opened in (
             await kind.existing(db, f"{name}any"),
-            await kind.at(db, queue.subspace),
+            await kind.named(db, queue.subspace),
             await aio.existing_queue(db, f"{name}any"),
         ):
             assert type(opened) is kind

@@ -1,7 +1,7 @@
 """FoundationDB's directory layer, on either engine.
 
     jobs = fdbqueue.directory.create_or_open(db, ("app", "jobs"))
-    queue = fdbqueue.PriorityQueue.at(db, jobs)
+    queue = fdbqueue.PriorityQueue.named(db, jobs)
 
 The code is the binding's own (`fdb.directory`), so directories are the same for clients in every
 language. The binding cannot offer it for the embedded engine: its decorator accepts only the

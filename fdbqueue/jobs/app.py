@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
@@ -21,7 +29,6 @@ from fdbqueue.jobs.job import Job, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
 from fdbqueue.jobs.schedules import AppSchedules
-from fdbqueue.jobs.shares import QueueShare, shares_of
 from fdbqueue.options import JobOptions, LateOptions, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
@@ -29,6 +36,7 @@ from fdbqueue.queue.arguments import (
     validate_number,
     validate_range,
     validate_seconds,
+    validate_share,
     validate_timeout,
 )
 from fdbqueue.queue.base import change_once
@@ -525,9 +533,9 @@ class App:
                 ready job. By default the queues of all jobs, which take turns.
             concurrency: The number of jobs that run at a time, of all queues.
             at_most: The maximum number of jobs that run at a time, by name of the queue.
-            weights: The weights of queues, over 0, by name; 1 for queues that are left out. Queues
-                then get shares instead of an order: with 3 and 1, three of four jobs that begin are
-                from the first queue, while both have ready jobs.
+            weights: The weights of queues, from 0.001 to 1,000, by name; 1 for queues that are left
+                out. Queues then get shares instead of an order: with 3 and 1, three of four jobs
+                that begin are from the first queue, while both have ready jobs.
             lease: The time until other workers may take over the jobs of a worker that died.
             prefetch: The maximum number of jobs to claim ahead while jobs are quick, from 0.
                 Workers of several queues claim none ahead.
@@ -559,12 +567,19 @@ class App:
             raise ValueError(
                 "the app has no jobs; its module has to import the modules that declare them"
             )
-        shares = shares_of(names, concurrency, at_most, weights)
+        validate_number(concurrency, "concurrency", 1, "jobs")
+        limit_of, weight_of = {**(at_most or {})}, {**(weights or {})}
+        _validate_names("at_most", limit_of, names)
+        _validate_names("weights", weight_of, names)
+        for limit in limit_of.values():
+            validate_number(limit, "at_most", 1, "jobs")
+        for weight in weight_of.values():
+            validate_share("a weight", weight)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
         for option, number in {**limits, "processes": processes}.items():
             if number is not None:
                 validate_number(number, option, 1, "bytes" if option == "max_memory" else option)
-        shown = [f"{each.queue}={each.weight:g}" for each in shares] if weights else names
+        shown = [f"{each}={weight_of.get(each, 1):g}" for each in names] if weights else names
         if parent is None:  # otherwise the parent has said it
             _log.info(summary_of(self.db, shown, sorted(self._jobs), processes or 1))
             if unknown := [name for name in names if name not in known_queues(self)]:
@@ -587,14 +602,15 @@ class App:
             }
             command = command_of(self, queues, given)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
-        if len(shares) == 1:  # it claims ahead, up to the number of jobs at a time
-            concurrency = min(concurrency, shares[0].most or concurrency)
-            shares = [QueueShare(shares[0].queue)]
+        if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
+            concurrency = min(concurrency, limit_of.pop(names[0], concurrency))
         in_order = bool(queues) and weights is None
         shutdown = Shutdown(validate_seconds("grace", grace))
         worker = worker_of(
             self,
-            shares,
+            names,
+            at_most=limit_of,
+            weights=weight_of,
             in_order=in_order,
             concurrency=concurrency,
             lease=lease,
@@ -615,9 +631,11 @@ class App:
 
 def worker_of(
     app: App,
-    shares: Sequence[QueueShare],
+    queues: Sequence[str],
     handler: Callable[..., JobHandler] = JobHandler,
     *,
+    at_most: Mapping[str, int] = MappingProxyType({}),
+    weights: Mapping[str, float] = MappingProxyType({}),
     in_order: bool = True,
     **options: Any,
 ) -> Worker:
@@ -625,18 +643,28 @@ def worker_of(
 
     Args:
         app: The app.
-        shares: The queues with their shares.
+        queues: The names of the queues.
         handler: Returns the handler, given what that of the app takes.
+        at_most: The maximum number of running jobs of some of the queues.
+        weights: The weights of some of the queues.
         in_order: Whether the queues are strictly in order, instead of by weight.
         options: The options of the worker.
     """
     sources: list[Source] = []
-    for share in shares:
-        queue = app.queue(share.queue)
+    for name in queues:
+        queue = app.queue(name)
         keeps = bool(queue.options(app.db).keeps_done)
-        sources.append(Source(queue, at_most=share.most, weight=share.weight, stores_results=keeps))
+        sources.append(Source(queue, at_most.get(name), weights.get(name, 1), keeps))
     made = handler(app.jobs, app._middleware, app._keep_unknown)
     return Worker(app.db, Turns(sources, in_order=in_order), made, **options)
+
+
+def _validate_names(option: str, given: Iterable[str], queues: Sequence[str]) -> None:
+    """Raise `ValueError` if an option names a queue that is not one of these."""
+    for name in given:
+        if name not in queues:
+            known = ", ".join(queues)
+            raise ValueError(f"{option} has {name!r}, but the queues to work on are {known}")
 
 
 def queues_of(app: App, names: Sequence[str] = ()) -> list[str]:

@@ -22,7 +22,7 @@ from fdbqueue.layout.keys import (
     Layout,
     unpack_priority,
 )
-from fdbqueue.layout.tasks import NO_DEADLINE, RANK
+from fdbqueue.layout.tasks import RANK
 from fdbqueue.layout.values import ROW_METADATA, decode_metadata
 from fdbqueue.types import Json, Priority, PriorityJson, PriorityKind, State
 
@@ -59,15 +59,6 @@ class Levels:
         if priority is not None:
             raise InvalidPriority(priority, _OMITTED)
         return self._only
-
-    def level_at_tick(self, priority: Any, tick: int) -> Level:
-        """Return the level of an item that a schedule pushes with this priority.
-
-        Args:
-            priority: The priority that the schedule has.
-            tick: The tick, in milliseconds since 1970.
-        """
-        return self.level(priority)
 
     def from_json(self, value: PriorityJson) -> Priority:
         """Raise `InvalidPriority`: a FIFO queue has no priorities."""
@@ -221,12 +212,6 @@ class TaskLevels(Priorities):
     """The levels of a task queue, whose priorities are (urgency, deadline, cost).
 
     The items of all levels of one urgency have one counter.
-
-    Example:
-        >>> from fdb.subspace_impl import Subspace
-        >>> levels = TaskLevels(Layout(Subspace(("q",))))
-        >>> levels.level_at_tick((2, 3_000_000, 0.0), 60_000).priority
-        (2, 63000000, 0.0)
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -234,18 +219,6 @@ class TaskLevels(Priorities):
 
     def _counter_of(self, priority: Any, prefix: bytes) -> bytes:
         return self._layout.counter_key(self._layout.level_prefix(priority[0]))
-
-    def level_at_tick(self, priority: Any, tick: int) -> Level:
-        """Return the level of a task that a schedule pushes.
-
-        Args:
-            priority: The priority that the schedule has: with the microseconds from the tick to the
-                deadline as the deadline.
-            tick: The tick, in milliseconds since 1970.
-        """
-        urgency, left, cost = priority
-        deadline = NO_DEADLINE if left == NO_DEADLINE else tick * 1000 + left
-        return self.level((urgency, deadline, cost))
 
 
 _INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
-from functools import wraps
-from inspect import isfunction, signature
 from math import isfinite
 from numbers import Real
-from typing import Any, ParamSpec, TypeGuard, TypeVar, get_args
+from typing import Any, TypeGuard, TypeVar, get_args
 
-from fdbqueue.coordination.sans_io import check_first, sans_io_of
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
 from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
@@ -42,7 +39,6 @@ from fdbqueue.types import (
     UniqueUntil,
 )
 
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _MAX_SECONDS = 10**10  # 317 years
@@ -646,36 +642,3 @@ def validate_task(
     client = None if client_id is None else validate_name("client_id", client_id)
     order = int(validate_priority(priority)), deadline_number(deadline), validate_cost(cost)
     return TaskRecord(agent, client, payload), order
-
-
-def naming_database(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function whose error says so if its argument `db` or `tr` is neither."""
-    names = [*signature(function).parameters][:2]
-    place = next((place for place, name in enumerate(names) if name in ("db", "tr")), None)
-    if place is None or sans_io_of(function) is not None:  # an operation names it anyway
-        return function
-
-    @wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return function(*args, **kwargs)
-        except Exception:
-            check_first(args[place:])
-            raise
-
-    return call
-
-
-class NamesDatabase:
-    """A class whose public methods say so if they are given no database and no transaction."""
-
-    def __init_subclass__(cls) -> None:
-        """Let the errors of the methods of a class name the database."""
-        super().__init_subclass__()
-        all_named: dict[Any, Any] = {}  # so that an alias stays one
-        for name, method in {**vars(cls)}.items():
-            function: Any = getattr(method, "__func__", method)
-            is_named = hasattr(function, "__wrapped__")  # an operation, or a method of a base
-            if isfunction(function) and not name.startswith("_") and not is_named:
-                named = all_named.setdefault(function, naming_database(function))
-                setattr(cls, name, named if method is function else type(method)(named))

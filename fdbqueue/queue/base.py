@@ -34,7 +34,6 @@ from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo, HeldBy, list_groups
 from fdbqueue.options import Filters, GroupSettings, QueueSettings
 from fdbqueue.queue.arguments import (
-    NamesDatabase,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -97,7 +96,6 @@ __all__ = [
     "end_cancelled",
     "find_stored",
     "open_stored",
-    "read_stored",
     "store_of",
 ]
 
@@ -125,7 +123,7 @@ MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
-class BaseQueue(NamesDatabase, ABC, Generic[_T]):
+class BaseQueue(ABC, Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
 
     def __init__(self, store: Store[_T]) -> None:
@@ -149,13 +147,12 @@ class BaseQueue(NamesDatabase, ABC, Generic[_T]):
             Traceback (most recent call last):
             fdbqueue.errors.QueueNotFound: there is no queue named 'nope'; ...
         """
-        queue: _Q = cls._open(db, partial(find_stored, name=name, must_exist=True))
-        return queue
+        return open_stored(cls, read(db, partial(find_stored, name=name, must_exist=True)))
 
     @classmethod
-    def _open(cls, db: Transactor, find: Callable[[Any], Stored], **given: Any) -> Any:
-        """Return the queue that `find(tr)` finds, with the given options and the stored others."""
-        return open_stored(cls, read(db, find), **given)
+    def _open(cls, db: Transactor, name: str | Subspace, **given: Any) -> Any:
+        """Return the queue with the given options and the stored others."""
+        return open_stored(cls, read(db, partial(find_stored, name=name)), **given)
 
     @classmethod
     @abstractmethod
@@ -1192,17 +1189,15 @@ class Stored(NamedTuple):
     engine: str
 
 
-def read_stored(tr: ReadTransaction, subspace: Subspace, name: str | None = None) -> Stored:
-    """Read the stored options of the queue in a subspace."""
+def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False) -> Stored:
+    """Read the stored options of a queue; raise `QueueNotFound` if its name must exist."""
+    if isinstance(name, Subspace):
+        subspace, known_name = name, None
+    else:
+        subspace, known_name = (find_existing if must_exist else location)(tr, name), name
     options = tr[Layout(subspace).options].value
     found = None if options is None else decode_options(options)
-    return Stored(subspace, found, name, engine_name(tr))
-
-
-def find_stored(tr: Transaction, name: str, must_exist: bool = False) -> Stored:
-    """Read the stored options of the queue of a name; raise `QueueNotFound` if it must exist."""
-    subspace = find_existing(tr, name) if must_exist else location(tr, name)
-    return read_stored(tr, subspace, name)
+    return Stored(subspace, found, known_name, engine_name(tr))
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:

@@ -32,7 +32,6 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.operations.jobs.invariants import JobRows
 from fdbqueue.operations.jobs.schedules import has_stopped
-from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import ENDED, State, Transaction, Transactor
 
@@ -68,7 +67,6 @@ class CheckReport:
         return not self.problems
 
 
-@naming_database
 def check(tr: Transactor, queue: BaseQueue[Any], *, repair: bool = False) -> CheckReport:
     """Verify the counters, indexes and payloads of a queue at one read version, and repair them.
 

@@ -16,13 +16,11 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
 from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
-from fdbqueue.queue.arguments import naming_database
 from fdbqueue.types import ReadTransaction, Transaction, Transactor
 
 _T = TypeVar("_T")
 
 
-@naming_database
 def rename(tr: Transactor, name: str, new_name: str) -> None:
     """Give a queue another name; its items stay where they are.
 
@@ -61,7 +59,6 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
-@naming_database
 def drop(tr: Transactor, name: str) -> tuple[str, ...]:
     """Delete a queue: its items, its options and its name.
 

@@ -21,7 +21,7 @@ from fdbqueue.errors import ForeignKey, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import parse_json as parse_json
-from fdbqueue.layout.counters import Counters, counters_range, totals_range
+from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
 from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
@@ -79,40 +79,6 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
         ['mail']
     """
     return _read_queues(tr, lambda tr, page: list(page), after, limit)
-
-
-def queues(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> dict[str, int]:
-    """Return the number of ready items of each named queue, in order of the names, or of a page.
-
-    The numbers are those that are stored, as in `overview`. Given a database, queues are read in
-    pages of 1,024, each in a transaction of its own. Cost: for each page one range read of the
-    names. Neighbouring queues that hold little share a read of their counters, up to 50 of them;
-    other queues have a read each. All are made at the same time.
-
-    Args:
-        tr: A transaction or a database.
-        after: A name, of a queue or not: only queues whose names follow it.
-        limit: The maximum number of queues, 0 for all.
-
-    Raises:
-        InvalidQueueName: A queue cannot have the name `after`.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push_many(db, ["x", "y"])
-        >>> queues(db)
-        {'mail': 2}
-    """
-
-    def sizes(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, int]]:
-        totals = read_ranges(tr, [totals_range(subspace) for subspace in page.values()])
-        return [
-            (name, max(0, Counters(subspace, rows).ready))
-            for (name, subspace), rows in zip(page.items(), totals)
-        ]
-
-    return dict(_read_queues(tr, sizes, after, limit))
 
 
 def overview(

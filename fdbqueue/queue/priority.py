@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fdb.subspace_impl import Subspace
@@ -17,7 +16,7 @@ from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
 from fdbqueue.queue.arguments import of_each, validate_number, validate_options
-from fdbqueue.queue.base import BaseQueue, find_stored, first_of, read_stored
+from fdbqueue.queue.base import BaseQueue, first_of
 from fdbqueue.queue.pushing import log_items, new_items
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.settings import given_options
@@ -178,7 +177,7 @@ class PriorityQueue(ValueQueue[V]):
     def named(
         cls,
         db: Transactor,
-        name: str,
+        name: str | Subspace,
         *,
         codec: str | Codec[OfCodec] | None = None,
         priorities: PriorityKind | None = None,
@@ -186,8 +185,9 @@ class PriorityQueue(ValueQueue[V]):
     ) -> PriorityQueue[OfCodec]:
         """Return the priority queue of this name, which its first push creates.
 
-        The name is printable text of at most 255 bytes, without spaces at its ends. Options are
-        those of the class; the ones that are left out are those stored with the queue.
+        The name is printable text of at most 255 bytes, without spaces at its ends. A `Subspace`,
+        or a directory of `fdb.directory`, instead of a name is the place of a queue without one.
+        Options are those of the class; the ones that are left out are those stored with the queue.
         A queue whose codec is an object of its users can be opened without it. It can be counted,
         cleared and dropped then; calls that need the codec raise `UnknownCodec` or
         `UndecodableItem`. Cost: three reads in one transaction.
@@ -201,35 +201,11 @@ class PriorityQueue(ValueQueue[V]):
         Example:
             >>> PriorityQueue.named(db, "e-mails").size(db)
             0
+            >>> PriorityQueue.named(db, fdbqueue.Subspace(("my", "jobs"))).size(db)
+            0
         """
         queue: PriorityQueue[OfCodec]
-        find = partial(find_stored, name=name)
-        queue = cls._open(db, find, codec=codec, priorities=priorities, **options)
-        return queue
-
-    @classmethod
-    def at(
-        cls,
-        db: Transactor,
-        subspace: Subspace,
-        *,
-        codec: str | Codec[OfCodec] | None = None,
-        priorities: PriorityKind | None = None,
-        **options: Unpack[QueueOptions],
-    ) -> PriorityQueue[OfCodec]:
-        """Return the priority queue in a subspace, which may be a directory of `fdb.directory`.
-
-        Arguments and errors are otherwise those of `named`.
-
-        Example:
-            >>> space = fdbqueue.Subspace(("my", "jobs"))
-            >>> _ = PriorityQueue(space, codec="bytes").push(db, b"x")
-            >>> PriorityQueue.at(db, space).pop(db).value
-            b'x'
-        """
-        queue: PriorityQueue[OfCodec]
-        find = partial(read_stored, subspace=subspace)
-        queue = cls._open(db, find, codec=codec, priorities=priorities, **options)
+        queue = cls._open(db, name, codec=codec, priorities=priorities, **options)
         return queue
 
     # Push
@@ -428,7 +404,7 @@ class Queue(ValueQueue[V]):
     def named(
         cls,
         db: Transactor,
-        name: str,
+        name: str | Subspace,
         *,
         codec: str | Codec[OfCodec] | None = None,
         **options: Unpack[QueueOptions],
@@ -441,28 +417,7 @@ class Queue(ValueQueue[V]):
             'first'
         """
         queue: Queue[OfCodec]
-        queue = cls._open(db, partial(find_stored, name=name), codec=codec, **options)
-        return queue
-
-    @classmethod
-    def at(
-        cls,
-        db: Transactor,
-        subspace: Subspace,
-        *,
-        codec: str | Codec[OfCodec] | None = None,
-        **options: Unpack[QueueOptions],
-    ) -> Queue[OfCodec]:
-        """Return the FIFO queue in a subspace, as `PriorityQueue.at` does.
-
-        Example:
-            >>> space = fdbqueue.Subspace(("my", "mail"))
-            >>> _ = Queue(space, codec="bytes").push(db, b"x")
-            >>> Queue.at(db, space).pop(db).value
-            b'x'
-        """
-        queue: Queue[OfCodec]
-        queue = cls._open(db, partial(read_stored, subspace=subspace), codec=codec, **options)
+        queue = cls._open(db, name, codec=codec, **options)
         return queue
 
     @driven

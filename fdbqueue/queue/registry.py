@@ -12,14 +12,12 @@ from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.layout.names import name_key
 from fdbqueue.operations.names import find
-from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.base import Stored, find_stored, open_stored
 from fdbqueue.queue.priority import PriorityQueue, Queue
 from fdbqueue.queue.task import TaskQueue
 from fdbqueue.types import Database, Transaction, Transactor
 
 
-@naming_database
 def existing_queue(db: Transactor, name: str) -> PriorityQueue | Queue | TaskQueue:
     """Return the queue of this name as an object of its kind, with its stored options.
 

@@ -17,19 +17,16 @@ from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.priorities import priority_as_json
 from fdbqueue.layout.schedules import MAX_ROW, Definition, Timing, schedule_size
-from fdbqueue.layout.tasks import NO_DEADLINE, TaskCodec, TaskRecord
 from fdbqueue.layout.values import time_as_json, utc_time
 from fdbqueue.operations.jobs.schedules import Found, has_stopped
 from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
-    NamesDatabase,
     validate_choice,
     validate_client_name,
     validate_key,
     validate_options,
     validate_seconds,
-    validate_task,
 )
 from fdbqueue.types import (
     Database,
@@ -51,7 +48,6 @@ if TYPE_CHECKING:
 _SHORTEST = 1.0  # seconds between ticks
 _LONGEST = 10**10
 _MAX_VALUE = 90_000  # bytes of a value, which the row of its schedule holds
-_TASK_FIELDS = {"payload", "priority", "deadline", "cost", "agent_name", "client_id"}
 _SHOWN_TICKS = 5  # next ticks in the JSON of a schedule
 
 
@@ -62,8 +58,7 @@ class Schedule:
     Attributes:
         name: Its name.
         value: The value that it pushes.
-        priority: The priority to which it pushes; `None` in a FIFO queue and in a task queue, whose
-            tasks have theirs in the value.
+        priority: The priority to which it pushes; `None` in a FIFO queue.
         cron: The expression whose times are its ticks, or `None`.
         every: The interval between its ticks, or `None`.
         tz: The time zone in which the expression holds.
@@ -125,7 +120,7 @@ class Schedule:
         return Timing(self.cron or "", every, self.tz)
 
 
-class Schedules(NamesDatabase, Generic[V]):
+class Schedules(Generic[V]):
     """The schedules of one queue.
 
     Each client that takes items of the queue does its part: the transaction that finds a tick due
@@ -160,9 +155,7 @@ class Schedules(NamesDatabase, Generic[V]):
         Args:
             tr: A transaction or a database.
             name: Its name within the queue, printable text of 1 to 255 bytes.
-            value: The value to push, of up to 90,000 bytes when encoded. In a task queue, the
-                fields of the task by name, as for `TaskQueue.push_many`; its `deadline` is a time
-                after the tick, such as `"2h"`.
+            value: The value to push, of up to 90,000 bytes when encoded.
             priority: The priority to push to in a priority queue, by default 0.
             options: See `fdbqueue.options.ScheduleOptions`.
 
@@ -207,10 +200,6 @@ class Schedules(NamesDatabase, Generic[V]):
         """Return the stored form of a definition."""
         store = self._store
         group = options.get("group")
-        if store.given_options.kind == "task":
-            if priority is not None:
-                raise InvalidSchedule(name, "the priority of a task is part of its value")
-            value, priority = _validate_task(name, value)
         payload = store.codec.encode(value)
         if len(payload) > _MAX_VALUE:
             raise PayloadTooLarge(len(payload), _MAX_VALUE, "a schedule")
@@ -309,12 +298,9 @@ class Schedules(NamesDatabase, Generic[V]):
         timing = definition.timing
         prefix = layout.items + definition.level
         priority = layout.unpack_level_prefix(prefix)
-        if self._store.given_options.kind == "task":
-            value, priority = _task(definition.payload, priority), None
-        else:
-            level = self._store.levels.level(priority)
-            stored_item = StoredItem(prefix, definition.payload, level)
-            value = self._store.codec.decode(stored_item, definition.payload).value
+        level = self._store.levels.level(priority)
+        stored_item = StoredItem(prefix, definition.payload, level)
+        value = self._store.codec.decode(stored_item, definition.payload).value
         return Schedule(
             name,
             value,
@@ -345,31 +331,6 @@ def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     every = None if schedule.every is None else schedule.every.total_seconds()
     priority = priority_as_json(schedule.priority)
     return {**asdict(schedule), **times, "every": every, "priority": priority}
-
-
-def _validate_task(name: str, value: object) -> tuple[TaskRecord, tuple[int, int, float]]:
-    """Return the record of a task to schedule, and its priority at the beginning of 1970."""
-    if not isinstance(value, Mapping):
-        raise InvalidSchedule(name, f"its value is the fields of a task by name, not {value!r}")
-    fields: dict[str, Any] = {**value}
-    if unknown := sorted(fields.keys() - _TASK_FIELDS):
-        raise InvalidSchedule(name, f"a task that is scheduled has no field {unknown[0]!r}")
-    if fields.get("deadline") is not None:
-        seconds = validate_seconds("deadline", fields["deadline"], below=_LONGEST)
-        fields["deadline"] = utc_time(round(1000 * seconds))
-    return validate_task(**fields)
-
-
-def _task(payload: bytes, order: tuple[int, int, float]) -> dict[str, Any]:
-    """Return the fields of a task that is scheduled, without those that it leaves out."""
-    priority, deadline, cost = order
-    fields = {
-        **TaskCodec().decode(payload)._asdict(),
-        "priority": priority,
-        "deadline": None if deadline == NO_DEADLINE else deadline / 1_000_000,
-        "cost": cost or None,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _time(milliseconds: int | None) -> datetime | None:

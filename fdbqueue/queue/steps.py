@@ -23,7 +23,7 @@ from fdbqueue.layout.steps import (
 )
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time
 from fdbqueue.operations.names import name_of
-from fdbqueue.queue.arguments import NamesDatabase, validate_by, validate_key, validate_seconds
+from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
     Claim,
     Database,
@@ -112,7 +112,7 @@ PushChildren: TypeAlias = Callable[[Transaction, list[int]], list[tuple[bytes, s
 their queues and their ids."""
 
 
-class JobSteps(NamesDatabase, Generic[V]):
+class JobSteps(Generic[V]):
     """The steps of the jobs of one queue, and the signals that they wait for.
 
     A job stores them with `fdbqueue.jobs.Context`; they are deleted with its item.

@@ -24,9 +24,8 @@ from fdbqueue.queue.arguments import (
     validate_priority,
     validate_task,
 )
-from fdbqueue.queue.base import BaseQueue, find_stored, read_stored
+from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.pushing import new_items
-from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.settings import given_options
 from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
@@ -91,27 +90,16 @@ class TaskQueue(BaseQueue[Task[V]]):
         return {}
 
     @classmethod
-    def named(cls, db: Transactor, name: str, **options: Unpack[QueueOptions]) -> TaskQueue[V]:
+    def named(
+        cls, db: Transactor, name: str | Subspace, **options: Unpack[QueueOptions]
+    ) -> TaskQueue[V]:
         """Return the task queue of this name, as `PriorityQueue.named` does.
 
         Example:
             >>> TaskQueue.named(db, "tasks", max_size=10).options(db).max_size
             10
         """
-        queue: TaskQueue[V] = cls._open(db, partial(find_stored, name=name), **options)
-        return queue
-
-    @classmethod
-    def at(
-        cls, db: Transactor, subspace: Subspace, **options: Unpack[QueueOptions]
-    ) -> TaskQueue[V]:
-        """Return the task queue in a subspace, as `PriorityQueue.at` does.
-
-        Example:
-            >>> TaskQueue.at(db, fdbqueue.Subspace(("my", "tasks"))).size(db)
-            0
-        """
-        queue: TaskQueue[V] = cls._open(db, partial(read_stored, subspace=subspace), **options)
+        queue: TaskQueue[V] = cls._open(db, name, **options)
         return queue
 
     # Push
@@ -168,11 +156,6 @@ class TaskQueue(BaseQueue[Task[V]]):
         record, priority = validate_task(**fields)
         (item,) = new_items(self._store, [record], [priority], **options)
         return item
-
-    @property
-    def schedules(self) -> Schedules[Mapping[str, Any]]:
-        """The schedules that push tasks to this queue."""
-        return Schedules(self._store)
 
     # Find and count
 

@@ -21,7 +21,6 @@ from fdbqueue.jobs.app import App, bound_to, known_queues, worker_of
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.jobs.job import Job
-from fdbqueue.jobs.shares import QueueShare
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import store_of
 from fdbqueue.testing.clock import Clock
@@ -194,9 +193,7 @@ class _Drain:
     def _work(self, queue: str) -> None:
         """Let a worker run what is due in a queue."""
         thread = _TestThread()
-        worker = worker_of(
-            self.app, [QueueShare(queue)], partial(_Handler, self, queue, thread), concurrency=1
-        )
+        worker = worker_of(self.app, [queue], partial(_Handler, self, queue, thread), concurrency=1)
         self.stop = worker.stop
         began = len(self.drained)
         try:

@@ -54,14 +54,11 @@ def test_a_schedule_is_added_listed_run_and_removed(fdbq: Shell) -> None:
     assert (done.returncode, done.stderr) == (1, "there is no schedule 'hourly'\n")
 
 
-def test_a_schedule_pushes_tasks_to_a_task_queue(fdbq: Shell) -> None:
-    fdbq.output("task", "push", "todo", "1", "--priority", "critical")
-    task = '{"payload": "bills", "priority": 2, "deadline": 7200.0}'
-    fdbq.output("schedule", "add", "todo", "bills", task, "--every", "1h")
-    assert '"payload":"bills"' in fdbq.output("schedule", "ls", "todo")
-    pushed = fdbq.output("schedule", "run", "todo", "bills").strip()
-    assert pushed in fdbq.output("task", "ls", "todo")
-    assert fdbq.output("schedule", "pause", "todo", "bills") == "paused bills\n"
+def test_a_task_queue_has_no_schedules(fdbq: Shell) -> None:
+    fdbq.output("task", "push", "todo", "1")
+    assert "task" in error_of(fdbq("schedule", "add", "todo", "bills", "1", "--every", "1h"))
+    assert "task" in error_of(fdbq("schedule", "pause", "todo", "bills"))
+    assert fdbq.output("schedule", "ls") == ""
 
 
 @pytest.mark.parametrize(

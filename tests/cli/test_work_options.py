@@ -70,7 +70,7 @@ def test_wrong_numbers_are_refused(fdbq: Shell) -> None:
 
     mail = f"{fdbq.environment['q']}mail"
     assert "'a=b' does not end with a number" in refused("a=b")
-    assert "a weight is a number over 0, not 0" in refused(f"{mail}=0")
+    assert "a weight is a number from 0.001 to 1,000, not 0" in refused(f"{mail}=0")
     assert "--at-most has 'other', but the queues to work on are" in refused("--at-most", "other=3")
     assert "--at-most is a number of jobs from 1, not 0" in refused("--at-most", f"{mail}=0")
     assert "--at-most is a number of jobs from 1, not 1.5" in refused("--at-most", f"{mail}=1.5")

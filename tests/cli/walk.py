@@ -92,7 +92,7 @@ def compare(
     expected = {each: int(each == state) for each in STATES}
     assert {each: getattr(stats, each) for each in STATES} == expected
     assert fdbqueue.admin.overview(db)[name].ready == expected["ready"]
-    assert fdbqueue.admin.queues(db)[name] == expected["ready"]
+    assert fdbqueue.admin.overview(db)[name].ready == expected["ready"]
     # The command line
     numbers: dict[str, Any] = {}
     for command in (("ls",), ("top", "-n", "1"), ("check", name), ("stats", name)):

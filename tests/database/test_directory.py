@@ -40,11 +40,11 @@ def test_a_queue_lives_in_a_directory(db: Any, directories: Any) -> None:
     @fdbqueue.transactional
     def push(tr: Any) -> None:
         jobs = directories.create_or_open(tr, ("jobs",))
-        fdbqueue.PriorityQueue.at(tr, jobs).push(tr, "job", 1)
+        fdbqueue.PriorityQueue.named(tr, jobs).push(tr, "job", 1)
 
     push(db)
     jobs = directories.open(db, ("jobs",))
-    assert fdbqueue.PriorityQueue.at(db, jobs).pop(db).value == "job"
+    assert fdbqueue.PriorityQueue.named(db, jobs).pop(db).value == "job"
 
 
 def test_directories_need_no_client_library() -> None:

@@ -85,21 +85,12 @@ def test_an_invalid_schedule_stores_nothing(
     assert Api(client, name).get("/schedules") == {"schedules": []}
 
 
-def test_a_schedule_of_a_task_queue_pushes_tasks(client: TestClient, db: Any, name: str) -> None:
-    tasks = fdbqueue.TaskQueue.named(db, name)
-    tasks.push(db, agent_name="first", priority=1)
-    path = f"/v1/queues/{name}/schedules/s"
-    task = {"payload": 1, "priority": 2, "deadline": 60.0, "agent_name": "ada"}
-    added = client.put(path, json={"item": task, "every": 60})
-    assert (added.status_code, added.json()["value"]) == (200, task)
-    run = client.post(f"{path}/run").json()
-    assert client.get(path.removesuffix("/s")).json()["schedules"][0]["last_item"] == run["id"]
-    found = tasks.get(db, run["id"])
-    assert found.item.agent_name == "ada"
-    for body in (
-        {"item": 1, "every": 60},
-        {"item": {"wrong": 1}, "every": 60},
-        {"item": {"priority": 9}, "every": 60},
-        {"item": {}, "priority": 1, "every": 60},
-    ):
-        assert client.put(path, json=body).status_code == 422
+def test_a_task_queue_has_no_schedules(client: TestClient, db: Any, name: str) -> None:
+    fdbqueue.TaskQueue.named(db, name).push(db)
+    path = f"/v1/queues/{name}/schedules"
+    put = client.put(f"{path}/s", json={"item": 1, "every": 60})
+    for answer in (client.get(path), put, client.post(f"{path}/s/pause")):
+        assert (answer.status_code, answer.json()["detail"]) == (
+            422,
+            "a task queue has no schedules",
+        )

@@ -126,7 +126,7 @@ def test_a_queue_keeps_as_many_attempts_as_its_options_say(db: Any, queue: Prior
     assert info_of(db, queue, item).failed_attempts[-1].traceback is None
     options = queue.options(db)
     assert (options.kept_attempts, options.traceback_bytes) == (2, 0)
-    assert PriorityQueue.at(db, queue.subspace).options(db) == options
+    assert PriorityQueue.named(db, queue.subspace).options(db) == options
     for wrong in ({"kept_attempts": 0}, {"kept_attempts": 1001}, {"traceback_bytes": -1}):
         with pytest.raises(ValueError, match="is a number from"):
             queue.configure(db, **wrong)

@@ -330,39 +330,6 @@ def test_a_fifo_queue_has_schedules(db: Database, name: str, clock: Clock) -> No
     assert schedule.priority is None
 
 
-def test_a_task_queue_has_schedules(db: Database, name: str, clock: Clock) -> None:
-    tasks = fdbqueue.TaskQueue.named(db, name)
-    task = {"payload": "bills", "priority": 2, "deadline": "2h", "cost": 1.5, "agent_name": "ada"}
-    tasks.schedules.add(db, "hourly", task, every="1h", overlap="skip", group="acme")
-    schedule = tasks.schedules.get(db, "hourly")
-    assert (schedule.value, schedule.priority) == ({**task, "deadline": 7200.0}, None)
-    first = next_hour(clock)
-    to(clock, first)
-    claim = tasks.claim(db)
-    pushed = claim.item
-    assert (pushed.agent_name, tasks.get(db, pushed).group) == ("ada", "acme")
-    assert (pushed.payload, pushed.priority, pushed.cost) == ("bills", 2, 1.5)
-    assert pushed.deadline == first + 2 * HOUR
-    own = tasks.push(db, deadline=first + HOUR, priority=2)
-    to(clock, first + HOUR)
-    assert tasks.claim(db).item.id == own  # the tick has skipped: its last task has not ended
-    schedule = tasks.schedules.get(db, "hourly")
-    assert (schedule.last_item, schedule.skipped) == (pushed.id, 1)
-    assert admin.check(db, tasks).problems == ()
-
-
-@pytest.mark.parametrize(
-    ("value", "priority"), [(1, None), ({"wrong": 1}, None), ({"deadline": -1}, None), ({}, 1)]
-)
-def test_a_schedule_of_tasks_has_the_fields_of_a_task(
-    db: Database, name: str, value: Any, priority: Any
-) -> None:
-    tasks = fdbqueue.TaskQueue.named(db, name)
-    with pytest.raises(ValueError, match=r"task|deadline"):
-        tasks.schedules.add(db, "bad", value, priority, every="1h")
-    assert tasks.schedules.all(db) == []
-
-
 def test_a_waiting_pop_wakes_for_a_tick(db: Database, queue: fdbqueue.PriorityQueue[Any]) -> None:
     queue.schedules.add(db, "seconds", "tick", every="1s")
     assert queue.pop(db, wait=30) is not None

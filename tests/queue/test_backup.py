@@ -166,7 +166,7 @@ def test_a_queue_is_not_copied_onto_itself(db: Any, url: str, name: str) -> None
     with pytest.raises(SameQueue):
         admin.copy(db, same, [name], new_name=name)
     assert admin.copy(db, same, [name], new_name=f"{name}2")[name].ready == 1
-    assert fdbqueue.admin.queues(db)[f"{name}2"] == 1
+    assert fdbqueue.admin.overview(db)[f"{name}2"].ready == 1
     if same is not db and hasattr(same, "close"):
         same.close()
 

@@ -33,7 +33,7 @@ from tests.support.keys import layout_of
 
 def sizes(db: Any, name: str) -> dict[str, int]:
     """Return the sizes of the queues of this test by name."""
-    return {each: size for each, size in fdbqueue.admin.queues(db).items() if each.startswith(name)}
+    return {each: stats.ready for each, stats in fdbqueue.admin.overview(db, prefix=name).items()}
 
 
 def stored(db: Any, space: Subspace) -> dict[bytes, bytes]:
@@ -329,7 +329,7 @@ def test_racing_first_pushes_agree_on_the_options(db: Any, space: Subspace) -> N
     transactions[1].commit().wait()
     with pytest.raises(fdbqueue.error_classes()):
         transactions[0].commit().wait()
-    assert PriorityQueue.at(db, space).options(db).max_size == 2
+    assert PriorityQueue.named(db, space).options(db).max_size == 2
 
 
 def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str) -> None:
@@ -337,9 +337,9 @@ def test_a_queue_in_a_directory_of_the_cluster(cluster: Any, db: Any, name: str)
 
     directory = fdb.directory.create_or_open(db, (name, "jobs"))
     try:
-        queue = PriorityQueue.at(db, directory, max_size=2)
+        queue = PriorityQueue.named(db, directory, max_size=2)
         queue.push_many(db, ["a", "b"])
-        assert PriorityQueue.at(db, fdb.directory.open(db, (name, "jobs"))).pop(db).value == "a"
+        assert PriorityQueue.named(db, fdb.directory.open(db, (name, "jobs"))).pop(db).value == "a"
     finally:
         fdb.directory.remove(db, (name,))
         db.clear_range_startswith(b"\xfe")
@@ -371,7 +371,7 @@ def test_opening_a_queue_takes_one_transaction_and_uses_its_stored_options(
     opened = [
         type(queue).named(counting, name),
         type(queue).existing(counting, name),
-        type(queue).at(counting, queue.subspace),
+        type(queue).named(counting, queue.subspace),
         fdbqueue.existing_queue(counting, name),
     ]
     assert counting.transactions == len(opened)

@@ -65,7 +65,7 @@ export function queuePage(name, query) {
     if (badges.dataset.shown === text) return;
     badges.dataset.shown = text;
     badges.replaceChildren(...[badge(kind), codec !== "json" && codec !== "task" && badge(codec), options.paused && badge("paused", "paused"), unknown && badge(unknown, "alert-jobs")].filter(Boolean));
-    const hasSchedules = codec === "json" || codec === "task"; // that this page can show
+    const hasSchedules = codec === "json"; // that this page can show
     replaceKeepingFocus(buttons, groupsLink(name), ...(hasSchedules ? [schedulesLink(name)] : []), ...queueButtons(name, description, () => polling.now()));
   }
 

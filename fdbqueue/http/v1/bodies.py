@@ -185,10 +185,7 @@ class NewGroupSettings(Body):
 class NewSchedule(Body):
     """A schedule: what it pushes, and when."""
 
-    item: JsonValue = Field(
-        description="The value that it pushes; for a task queue, the fields of the task, with the "
-        "seconds from the tick to its deadline."
-    )
+    item: JsonValue = Field(description="The value that it pushes.")
     priority: Priority | None = Field(None, description="That of a priority queue, by default 0.")
 
 

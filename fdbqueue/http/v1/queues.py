@@ -19,7 +19,7 @@ from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.parameters import AdminOf, AfterQueue, Page, ReadOf, new_router
 from fdbqueue.http.v1.values import AnyQueue
-from fdbqueue.queue.base import change_once, read_stored
+from fdbqueue.queue.base import change_once, find_stored
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import (
@@ -75,7 +75,7 @@ async def create(served: ServedQueues, name: AdminOf, body: bodies.CreateQueue) 
 
     def store(tr: Transaction) -> None:
         queue: AnyQueue = handle.queue
-        if read_stored(tr, queue.subspace).options is not None:
+        if find_stored(tr, queue.subspace).options is not None:
             raise QueueExists(name)
         # The maximum size is always set, so that the queue is stored.
         given: dict[str, Any] = {"max_size": None, **body.given()}

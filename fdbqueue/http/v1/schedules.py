@@ -13,7 +13,7 @@ from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.parameters import AdminOf, ReadOf, new_router
-from fdbqueue.http.v1.values import exact_priority, json_queue
+from fdbqueue.http.v1.values import exact_priority, json_queue, options_of
 from fdbqueue.queue.schedules import Schedules, schedule_as_json
 
 router = new_router()
@@ -27,8 +27,11 @@ _Schedule = Annotated[
 
 
 async def _queue(served: ServedQueues, name: str, *, must_exist: bool = True) -> Any:
-    """Return a queue whose schedules JSON can show."""
-    return json_queue((await served.queue(name, must_exist)).queue)
+    """Return a queue whose schedules JSON can show; refuse a queue of tasks."""
+    queue = json_queue((await served.queue(name, must_exist)).queue)
+    if options_of(queue).kind == "task":
+        raise HTTPException(422, "a task queue has no schedules")
+    return queue
 
 
 async def _schedules(served: ServedQueues, name: str) -> Schedules[Any]:

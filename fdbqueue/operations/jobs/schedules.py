@@ -239,7 +239,7 @@ class Schedules:
         replaces = self._bounds.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
         levels = self._items.levels
-        level = levels.in_group(levels.level_at_tick(priority, tick), group)
+        level = levels.in_group(levels.level(priority), group)
         header = Header(
             unique=schedule.unique_key(name),
             schedule=name,

@@ -17,7 +17,6 @@ from fdbqueue.errors import InvalidBackup, QueueChanged, QueueExists, QueueNotFo
 from fdbqueue.layout.batches import Links, with_queues
 from fdbqueue.layout.names import decode_name, name_key, names_with
 from fdbqueue.layout.values import LAYOUT_VERSION
-from fdbqueue.queue.arguments import naming_database
 from fdbqueue.queue.transfer.rows import (
     Moment,
     NewQueue,
@@ -61,7 +60,6 @@ class Copies(dict[str, QueueCopy]):
         self.moments = 1
 
 
-@naming_database
 def backup(
     db: Database,
     file: IO[bytes],
@@ -188,7 +186,6 @@ def _names(names: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(names)]
 
 
-@naming_database
 def restore(
     db: Database,
     file: IO[bytes],
