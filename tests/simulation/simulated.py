@@ -50,7 +50,7 @@ class Simulated:
             patch.setattr(clock, "time_ns", self.scheduler.time_ns)
             patch.setattr(clock, "monotonic", self.scheduler.monotonic)
             patch.setattr(exactly_once, "_hour", lambda: 0)  # a full hour changes no trace
-            for module in (store, claims, sweeper):
+            for module in (store, claims):
                 patch.setattr(module, "random", self.random)
             started = Layout.unpack_start_version  # a version of the database itself
             versions = self.db.version_of
