@@ -227,7 +227,9 @@ class RandomDatabase:
             title = chance.choice(["nightly", "hourly"])
             queue.schedules.add(db, title, 1, **options)
             schedules = queue.schedules
-            chance.choice([schedules.run_now, schedules.pause, schedules.resume])(db, title)
+            if chance.choice([schedules.run_now, schedules.pause, schedules.resume])(db, title):
+                self._clock.advance(chance.choice([0, 7200]))  # past ticks that may overlap
+                queue.size(db)
 
         push_some()
         acts = [push_some, work, work, work, configure, group, change, move, schedule]
