@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,7 +35,6 @@ def run_worker(
     shutdown: Shutdown,
     *,
     drain: bool = False,
-    progress: Callable[[WorkerReport], object] = no_progress,
     max_jobs: int | None = None,
     max_memory: int | None = None,
     health: int | str | None = None,
@@ -46,23 +45,16 @@ def run_worker(
         worker: The worker.
         shutdown: Its shutdown.
         drain: As for `Worker.run`.
-        progress: As for `Worker.run`.
         max_jobs: The number of ended jobs after which no others begin.
         max_memory: The bytes of resident memory after which no others begin.
         health: As for `Worker.run`; the first of several processes answers.
     """
     limits = _Limits(shutdown, max_jobs, max_memory)
-
-    def note(report: WorkerReport) -> None:
-        progress(report)
-        limits.check(report)
-
     if parent is not None:
         parent.stop_with(worker.stop, shutdown.kill)
     # Most programs ask for nothing after a job, and a quick job takes little longer than this.
-    asks = progress is not no_progress or limits.are_set
-    told = note if asks else no_progress
-    report = worker.run(drain=drain, progress=told, health=own_health(health))
+    progress = limits.check if limits.are_set else no_progress
+    report = worker.run(drain=drain, progress=progress, health=own_health(health))
     if parent is not None:
         parent.report(report, is_drained=drain and not shutdown.stop.is_set)
     return report
