@@ -80,7 +80,8 @@ class Database(Writes):
         # Closes the database when it is garbage-collected or the program ends: a directory in
         # memory must not stay behind.
         self._finalizer = weakref.finalize(self, self.storage.close)
-        self._watchers: dict[int, Watcher] = {}  # by process
+        self.watcher = Watcher(self.storage)
+        """The watches of this process."""
 
     @property
     def url(self) -> str:
@@ -94,11 +95,6 @@ class Database(Writes):
             return None
         status = self.path.stat()
         return f"embedded {status.st_dev} {status.st_ino}"
-
-    @property
-    def watcher(self) -> Watcher:
-        """The watches of this process. A forked child starts with none."""
-        return self._watchers.setdefault(os.getpid(), Watcher(self.storage))
 
     def close(self) -> None:
         """Release the files. Later operations, also of open transactions, fail with 1025."""

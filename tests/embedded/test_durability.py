@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import shutil
 import threading
@@ -275,28 +274,6 @@ def test_each_wait_for_a_commit_that_the_disk_did_not_confirm_raises(
     db.close()
     with pytest.raises(CommitUnknownResult):
         commits[0].wait()
-
-
-def test_a_fork_does_not_forget_a_failed_sync(tmp_path: Path, disk: Disk) -> None:
-    with Database(tmp_path / "db") as db:
-        disk.breaks()
-        with pytest.raises(CommitUnknownResult):
-            db[b"k"] = b"v"
-
-        def child(answers: Any) -> None:
-            try:
-                db[b"l"] = b"v"
-            except Exception as error:
-                answers.put(type(error).__name__)
-
-        fork = multiprocessing.get_context("fork")
-        answers = fork.SimpleQueue()
-        process = fork.Process(target=child, args=(answers,))
-        process.start()
-        assert answers.get() == "SyncFailed"
-        process.join()
-        with pytest.raises(SyncFailed):
-            db[b"l"] = b"v"
 
 
 # A sync that hangs

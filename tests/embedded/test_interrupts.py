@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.storage.connection import Connection
 from fdbqueue.embedded.storage.lock import WritersLock
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.storage.sync import Sync
@@ -132,7 +133,7 @@ def test_an_interrupted_main_thread_leaves_no_locks_or_transactions(
 def test_a_rollback_that_was_interrupted_holds_up_no_other_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, undo = Storage._write, Storage._undo
+    write, roll_back = Storage._write, Storage._roll_back
     interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
 
     def interrupted_write(*arguments: Any) -> int:
@@ -141,13 +142,13 @@ def test_a_rollback_that_was_interrupted_holds_up_no_other_database(
             raise interrupts.pop()
         return version
 
-    def interrupted_undo() -> None:
+    def interrupted_rollback(connection: Connection) -> None:
         if len(interrupts) == 1:
             raise interrupts.pop()
-        undo()
+        roll_back(connection)
 
     monkeypatch.setattr(Storage, "_write", interrupted_write)
-    monkeypatch.setattr(Storage, "_undo", staticmethod(interrupted_undo))
+    monkeypatch.setattr(Storage, "_roll_back", staticmethod(interrupted_rollback))
     with Database(tmp_path / "db", "os") as db, Database(tmp_path / "db", "os") as other:
         db.options.set_transaction_timeout(20_000)  # less than SQLite waits for its lock
         other.options.set_transaction_timeout(20_000)
@@ -238,7 +239,7 @@ def test_reads_that_outlive_their_transaction_keep_its_snapshot(db: Any) -> None
     ("owner", "name"),
     [
         (WritersLock, "close"),
-        (Storage, "close_files"),
+        (Storage, "_must_not_close"),
         (Sync, "close"),
         (shutil, "rmtree"),
     ],
@@ -250,11 +251,11 @@ def test_a_close_that_was_interrupted_can_be_repeated(
     interrupts = [KeyboardInterrupt]
     original = getattr(owner, name)
 
-    def interrupted(*arguments: object, **options: object) -> None:
-        if when == "after" or not interrupts:
-            original(*arguments, **options)
+    def interrupted(*arguments: object, **options: object) -> object:
+        result = original(*arguments, **options) if when == "after" or not interrupts else None
         if interrupts:
             raise interrupts.pop()
+        return result
 
     monkeypatch.setattr(owner, name, interrupted)
     before = len(os.listdir("/dev/fd"))

@@ -6,6 +6,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -493,7 +494,7 @@ def test_a_transaction_lives_as_long_as_the_reads_of_its_rows(db: Any, snapshot:
 
 def snapshots(db: Any) -> list[Any]:
     """Return the connections that are in use."""
-    return [each for each in db.storage._opened() if each.expires > 0]
+    return [each for each in db.storage._open_connections() if isfinite(each.expires)]
 
 
 def has_no_snapshot(db: Any) -> bool:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fdbqueue.embedded import Database, FDBError
-from fdbqueue.embedded.storage.lock import lock_owners
-from fdbqueue.embedded.storage.names import DATABASE_FILE, LOCK_FILE
+from fdbqueue.errors import StorageError
 from tests.support.threads import in_threads
 from tests.support.waiting import wait_until
-
-PROC_LOCKS = Path("/proc/locks")
-linux = pytest.mark.skipif(not PROC_LOCKS.exists(), reason="only Linux lists locks")
 
 INCREMENT = """
 import sys
@@ -114,50 +109,61 @@ def _last(process: subprocess.Popen[str]) -> int:
     return int(lines[-1]) if lines else 0
 
 
-def test_a_forked_child_opens_its_own_connections(tmp_path: Path, fdb_error: Any) -> None:
-    with Database(tmp_path / "db") as db:
-        db[b"k"] = b"parent"
-        open_in_parent = db.create_transaction()
-        open_in_parent[b"k"].wait()
-        child = os.fork()
-        if child == 0:
-            try:
-                assert db[b"k"] == b"parent"
-                db[b"k"] = b"child"
-                try:
-                    open_in_parent[b"k"].wait()
-                except FDBError as error:
-                    os._exit(0 if error.code == 1007 else 2)
-                os._exit(3)
-            except BaseException:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        with fdb_error(1007):
-            open_in_parent[b"k"].wait()
-        open_in_parent.on_error(1007).wait()
-        assert open_in_parent[b"k"] == b"child"
-        assert db[b"k"] == b"child"
-        db[b"k"] = b"parent again"
-        assert db[b"k"] == b"parent again"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_databases_whose_files_are_gone_keep_no_other_one_closed_after_a_fork(
-    tmp_path: Path,
-) -> None:
-    opened = [Database(tmp_path / str(number)) for number in range(8)]  # in any order at a fork
-    for number in range(0, 8, 2):
-        shutil.rmtree(tmp_path / str(number))
-    others = opened[1::2]
+def in_child(body: Callable[[], object]) -> bool:
+    """Call a function in a forked child; return whether it ended without an error."""
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         try:
-            for db in others:
-                db[b"k"] = b"child"
-        finally:
+            body()
             os._exit(0)
-    os.waitpid(child, 0)
-    assert [db[b"k"] for db in others] == [b"child"] * 4
+        except BaseException:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def is_refused(*uses: Callable[[], object]) -> None:
+    for use in uses:
+        with pytest.raises(StorageError, match=r"was forked .*; open databases after the fork"):
+            use()
+
+
+def test_a_forked_child_is_told_to_open_databases_after_the_fork(
+    tmp_path: Path, fdb_error: Any
+) -> None:
+    with Database(tmp_path / "db") as db, Database(None) as private:
+        db[b"k"] = b"parent"
+        tr = db.create_transaction()
+        tr[b"k"].wait()
+
+        def child() -> None:
+            is_refused(
+                lambda: db[b"k"],
+                lambda: db.set(b"k", b"child"),
+                lambda: private[b"k"],
+                lambda: Database(tmp_path / "db"),
+                lambda: Database(None),
+            )
+            with fdb_error(1007):
+                tr[b"k"].wait()
+            db.close()
+            private.close()
+
+        assert in_child(child)
+        assert tr[b"k"] == b"parent"
+        tr[b"k"] = b"parent again"
+        tr.commit().wait()
+        assert db[b"k"] == b"parent again"
+        assert private[b"k"] is None
+
+
+def test_a_child_whose_parent_has_closed_its_databases_opens_them(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Database(tmp_path / "db") as db:
+            db.add(b"n", b"\x01")
+        assert in_child(lambda: Database(tmp_path / "db").add(b"n", b"\x01"))
+    with Database(tmp_path / "db") as db:
+        assert db[b"n"] == b"\x04"
 
 
 def test_a_forked_child_does_not_remove_a_database_in_memory(tmp_path: Path) -> None:
@@ -185,34 +191,6 @@ def test_no_other_process_removes_a_database_in_memory_after_a_fork() -> None:
         assert db[b"k"] == b"1"
 
 
-def test_writes_of_a_child_survive_the_close_of_its_parent(tmp_path: Path) -> None:
-    """SQLite tracks its locks per process; a child must not inherit this state."""
-    path = tmp_path / "db"
-    db = Database(path)
-    db[b"k"] = b"parent"
-    ready_read, ready_write = os.pipe()
-    go_read, go_write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            db[b"early"] = b"1"
-            os.write(ready_write, b"x")
-            os.read(go_read, 1)
-            for number in range(10):
-                db[b"late/%d" % number] = b"1"
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    os.read(ready_read, 1)
-    db.close()
-    with Database(path) as other:
-        other[b"in between"] = b"1"
-    os.write(go_write, b"x")
-    assert os.waitpid(child, 0)[1] == 0
-    with Database(path) as db:
-        assert len(db[:]) == 13
-
-
 def test_a_process_can_fork_while_other_threads_commit(tmp_path: Path) -> None:
     with Database(tmp_path / "db", "os") as db:
         stop = threading.Event()
@@ -225,20 +203,13 @@ def test_a_process_can_fork_while_other_threads_commit(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         try:
-            for number in range(10):
-                child = os.fork()
-                if child == 0:
-                    try:
-                        db[b"child/%d" % number] = b"1"
-                        os._exit(0)
-                    except BaseException:
-                        os._exit(1)
-                assert os.waitpid(child, 0)[1] == 0
+            for _ in range(10):
+                assert in_child(lambda: is_refused(lambda: db[b"n"]))
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
-        assert len(db.get_range_startswith(b"child/")) == 10
+        assert db[b"n"] is not None
 
 
 def test_closing_a_database_ends_busy_threads_with_1025(db: Any) -> None:
@@ -295,98 +266,27 @@ def test_slow_readers_fail_only_with_transaction_too_old(
     assert ends == [1007] * 4
 
 
-@linux
-def test_a_child_forked_while_other_threads_read_has_a_lock_of_its_own(tmp_path: Path) -> None:
-    """Without one, the last connection of the parent would remove the log that the child uses."""
+KILLED = """
+import os, sys, threading, time
+from fdbqueue.embedded import Database
+from fdbqueue.embedded.storage import key_values
+
+def apply(*_):
+    if os.fork() == 0:
+        time.sleep(60)
+    os.kill(os.getpid(), 9)
+
+db = Database(sys.argv[1], "os")
+key_values.apply = apply
+db[b"k"] = b"v"
+"""
+
+
+def test_a_forked_child_keeps_no_lock_of_a_parent_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "db"
+    program = [sys.executable, "-c", KILLED, str(path)]
+    assert subprocess.run(program, stdout=subprocess.DEVNULL).returncode == -9
     with Database(path, "os") as db:
-        db[b"k"] = b"v"
-        stop = threading.Event()
-
-        def read() -> None:
-            while not stop.is_set():
-                assert db[b"k"] == b"v"
-
-        def is_locked() -> bool:
-            return os.getpid() in lock_owners(path / DATABASE_FILE, "POSIX", "READ", range(1 << 62))
-
-        threads = [threading.Thread(target=read) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(40):
-                child = os.fork()
-                if child == 0:
-                    signal.alarm(60)
-                    try:
-                        assert db[b"k"] == b"v"
-                        # The list may miss a lock while others come and go.
-                        wait_until(is_locked, 10)
-                        os._exit(0)
-                    except BaseException:
-                        os._exit(1)
-                assert os.waitpid(child, 0)[1] == 0
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-
-
-@linux
-def test_a_child_forked_while_a_thread_waits_to_commit_does_not_keep_its_lock(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "db"
-    with Database(path, "os") as db:
-        db[b"k"] = b"v"
-        with (path / LOCK_FILE).open("r+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            waiting = threading.Thread(target=db.set, args=(b"k", b"new"))
-            waiting.start()
-            wait_until(lambda: "->" in flocks(path / LOCK_FILE))
-            child = os.fork()
-            if child == 0:
-                time.sleep(600)
-                os._exit(0)
-            fcntl.flock(lock, fcntl.LOCK_UN)
-        try:
-            waiting.join(60)
-            assert db[b"k"] == b"new"
-            assert os.waitpid(child, os.WNOHANG) == (0, 0)
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-def test_a_fork_does_not_wait_forever_for_a_reading_thread_that_closes_a_database(
-    tmp_path: Path,
-) -> None:
-    """The garbage collector may close an abandoned database wherever a thread is."""
-    with Database(tmp_path / "db", "os") as db:
-        other = Database(tmp_path / "other", "os")
-        tr = db.create_transaction()
-        tr[b"k"].wait()
-        is_reading = threading.Event()
-
-        def read() -> None:
-            with tr._attempt.snapshot.busy:
-                is_reading.set()
-                time.sleep(0.2)  # the fork waits
-                other.close()
-
-        reading = threading.Thread(target=read)
-        reading.start()
-        is_reading.wait()
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        reading.join(30)
-        assert not reading.is_alive()
-        db[b"k"] = b"v"
-        assert db[b"k"] == b"v"
-
-
-def flocks(path: Path) -> str:
-    inode = f":{path.stat().st_ino} "
-    return "\n".join(line for line in PROC_LOCKS.read_text().splitlines() if inode in line)
+        db.options.set_transaction_timeout(20_000)
+        db[b"k"] = b"other"
+        assert db[b"k"] == b"other"

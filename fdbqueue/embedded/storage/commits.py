@@ -1,8 +1,13 @@
-"""The table of commits: the version of each one, and what it wrote."""
+"""The commits: the version of each one, and what it wrote.
+
+Versions are a million a second, on the machine's clock that nobody sets. The database stores what
+to add to that clock.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+import time
 
 from fdbqueue.embedded.limits import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
@@ -53,3 +58,19 @@ def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> No
                 keys = keys or RangeSet(reads)
                 if keys.within(begin, end):
                     raise FDBError(1020)
+
+
+def begin_clock(connection: sqlite3.Connection) -> None:
+    """Prepare the clock of versions, as the first process does.
+
+    If the clock has begun anew, as after a restart, versions go on from the newest commit.
+    While the clock goes on, they count the time that no process had the database open as well.
+    """
+    (newest,) = connection.execute(NEWEST).fetchone()
+    shift = newest + 1 - time.monotonic_ns() // 1000
+    connection.execute("UPDATE clock SET shift = ? WHERE shift < ?", (shift, shift))
+
+
+def shift_of_versions(connection: sqlite3.Connection) -> int:
+    """Return what to add to the clock to get versions."""
+    return int(connection.execute("SELECT shift FROM clock").fetchone()[0])

@@ -6,6 +6,7 @@ import math
 import sqlite3
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
 from fdbqueue.embedded.permissions import check_opened
 from fdbqueue.embedded.storage.commits import NEWEST
 from fdbqueue.embedded.storage.faults import explained
-from fdbqueue.errors import DatabaseClosed, FDBError
+from fdbqueue.errors import FDBError
 
 LONG_LOG = 64 << 20
 """Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
@@ -31,18 +32,19 @@ class Connection(sqlite3.Connection):
 
     Attributes:
         version: The version of the newest commit that the snapshot sees.
-        expires: When all further reads fail, by `time.monotonic()`: `math.inf` during a commit, 0
-            while nobody uses the connection, `-math.inf` once another thread has closed it.
-        busy: A lock, held by a thread that reads, and by a thread that closes the connection.
+        expires: When all further reads fail, by `time.monotonic()`: `math.inf` while nobody uses
+            the connection, `-math.inf` once it was closed.
+        over: The code of the error with which they fail.
+        busy: A lock, held by a thread that reads, commits or closes the connection.
     """
 
-    __slots__ = ("__weakref__", "_directory", "_is_closed", "busy", "expires", "version")
+    __slots__ = ("__weakref__", "_directory", "busy", "expires", "over", "version")
 
     def __init__(self, file: Path, synchronous: str = "NORMAL") -> None:
         self._directory = file.parent
-        self._is_closed = False
         self.version = 0
-        self.expires = 0.0
+        self.expires = math.inf
+        self.over = 1007
         self.busy = threading.Lock()
         super().__init__(
             f"{file.as_uri()}?mode=rw",
@@ -65,7 +67,7 @@ class Connection(sqlite3.Connection):
         """Begin a snapshot with its first read, that of the version."""
         with self.busy:
             if self.expires < 0:
-                raise self.too_old()
+                raise FDBError(self.over)
             self.expires = time.monotonic() + TRANSACTION_LIFETIME
             try:
                 self.execute("BEGIN")
@@ -78,67 +80,40 @@ class Connection(sqlite3.Connection):
         with self.busy:
             # SQLite ends a transaction by itself after some errors.
             if time.monotonic() > self.expires or not self.in_transaction:
-                raise self.too_old()
+                raise FDBError(self.over)
             try:
                 return self.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
                 raise explained(self._directory, error) from error
 
-    def claim(self) -> None:
-        """Keep the connection for a commit, during which the snapshot does not expire."""
-        with self.busy:
-            if self.expires and time.monotonic() > self.expires:
-                raise self.too_old()
-            self.expires = math.inf
-
-    def release(self) -> None:
+    def pause(self) -> None:
         """End the read transaction before a wait, so that SQLite can restart its log."""
-        with self.busy:
-            if self.expires > 0 and self.in_transaction:
-                self.execute("ROLLBACK")
+        with self.busy, suppress(sqlite3.Error):  # it may be closed, or have ended by itself
+            self.execute("ROLLBACK")
 
     def end(self) -> bool:
         """End the snapshot, and return whether the connection can serve another one."""
         with self.busy:
-            if self.expires <= 0:
+            if not math.isfinite(self.expires):
                 return False
-            if self.in_transaction:
-                try:
+            self.expires = math.inf
+            with suppress(sqlite3.Error):
+                if self.in_transaction:
                     self.execute("ROLLBACK")
-                except sqlite3.Error:
-                    self._shut()
-                    return False
-            self.expires = 0.0
-            return True
+            return not self.in_transaction
 
-    def expire(self, now: float) -> None:
-        """Close the connection if the snapshot has expired, unless a thread is reading it."""
-        if self.busy.acquire(blocking=False):
-            try:
-                if 0 < self.expires < now:
-                    self._shut()
-            finally:
-                self.busy.release()
-
-    def shut(self, seconds: float, is_closed: bool) -> None:
-        """Close the connection of another thread.
+    def expire(self, now: float, code: int = 1007, patience: float = 0) -> None:
+        """Close the connection if it has expired, unless another thread goes on to use it.
 
         Args:
-            seconds: How long to wait for the thread if it reads. If it goes on, do nothing.
-            is_closed: Whether further reads fail because the database was closed, or else as too
-                old.
+            now: The time, by `time.monotonic()`; `math.inf` for one that nobody uses as well.
+            code: The code of the error of all further reads.
+            patience: How many seconds to wait for the other thread.
         """
-        if self.busy.acquire(timeout=seconds):
+        if self.expires <= now and self.busy.acquire(timeout=patience):
             try:
-                self._is_closed = is_closed
-                self._shut()
+                if self.expires <= now:
+                    self.expires, self.over = -math.inf, code
+                    self.close()
             finally:
                 self.busy.release()
-
-    def _shut(self) -> None:
-        self.expires = -math.inf
-        self.close()
-
-    def too_old(self) -> FDBError:
-        """Return the error of a snapshot that has expired; 1025 if the database was closed."""
-        return DatabaseClosed() if self._is_closed else FDBError(1007)

@@ -19,7 +19,7 @@ from fdbqueue.embedded.permissions import (
     open_directory,
     open_file,
 )
-from fdbqueue.embedded.storage.clock import begin_clock, shift_of_versions
+from fdbqueue.embedded.storage.commits import begin_clock, shift_of_versions
 from fdbqueue.embedded.storage.connection import Connection
 from fdbqueue.embedded.storage.integrity import check_integrity
 from fdbqueue.embedded.storage.names import (
@@ -45,8 +45,9 @@ logger = logging.getLogger("fdbqueue")
 APPLICATION_ID = 0x66646271  # "fdbq", in the header of the SQLite file
 FORMAT_VERSION = 3
 
-_SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 _LONGEST_OPENING = 10.0  # seconds to wait for another process that is opening the database
+_OPENING = "another process has been opening the database for ten seconds"
+_SETTLED = 10**8  # nanoseconds after which the next change of the directory has another time
 
 _MEMORY_PREFIX = "fdbqueue-memory-"
 _MEMORY_ROOM = 1 << 30  # bytes that an in-memory file system must have free to be used
@@ -116,27 +117,22 @@ def open_database(path: Path, directory: int) -> int:
     """
     deadline = time.monotonic() + _LONGEST_OPENING
     while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shift = _open_first(path)
-            fcntl.flock(directory, fcntl.LOCK_SH)
-            return shift
-        with suppress(BlockingIOError):
-            fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if (path / FAILED_FILE).exists():
-                raise SyncFailed(str(path))
-            with closing(Connection(path / DATABASE_FILE)) as connection:
-                return shift_of_versions(connection)
+        for lock in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            with suppress(BlockingIOError):
+                fcntl.flock(directory, lock | fcntl.LOCK_NB)
+                if lock == fcntl.LOCK_EX:
+                    _open_first(path)
+                    fcntl.flock(directory, fcntl.LOCK_SH)
+                if (path / FAILED_FILE).exists():
+                    raise SyncFailed(str(path))
+                with closing(Connection(path / DATABASE_FILE)) as connection:
+                    return shift_of_versions(connection)
         if time.monotonic() > deadline:
-            raise StorageError(
-                str(path),
-                "another process has been opening the database for ten seconds",
-                "find out what blocks it; resume a stopped process (kill -CONT) or end it",
-            )
+            raise StorageError(str(path), _OPENING, "resume a stopped process (kill -CONT)")
         time.sleep(random.uniform(0.001, 0.01))
 
 
-def _open_first(path: Path) -> int:
+def _open_first(path: Path) -> None:
     """Create or repair the files. No other process has them open."""
     database, lock = path / DATABASE_FILE, path / LOCK_FILE
     if (path / FAILED_FILE).exists() and not (path / COPIED_FILE).exists():
@@ -149,11 +145,10 @@ def _open_first(path: Path) -> int:
         open_file(database).close()  # SQLite would let other users read a new one
     with closing(Connection(database, "FULL")) as connection:
         _create_or_check(database, connection)
-        shift = begin_clock(connection)
+        begin_clock(connection)
     if not lock.exists():
         _sync(path)
         create_like(database, lock)
-    return shift
 
 
 def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fdbqueue.embedded.permissions import open_file
-from fdbqueue.errors import FDBError, LockTimeout
+from fdbqueue.errors import DatabaseClosed, LockTimeout
 
 logger = logging.getLogger("fdbqueue")
 
@@ -30,8 +30,8 @@ _LOCK = re.compile(r"\d+: (\w+) +ADVISORY +(\w+) +(-?\d+) \S+:(\d+) (\d+) ")
 _T = TypeVar("_T")
 
 inside = threading.RLock()
-"""Held by a thread that opens connections or commits. A fork waits for it, because the thread may
-hold locks of SQLite. Reentrant, because a signal handler may commit as well."""
+"""Held by a thread that opens connections or commits. A fork waits for it. Reentrant, because a
+signal handler may commit as well."""
 
 
 class WritersLock:
@@ -66,13 +66,13 @@ class WritersLock:
 
         Raises:
             LockTimeout: The deadline passed.
-            FDBError: 1007, the lock was closed.
+            DatabaseClosed: The lock was closed.
         """
         file = self._file
         while file is not None:
             with inside:
                 if self._file is None:
-                    fcntl.flock(file, fcntl.LOCK_UN)  # the child of a fork has the file, too
+                    fcntl.flock(file, fcntl.LOCK_UN)
                     break
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +96,7 @@ class WritersLock:
                     self._waits_since = math.inf
             else:
                 time.sleep(min(random.uniform(0, _PAUSE), deadline - now))
-        raise FDBError(1007)  # closed, for good or for a fork: the next attempt knows
+        raise DatabaseClosed()
 
     def warn_of_wait(self) -> None:
         """Log which process has the lock if a section without a deadline waits for long."""
@@ -121,6 +121,12 @@ class WritersLock:
         """Close the lock for good: no section is called any more."""
         with inside:
             self._file = None  # a thread that waits for it closes it later
+
+    def leave(self) -> None:
+        """Close the lock in a forked child: its descriptor would keep the lock of its parent."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _holder(self) -> tuple[int | None, bool]:
         """Return the process that holds the lock, or `None` if unknown, and whether it is stopped.

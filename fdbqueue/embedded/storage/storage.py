@@ -5,7 +5,7 @@ a table, in the SQLite transaction that writes the data. So a commit that is in 
 the table, whatever is killed when. At commit, if no other transaction committed since, the same
 connection continues by writing. Otherwise the reads are compared with the rows since the snapshot.
 
-The version of a commit is the key of its row. Versions follow the machine's clock (`clock.py`).
+The version of a commit is the key of its row. Versions follow the machine's clock (`commits.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import _thread
 import ctypes
 import logging
+import math
 import os
 import shutil
 import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -58,36 +59,36 @@ _LOOK = 0.25  # seconds between two looks at old snapshots and at the files
 _CLOSE_WITHIN = 1.0  # seconds for which closing waits for a reading thread
 _WARNING = 60.0  # seconds between two warnings of a long log
 _INTERRUPTED = "a signal handler cannot commit if it has interrupted a commit"
+_FORKED = "this process was forked from one that had a database open"
+_SPAWN = "open databases after the fork, or start processes with 'spawn'"
 _READ_LOCKS = range(123, 128)  # the bytes of the -shm file that readers of the log lock
 
 logger = logging.getLogger("fdbqueue")
-
-
-_storages: set[ref[Storage]] = set()
-
-
-def _before_fork() -> None:
-    inside.acquire()
-    for reference in _storages.copy():
-        if (storage := reference()) is not None:
-            storage.close_files()
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=inside.release, after_in_child=inside.release
-)
-
 
 Changes: TypeAlias = tuple[list[Range], list[Mutation], list[bytes]]
 """The content of a commit: its read conflict ranges, its writes in order, and its write conflict
 ranges, as `pack_ranges` takes them."""
 
+_storages: set[ref[Storage]] = set()
+_inherited: list[Storage] = []
+"""The storages that were open in the parent when this process was forked."""
+
+
+def _leave() -> None:
+    for reference in _storages.copy():
+        if (storage := reference()) is not None and storage.is_open:
+            storage.leave()
+            _inherited.append(storage)
+    inside.release()
+
+
+# SQLite tracks its locks in the memory of the process. In a child, that memory describes locks that
+# only the parent has, and a thread that does not exist may hold its mutexes.
+os.register_at_fork(before=inside.acquire, after_in_parent=inside.release, after_in_child=_leave)
+
 
 class Storage:
-    """One directory, opened by this process: connections, lock and clock.
-
-    A fork closes the files, and the next use opens them again, in the parent and in the child.
-    """
+    """One directory, opened by this process: connections, lock and clock."""
 
     # At most one section runs in a process, because it holds `inside`.
     _section: ClassVar[Connection | None] = None
@@ -95,42 +96,38 @@ class Storage:
 
     def __init__(self, path: Path | None, durable: bool, create: bool) -> None:
         """Open the directory, or a private one in memory if `path` is `None`."""
-        self._owner = os.getpid() if path is None else 0
-        """The process that removes the directory in the end."""
+        if _inherited:
+            raise StorageError(str(path or "memory:"), _FORKED, _SPAWN)
+        self._is_private = path is None
         self.path = memory_directory() if path is None else path
         self.is_durable = durable
         """True if commits wait for the disk."""
-        self.is_closed = False
+        self.is_open = True
         # Weak references: a connection that a transaction has dropped is closed.
         self._connections: set[ref[Connection]] = set()
         self._idle: list[Connection] = []
         self._next_warning = 0.0
-        with storage_errors(self.path), inside:
+        with storage_errors(self.path), inside, ExitStack() as undo:
             prepare_directory(self.path, create or path is None)
-            self._open()
+            self._directory = open_directory(self.path)
+            undo.callback(self._directory.close)
+            self._shift = open_database(self.path, self._directory.fileno())
+            self.lock = WritersLock(self.path / LOCK_FILE)
+            undo.callback(self.lock.close)
+            # As long as it is open, no other connection is the last one to close, which would
+            # remove SQLite's log.
+            self._anchor = Connection(self.path / DATABASE_FILE)
+            undo.callback(self._anchor.close)
+            self._anchor.execute(commits.NEWEST).fetchall()
+            self._sync = Sync(self.path)
+            self._files = OpenFiles(self.path)
+            if durable:
+                os.fsync(self._directory.fileno())
+            undo.pop_all()
             # When a storage is gone, a `WeakSet` would run Python code, which would lose an
             # interrupt.
             _storages.add(ref(self, _storages.discard))
-
-    def _open(self) -> None:
-        with ExitStack() as undo:
-            directory = open_directory(self.path)
-            undo.callback(directory.close)
-            self._shift = open_database(self.path, directory.fileno())
-            self.lock = WritersLock(self.path / LOCK_FILE)
-            # As long as it is open, no other connection is the last one to close, which would
-            # remove SQLite's log.
-            anchor = Connection(self.path / DATABASE_FILE)
-            undo.callback(anchor.close)
-            anchor.execute(commits.NEWEST).fetchall()
-            self._sync = Sync(self.path)
-            self._files = OpenFiles(self.path)
-            if self.is_durable:
-                os.fsync(directory.fileno())
-            undo.pop_all()
-        self._directory = directory
-        self._anchor: Connection | None = anchor
-        _thread.start_new_thread(_look_after, (ref(self), self.lock))
+        _thread.start_new_thread(_look_after, (ref(self),))
 
     # Closing and forks
 
@@ -139,37 +136,26 @@ class Storage:
 
         After an interrupt, another call does the rest.
         """
-        self.is_closed = True
-        self.close_files()
-        self._directory.close()
-        if self._owner == os.getpid():
-            shutil.rmtree(self.path, ignore_errors=True)
-
-    def close_files(self) -> None:
-        """Close the files, for good or before a fork.
-
-        The lock of the directory stays: another process might take it for abandoned.
-
-        SQLite tracks its locks in the process's memory; in a child, that memory would describe
-        locks that only the parent holds. Open transactions then fail with 1007.
-        """
-        anchor = self._anchor
-        if anchor is None:
+        if self in _inherited:
             return
-        self.lock.close()
-        self._sync.close()
+        self.is_open = False
         with inside:
             self._undo()
+            self.lock.close()
+        self._sync.close()
+        with inside:
             # An interrupt may have left a read unfinished; then its connection is abandoned.
-            for connection in self._opened():
-                connection.shut(_CLOSE_WITHIN, self.is_closed)
+            for connection in self._open_connections():
+                connection.expire(math.inf, 1025, _CLOSE_WITHIN)
             self._idle.clear()
             if self._must_not_close():
                 # Never closed, not even when the process ends.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(anchor))
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._anchor))
             else:
-                anchor.close()
-            self._anchor = None
+                self._anchor.close()
+        self._directory.close()
+        if self._is_private:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _must_not_close(self) -> bool:
         """Return whether closing the last connection would do harm.
@@ -179,35 +165,32 @@ class Storage:
         """
         with suppress(StorageError, OSError):
             self._files.check()
-            return self._sync.failure is not None
+            return not isinstance(self._sync.failure, DatabaseClosed)
         return True
 
-    def _check(self) -> None:
-        """Raise why the database cannot be used. After a fork, open it first."""
-        if self.is_closed:
-            raise DatabaseClosed()
-        if self._sync.failure is not None:
-            raise copy(self._sync.failure)
-        if self._anchor is None:
-            with inside, storage_errors(self.path):
-                # Meanwhile another thread may have opened it, or closed it for good.
-                if self._anchor is None and not self.is_closed:
-                    self._open()
+    def leave(self) -> None:
+        """Refuse everything, in a forked child, and let go of the locks of its parent."""
+        self._sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
+        self.lock.leave()
+        self._directory.close()
+        for connection in self._open_connections():
+            connection.expires = 0
 
     # Connections
 
-    def _take(self) -> Connection:
-        """Return a connection that is not in use."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            with inside, storage_errors(self.path):
-                self._check()
-                connection = Connection(self.path / DATABASE_FILE)
-                self._connections.add(ref(connection, self._connections.discard))
-                return connection
+    def _connect(self) -> Connection:
+        with inside, storage_errors(self.path):
+            self._check()
+            connection = Connection(self.path / DATABASE_FILE)
+            self._connections.add(ref(connection, self._connections.discard))
+            return connection
 
-    def _opened(self) -> list[Connection]:
+    def _check(self) -> None:
+        """Raise why the database cannot be used any more."""
+        if self._sync.failure is not None:
+            raise copy(self._sync.failure)
+
+    def _open_connections(self) -> list[Connection]:
         """Return all connections but the anchor."""
         found = [reference() for reference in self._connections.copy()]
         return [connection for connection in found if connection is not None]
@@ -229,7 +212,10 @@ class Storage:
                 whose state is gone because SQLite keeps no history.
         """
         self._check()
-        snapshot = self._take()
+        try:
+            snapshot = self._idle.pop()
+        except IndexError:
+            snapshot = self._connect()
         try:
             snapshot.begin()
             if version is not None:
@@ -237,8 +223,8 @@ class Storage:
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if self.is_durable and not is_ahead and snapshot.version > self._sync.covered:
-                self._wait_for_disk(snapshot.version, deadline)
+            if not is_ahead and (wait := self.confirmation(snapshot, deadline)) is not None:
+                wait()
         except BaseException:
             self.end(snapshot)
             raise
@@ -248,8 +234,6 @@ class Storage:
         """Release a snapshot, if there is one."""
         if snapshot is not None and snapshot.end():
             self._idle.append(snapshot)
-            if self._anchor is None:  # closed while it was read
-                snapshot.shut(0, self.is_closed)
 
     def confirmation(
         self, snapshot: Connection | None, deadline: float | None = None
@@ -261,14 +245,7 @@ class Storage:
         """
         if snapshot is None or not self.is_durable or snapshot.version <= self._sync.covered:
             return None
-        return partial(self._wait_for_disk, snapshot.version, deadline)
-
-    def _wait_for_disk(self, version: int, deadline: float | None) -> None:
-        while True:
-            try:
-                return self._sync.wait(version, deadline)
-            except DatabaseClosed:
-                self._check()  # unless a fork has closed it
+        return partial(self._sync.wait, snapshot.version, deadline)
 
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
@@ -282,7 +259,6 @@ class Storage:
 
         def look() -> int:
             now = self._now() - 1
-            assert self._anchor is not None  # otherwise the lock is closed
             [(following,)] = self._anchor.execute(commits.FOLLOWING, (seen,)).fetchall()
             return max(seen, now) if following is None else following - 1
 
@@ -302,17 +278,15 @@ class Storage:
 
     def check_integrity(self, seconds: float | None) -> bool:
         """Check the whole database for damage; return whether that took at most these seconds."""
-        snapshot = self.begin()
-        try:
-            with storage_errors(self.path), snapshot.busy:
-                return check_integrity(snapshot, self.path / DATABASE_FILE, seconds)
-        finally:
-            self.end(snapshot)
+        self._check()
+        file = self.path / DATABASE_FILE
+        with storage_errors(self.path), closing(Connection(file)) as connection:
+            return check_integrity(connection, file, seconds)
 
     # Committing
 
     def commit(
-        self, snapshot: Connection | None, changes: Changes, deadline: float | None
+        self, snapshot: Connection, changes: Changes, deadline: float | None
     ) -> tuple[int, Callable[[], None] | None]:
         """Commit and return the version. The snapshot is ended in any case.
 
@@ -320,7 +294,7 @@ class Storage:
         The function raises `CommitUnknownResult` if the disk does not confirm it.
 
         Args:
-            snapshot: The snapshot of the transaction; `None` if it has read nothing.
+            snapshot: The snapshot of the transaction.
             changes: What to commit.
             deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
 
@@ -329,74 +303,73 @@ class Storage:
                 the snapshot is more than five seconds old. 1031, another process held the writers'
                 lock until the deadline.
         """
-        self._check()
-        # Other transactions commit during a wait, so it could not continue on its connection.
-        before_wait = bool if snapshot is None else snapshot.release
         try:
-            version = self.lock.run(partial(self._commit, snapshot, changes), deadline, before_wait)
+            # Other transactions commit during a wait, so it cannot continue on its connection.
+            commit = partial(self._commit, snapshot, changes)
+            version = self.lock.run(commit, deadline, snapshot.pause)
         finally:
             if Storage._section is not snapshot:  # otherwise an interrupt has left it
                 self.end(snapshot)
-        wait = partial(self._wait_for_commit, version, deadline) if self.is_durable else None
-        return version, wait
+        return version, partial(self._confirm, version, deadline) if self.is_durable else None
 
-    def _wait_for_commit(self, version: int, deadline: float | None) -> None:
+    def _confirm(self, version: int, deadline: float | None) -> None:
         """Return once a commit is on disk.
 
         Raises:
             CommitUnknownResult: The disk did not confirm it before the deadline.
         """
         try:
-            self._wait_for_disk(version, deadline)
+            self._sync.wait(version, deadline)
         except FdbqueueError as error:
             raise CommitUnknownResult(str(self.path), str(error)) from error
 
-    def _commit(self, snapshot: Connection | None, changes: Changes) -> int:
+    def _commit(self, snapshot: Connection, changes: Changes) -> int:
         """Commit as a section."""
+        self._check()
         self._undo()
         if Storage._section is not None:
             raise StorageError(str(self.path), _INTERRUPTED, "let it set a flag, and commit later")
-        connection = self._take() if snapshot is None else snapshot
-        connection.claim()
-        Storage._section = connection
-        try:
-            self._files.check()
-            version = self._write(connection, changes)
-            connection.execute("COMMIT")
-        except BaseException as error:
-            self._undo()
-            if snapshot is None:
-                self.end(connection)
-            if not isinstance(error, (sqlite3.Error, OSError)):
-                raise
-            failure = explained(self.path, error)
-            if "I/O error" in failure.problem:
-                failure = self._sync.fail()  # it may have been a sync of SQLite
-            raise failure from error
-        Storage._section = None
+        with snapshot.busy:
+            if time.monotonic() > snapshot.expires:
+                raise FDBError(snapshot.over)
+            Storage._section = snapshot
+            try:
+                self._files.check()
+                version = self._write(snapshot, changes)
+                snapshot.execute("COMMIT")
+            except BaseException as error:
+                self._roll_back(snapshot)
+                if not isinstance(error, (sqlite3.Error, OSError)):
+                    raise
+                failure = explained(self.path, error)
+                if "I/O error" in failure.problem:
+                    failure = self._sync.fail()  # it may have been a sync of SQLite
+                raise failure from error
+            Storage._section = None
         if self.is_durable:
             self._sync.newest = version
         self.lock.tell_of_commit()
-        if snapshot is None:
-            self.end(connection)
         return version
 
-    @staticmethod
-    def _undo() -> None:
-        """Undo the remains of a section that failed or was interrupted at any point.
+    @classmethod
+    def _undo(cls) -> None:
+        """Undo a section that an interrupt has left, even one of another storage.
 
-        If an interrupt comes before the rollback, the next call finds the connection again. The
-        next section begins with one, even that of another storage, which would wait for SQLite's
-        lock otherwise. A section that a signal handler or a finalizer has interrupted goes on.
+        It would keep SQLite's lock. A section that a signal handler or a finalizer has interrupted
+        goes on.
         """
-        if Storage._section is not None:
-            frame = sys._getframe(2).f_back
-            while frame is not None and frame.f_code is not Storage._commit.__code__:
+        if cls._section is not None:
+            frame = sys._getframe(1).f_back
+            while frame is not None and frame.f_code is not cls._commit.__code__:
                 frame = frame.f_back
             if frame is None:
-                with suppress(sqlite3.Error):  # there may be nothing to roll back
-                    Storage._section.execute("ROLLBACK")
-                Storage._section = None
+                cls._roll_back(cls._section)
+
+    @staticmethod
+    def _roll_back(connection: Connection) -> None:
+        with suppress(sqlite3.Error):  # there may be nothing to roll back
+            connection.execute("ROLLBACK")
+        Storage._section = None
 
     def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
@@ -423,31 +396,27 @@ class Storage:
                 goes_on = False
                 connection.execute("ROLLBACK")
             else:
-                break
-        return version
+                return version
 
     # Periodic work
 
-    def look_after(self, lock: WritersLock) -> bool:
+    def look_after(self) -> bool:
         """End old snapshots and look at the files; return false once they were closed."""
         # SQLite cannot restart its log while there are old snapshots.
         now = time.monotonic()
-        for connection in self._opened():
+        for connection in self._open_connections():
             connection.expire(now)
-        lock.warn_of_wait()
-        with inside:
-            if self._anchor is None or self.lock is not lock:
-                return False
-            self._undo()
-            lock.release()  # which an interrupt may have left
-            try:
-                self._files.check()
-                self._warn_of_long_log()
-            except OSError:
-                pass  # temporarily unreadable
-            except StorageError as error:
-                self._sync.failure = error
-        return True
+        self.lock.warn_of_wait()
+        with inside, suppress(OSError):  # temporarily unreadable
+            if self.is_open and self._sync.failure is None:
+                self._undo()
+                self.lock.release()  # which an interrupt may have left
+                try:
+                    self._files.check()
+                    self._warn_of_long_log()
+                except StorageError as error:
+                    self._sync.failure = error
+        return self.is_open
 
     def _warn_of_long_log(self) -> None:
         """Warn if SQLite cannot restart its log, and name the processes that read it."""
@@ -466,8 +435,8 @@ class Storage:
         )
 
 
-def _look_after(reference: ref[Storage], lock: WritersLock) -> None:
+def _look_after(reference: ref[Storage]) -> None:
     """Look after a storage, in a thread of its own, which no signal handler interrupts."""
-    while (storage := reference()) is not None and storage.look_after(lock):
+    while (storage := reference()) is not None and storage.look_after():
         del storage
         time.sleep(_LOOK)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fdbqueue.embedded.permissions import open_file
 from fdbqueue.embedded.storage.names import FAILED_FILE, LOG_FILE
-from fdbqueue.errors import DatabaseClosed, FDBError, StorageError, SyncFailed
+from fdbqueue.errors import DatabaseClosed, FDBError, FdbqueueError, SyncFailed
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.
 _data_sync = getattr(os, "fdatasync", os.fsync)
@@ -40,8 +40,8 @@ class Sync:
         """The newest commit of this process that has to be on disk."""
         self.covered = 0
         """The newest commit that is certainly on disk."""
-        self.failure: StorageError | None = None
-        """Why nothing can be read or committed any more."""
+        self.failure: FdbqueueError | None = None
+        """Why nothing can be read or committed any more; `DatabaseClosed` after an orderly end."""
 
     def wait(self, version: int, deadline: float | None = None) -> None:
         """Return once a commit, and all commits before it, are on disk.
@@ -64,7 +64,7 @@ class Sync:
         self._share(version)
 
     def _try(self, version: int) -> None:
-        with suppress(StorageError, FDBError):
+        with suppress(FdbqueueError):
             self._share(version)
 
     def _share(self, version: int) -> None:
@@ -73,8 +73,6 @@ class Sync:
                 return
             if self.failure is not None:
                 raise copy(self.failure)
-            if self._file.closed:
-                raise DatabaseClosed()
             newest = max(self.newest, version)
             try:
                 _data_sync(self._file.fileno())
@@ -84,15 +82,16 @@ class Sync:
                 raise self.fail()
             self.covered = newest
 
-    def fail(self) -> StorageError:
+    def fail(self) -> SyncFailed:
         """Let nobody commit any more; return the error to raise."""
-        self.failure = SyncFailed(str(self._path))
+        self.failure = failure = SyncFailed(str(self._path))
         with suppress(OSError):
             open_file(self._path / FAILED_FILE).close()
-        return self.failure
+        return failure
 
     def close(self) -> None:
         """Sync what may not be on disk, for those that still wait for it, and close."""
         self._try(self.newest)
         with self._lock:
+            self.failure = self.failure or DatabaseClosed()
             self._file.close()

@@ -358,12 +358,12 @@ class Attempt:
             wait = storage.confirmation(self.snapshot, self.deadline)
             self.release()
             return -1, wait
-        if self.snapshot is None:
-            if self.reads:
-                self.view()  # conflict ranges added without a read count from now
-            elif self.version is not None:
+        snapshot = self.snapshot
+        if snapshot is None:
+            if self.version is not None:
                 storage.check_age(self.version)
-        snapshot, self.snapshot = self.snapshot, None
-        if snapshot is not None:
-            self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
+            # Conflict ranges added without a read count from now, or from the version that was set.
+            snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
+        self.snapshot = None
+        self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
         return storage.commit(snapshot, (self.reads, self.mutations, self.writes), self.deadline)

@@ -47,9 +47,7 @@ class _Database(types.Database, Protocol):
 
     storage: Storage
     defaults: Settings
-
-    @property
-    def watcher(self) -> Watcher: ...
+    watcher: Watcher
 
 
 class Transaction(TransactionRead, Writes):

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 
 from fdbqueue.errors import HandlerTooSlow
 
-_MAX_FORKING = 3  # tries of a transaction that may fork
-
 TRANSACTION = 5.0
 """Seconds that a transaction lives."""
-
-
-class _Forks(threading.local):
-    """How often each thread has forked this process."""
-
-    n = 0
-
-
-_forks = _Forks()
-
-
-def _note_fork() -> None:
-    _forks.n += 1
-
-
-os.register_at_fork(after_in_parent=_note_fork)
 
 
 class Tries:
@@ -47,8 +27,6 @@ class Tries:
 
     tried = math.inf
     seconds = 0.0
-    _forks_before = 0
-    _n_forking = 0
 
     @property
     def is_retry(self) -> bool:
@@ -60,19 +38,11 @@ class Tries:
 
         Raises:
             HandlerTooSlow: The one before was too slow.
-            RuntimeError: Several have forked, which ends a transaction of the embedded engine.
         """
         if self.seconds > TRANSACTION:
             raise HandlerTooSlow(self.seconds)
-        if self._n_forking > _MAX_FORKING:
-            raise RuntimeError(
-                "each try of a transaction has forked this process, which ends the transaction; "
-                "fork before it, or outside of it"
-            )
-        self._forks_before = _forks.n
         self.tried = time.perf_counter()
 
     def end_try(self) -> None:
         """Note that a try has ended."""
-        self._n_forking += _forks.n > self._forks_before
         self.seconds, self.tried = time.perf_counter() - self.tried, math.inf
