@@ -76,9 +76,8 @@ ANYBODYS = {"errors", "options", "types"}
 BESIDE = {
     "embedded": {
         "embedded.arguments",
-        "embedded.limits",
         "embedded.mutations",
-        "embedded.permissions",
+        "embedded.directory",
         "embedded.ranges",
     },
     "operations": {

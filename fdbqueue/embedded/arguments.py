@@ -1,4 +1,8 @@
-"""Keys and values as a caller gives them: bytes, or objects that stand for bytes."""
+"""What a caller may give: keys and values, as bytes or objects that stand for bytes, and limits.
+
+The limits and constants are FoundationDB's. Source: its documentation, "Known limitations";
+backoff: `fdbclient/ClientKnobs.cpp`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,19 @@ from fdbqueue.types import KeyLike, KeyOrSelector, KeySelector, ValueLike
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
+
+END_OF_KEYS = b"\xff"  # FoundationDB has its system keys after it. There are none here.
+KEY_SIZE_LIMIT = 10_000  # bytes
+VALUE_SIZE_LIMIT = 100_000  # bytes
+TRANSACTION_SIZE_LIMIT = 10_000_000  # bytes: keys, values and conflict ranges
+TRANSACTION_LIFETIME = 5.0  # seconds from the first read to the commit
+VERSIONS_PER_SECOND = 1_000_000
+MAX_WATCHES = 10_000  # outstanding, per database object
+MAX_WATCHES_LIMIT = 1_000_000  # of the option that sets another limit
+
+INITIAL_BACKOFF = 0.01  # seconds
+BACKOFF_GROWTH = 2.0
+MAX_BACKOFF = 1.0  # seconds
 
 
 def is_selector(key: KeyOrSelector) -> TypeIs[KeySelector]:

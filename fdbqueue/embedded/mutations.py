@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
 
-from fdbqueue.embedded.limits import VALUE_SIZE_LIMIT
+from fdbqueue.embedded.arguments import VALUE_SIZE_LIMIT
 
 Operation: TypeAlias = Callable[[bytes | None, bytes], bytes | None]
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.embedded.storage.names import LOCK_FILE
+from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.forked import Forked
 from tests.support.server import serving
 from tests.support.shell import Shell, has_handlers, has_locked_a_file, has_received

@@ -15,7 +15,7 @@ from fdb import fdboptions
 
 import fdbqueue
 from fdbqueue.embedded import Database, KeySelector
-from fdbqueue.embedded.storage.names import LOCK_FILE
+from fdbqueue.embedded.directory import LOCK_FILE
 from tests.support.waiting import wait_until
 
 Action = Callable[[Any], Any]

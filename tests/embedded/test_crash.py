@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import DATABASE_FILE
+from fdbqueue.embedded.directory import DATABASE_FILE
 
 LOG = f"{DATABASE_FILE}-wal"
 FRAME = 24 + 4096
@@ -23,7 +23,7 @@ COMMITS = 60
 PROGRAM = """
 import os, sys
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import DATABASE_FILE
+from fdbqueue.embedded.directory import DATABASE_FILE
 db = Database(sys.argv[1], sys.argv[2])
 for number in range(int(sys.argv[3])):
     db[b"%04d" % number] = b"x" * 500

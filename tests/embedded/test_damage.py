@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import DATABASE_FILE
+from fdbqueue.embedded.directory import DATABASE_FILE
 from fdbqueue.errors import CorruptDatabase
 from tests.support.keys import layout_of
 

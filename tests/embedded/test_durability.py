@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import LOG_FILE
+from fdbqueue.embedded.directory import LOG_FILE
 from fdbqueue.errors import CommitUnknownResult, FDBError, StorageError, SyncFailed
 from tests.support.failing_disk import Disk
 

@@ -19,7 +19,7 @@ import pytest
 import fdbqueue
 from fdbqueue.database import clock as clock_of_queues
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import DATABASE_FILE, INDEX_FILE, LOCK_FILE, LOG_FILE
+from fdbqueue.embedded.directory import DATABASE_FILE, INDEX_FILE, LOCK_FILE, LOG_FILE
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,

@@ -156,7 +156,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 from fdbqueue.embedded import Database
 from fdbqueue.embedded.storage import sync
-from fdbqueue.embedded.permissions import create_like
+from fdbqueue.embedded.directory import create_like
 from fdbqueue.errors import FdbqueueError
 user, *groups = map(int, sys.argv[2].split())
 os.setgroups(groups), os.setgid(user), os.setuid(user)

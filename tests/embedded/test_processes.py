@@ -269,7 +269,7 @@ def test_slow_readers_fail_only_with_transaction_too_old(
 KILLED = """
 import os, sys, threading, time
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import key_values
+from fdbqueue.embedded.storage import tables
 
 def apply(*_):
     if os.fork() == 0:
@@ -277,7 +277,7 @@ def apply(*_):
     os.kill(os.getpid(), 9)
 
 db = Database(sys.argv[1], "os")
-key_values.apply = apply
+tables.apply = apply
 db[b"k"] = b"v"
 """
 

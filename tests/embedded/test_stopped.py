@@ -14,23 +14,23 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.directory import LOG_FILE
 from fdbqueue.embedded.storage import lock, storage
-from fdbqueue.embedded.storage.names import LOG_FILE
 from fdbqueue.errors import LockTimeout
 from tests.support.waiting import wait_until
 
 STOPS = """
 import os, signal, sys
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage import key_values
-apply = key_values.apply
+from fdbqueue.embedded.storage import tables
+apply = tables.apply
 def stop(*arguments):
     stamped = apply(*arguments)
     print("stopped", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     print(arguments[2], flush=True)  # the version of the commit
     return stamped
-key_values.apply = stop
+tables.apply = stop
 with Database(sys.argv[1]) as db:
     db[b"k"] = b"of the stopped one"
 """

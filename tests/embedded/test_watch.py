@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.embedded.transaction import file_changes as changes
 from fdbqueue.embedded.transaction import watcher
 
 NOTICES = pytest.param(
@@ -24,7 +23,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "notices":
         monkeypatch.setattr(watcher, "_MAX_WAIT", 600.0)
     else:
-        monkeypatch.setattr(changes, "_begin_notices", lambda path: None)
+        monkeypatch.setattr(watcher, "_begin_notices", lambda path: None)
     return str(request.param)
 
 

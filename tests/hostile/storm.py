@@ -33,7 +33,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.embedded import Database
-from fdbqueue.embedded.storage.names import FAILED_FILE
+from fdbqueue.embedded.directory import FAILED_FILE
 from tests.hostile.clients import KINDS, QUEUES, WORLDS, effect_key, open_queue
 from tests.hostile.disk.crash_states import in_memory
 from tests.hostile.disk.power_cut import PowerCut, states_after

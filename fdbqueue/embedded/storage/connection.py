@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.embedded.limits import TRANSACTION_LIFETIME
-from fdbqueue.embedded.permissions import check_opened
-from fdbqueue.embedded.storage.commits import NEWEST
+from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME
+from fdbqueue.embedded.directory import check_opened
 from fdbqueue.embedded.storage.faults import explained
-from fdbqueue.errors import FDBError
+from fdbqueue.embedded.storage.tables import NEWEST
+from fdbqueue.errors import CorruptDatabase, FDBError
 
 LONG_LOG = 64 << 20
 """Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
@@ -38,10 +38,10 @@ class Connection(sqlite3.Connection):
         busy: A lock, held by a thread that reads, commits or closes the connection.
     """
 
-    __slots__ = ("__weakref__", "_directory", "busy", "expires", "over", "version")
+    __slots__ = ("__weakref__", "_file", "busy", "expires", "over", "version")
 
     def __init__(self, file: Path, synchronous: str = "NORMAL") -> None:
-        self._directory = file.parent
+        self._file = file
         self.version = 0
         self.expires = math.inf
         self.over = 1007
@@ -73,10 +73,10 @@ class Connection(sqlite3.Connection):
                 self.execute("BEGIN")
                 [(self.version,)] = self.execute(NEWEST).fetchall()
             except sqlite3.Error as error:
-                raise explained(self._directory, error) from error
+                raise explained(self._file.parent, error) from error
 
     def fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
-        """Return all rows of a statement of `key_values.py`."""
+        """Return all rows of a statement of `tables.py`."""
         with self.busy:
             # SQLite ends a transaction by itself after some errors.
             if time.monotonic() > self.expires or not self.in_transaction:
@@ -84,23 +84,12 @@ class Connection(sqlite3.Connection):
             try:
                 return self.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
-                raise explained(self._directory, error) from error
+                raise explained(self._file.parent, error) from error
 
     def pause(self) -> None:
         """End the read transaction before a wait, so that SQLite can restart its log."""
         with self.busy, suppress(sqlite3.Error):  # it may be closed, or have ended by itself
             self.execute("ROLLBACK")
-
-    def end(self) -> bool:
-        """End the snapshot, and return whether the connection can serve another one."""
-        with self.busy:
-            if not math.isfinite(self.expires):
-                return False
-            self.expires = math.inf
-            with suppress(sqlite3.Error):
-                if self.in_transaction:
-                    self.execute("ROLLBACK")
-            return not self.in_transaction
 
     def expire(self, now: float, code: int = 1007, patience: float = 0) -> None:
         """Close the connection if it has expired, unless another thread goes on to use it.
@@ -117,3 +106,45 @@ class Connection(sqlite3.Connection):
                     self.close()
             finally:
                 self.busy.release()
+
+    def check_integrity(self, seconds: float | None = None) -> bool:
+        """Run SQLite's integrity check on the committed state.
+
+        `quick_check` takes as long and does not compare the order of the keys.
+
+        Args:
+            seconds: Seconds after which to give up; `None` for never.
+
+        Returns:
+            True if the check finished in time.
+
+        Raises:
+            CorruptDatabase: SQLite found damage.
+        """
+        outcome: list[str | sqlite3.Error] = []
+
+        def check() -> None:
+            try:
+                outcome.extend(self.execute("PRAGMA integrity_check(1)").fetchone())
+            except sqlite3.Error as error:
+                outcome.append(error)
+
+        # The check runs in its own thread so that a signal or the time limit can interrupt it: the
+        # main thread runs no signal handler inside a call of SQLite.
+        thread = threading.Thread(target=check, daemon=True)
+        thread.start()
+        try:
+            thread.join(seconds)
+            ended = not thread.is_alive()
+        finally:
+            while thread.is_alive():
+                self.interrupt()  # has no effect if the check has not started yet
+                thread.join(0.1)
+        (finding,) = outcome
+        if not ended or finding == "ok":
+            return ended
+        if isinstance(finding, sqlite3.Error):
+            raise finding
+        raise CorruptDatabase(
+            str(self._file), f"the database is damaged ({' '.join(finding.split())})"
+        )

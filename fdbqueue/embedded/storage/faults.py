@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fdbqueue.embedded.storage.names import DATABASE_FILE, LOCK_FILE
+from fdbqueue.embedded.directory import DATABASE_FILE, LOCK_FILE
 from fdbqueue.errors import (
     CorruptDatabase,
     DiskFull,

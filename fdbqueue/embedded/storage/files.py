@@ -13,16 +13,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from fdbqueue.embedded.permissions import (
-    check_directory,
-    create_like,
-    open_directory,
-    open_file,
-)
-from fdbqueue.embedded.storage.commits import begin_clock, shift_of_versions
-from fdbqueue.embedded.storage.connection import Connection
-from fdbqueue.embedded.storage.integrity import check_integrity
-from fdbqueue.embedded.storage.names import (
+from fdbqueue.embedded.directory import (
     COPIED_FILE,
     COPY_FILE,
     DATABASE_FILE,
@@ -30,7 +21,13 @@ from fdbqueue.embedded.storage.names import (
     INDEX_FILE,
     LOCK_FILE,
     LOG_FILE,
+    check_directory,
+    create_like,
+    open_directory,
+    open_file,
 )
+from fdbqueue.embedded.storage.connection import Connection
+from fdbqueue.embedded.storage.tables import begin_clock, shift_of_versions
 from fdbqueue.errors import (
     CorruptDatabase,
     FilesReplaced,
@@ -183,7 +180,7 @@ def _copy(path: Path) -> None:
             create_like(source, target)
             shutil.copyfile(source, target)
     with closing(Connection(copy, "FULL")) as connection:
-        check_integrity(connection, copy)
+        connection.check_integrity()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     _sync(copy)
     copy.rename(path / COPIED_FILE)

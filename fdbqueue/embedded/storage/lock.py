@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from fdbqueue.embedded.permissions import open_file
+from fdbqueue.embedded.directory import open_file
 from fdbqueue.errors import DatabaseClosed, LockTimeout
 
 logger = logging.getLogger("fdbqueue")

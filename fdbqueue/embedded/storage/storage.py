@@ -5,7 +5,7 @@ a table, in the SQLite transaction that writes the data. So a commit that is in 
 the table, whatever is killed when. At commit, if no other transaction committed since, the same
 connection continues by writing. Otherwise the reads are compared with the rows since the snapshot.
 
-The version of a commit is the key of its row. Versions follow the machine's clock (`commits.py`).
+The version of a commit is the key of its row. Versions follow the machine's clock (`tables.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import _thread
 import ctypes
 import logging
-import math
 import os
 import shutil
 import sqlite3
@@ -23,15 +22,22 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from copy import copy
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 from weakref import ref
 
-from fdbqueue.embedded.limits import VERSIONS_PER_SECOND
+from fdbqueue.embedded.arguments import VERSIONS_PER_SECOND
+from fdbqueue.embedded.directory import (
+    DATABASE_FILE,
+    INDEX_FILE,
+    LOCK_FILE,
+    LOG_FILE,
+    open_directory,
+)
 from fdbqueue.embedded.mutations import Mutation
-from fdbqueue.embedded.permissions import open_directory
 from fdbqueue.embedded.ranges import Range
-from fdbqueue.embedded.storage import commits, key_values
+from fdbqueue.embedded.storage import tables
 from fdbqueue.embedded.storage.connection import LONG_LOG, Connection
 from fdbqueue.embedded.storage.faults import explained, storage_errors
 from fdbqueue.embedded.storage.files import (
@@ -40,9 +46,7 @@ from fdbqueue.embedded.storage.files import (
     open_database,
     prepare_directory,
 )
-from fdbqueue.embedded.storage.integrity import check_integrity
 from fdbqueue.embedded.storage.lock import WritersLock, inside, lock_owners
-from fdbqueue.embedded.storage.names import DATABASE_FILE, INDEX_FILE, LOCK_FILE, LOG_FILE
 from fdbqueue.embedded.storage.sync import Sync
 from fdbqueue.errors import (
     CommitUnknownResult,
@@ -118,7 +122,7 @@ class Storage:
             # remove SQLite's log.
             self._anchor = Connection(self.path / DATABASE_FILE)
             undo.callback(self._anchor.close)
-            self._anchor.execute(commits.NEWEST).fetchall()
+            self._anchor.execute(tables.NEWEST).fetchall()
             self._sync = Sync(self.path)
             self._files = OpenFiles(self.path)
             if durable:
@@ -146,7 +150,7 @@ class Storage:
         with inside:
             # An interrupt may have left a read unfinished; then its connection is abandoned.
             for connection in self._open_connections():
-                connection.expire(math.inf, 1025, _CLOSE_WITHIN)
+                connection.expire(inf, 1025, _CLOSE_WITHIN)
             self._idle.clear()
             if self._must_not_close():
                 # Never closed, not even when the process ends.
@@ -180,15 +184,11 @@ class Storage:
 
     def _connect(self) -> Connection:
         with inside, storage_errors(self.path):
-            self._check()
+            if self._sync.failure is not None:
+                raise copy(self._sync.failure)
             connection = Connection(self.path / DATABASE_FILE)
             self._connections.add(ref(connection, self._connections.discard))
             return connection
-
-    def _check(self) -> None:
-        """Raise why the database cannot be used any more."""
-        if self._sync.failure is not None:
-            raise copy(self._sync.failure)
 
     def _open_connections(self) -> list[Connection]:
         """Return all connections but the anchor."""
@@ -211,7 +211,8 @@ class Storage:
             FDBError: 1009 for a version in the future. 1007 for a version before the last commit,
                 whose state is gone because SQLite keeps no history.
         """
-        self._check()
+        if self._sync.failure is not None:
+            raise copy(self._sync.failure)
         try:
             snapshot = self._idle.pop()
         except IndexError:
@@ -223,17 +224,24 @@ class Storage:
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if not is_ahead and (wait := self.confirmation(snapshot, deadline)) is not None:
-                wait()
+            if self.is_durable and not is_ahead:
+                self._sync.wait(snapshot.version, deadline)
         except BaseException:
             self.end(snapshot)
             raise
         return snapshot
 
     def end(self, snapshot: Connection | None) -> None:
-        """Release a snapshot, if there is one."""
-        if snapshot is not None and snapshot.end():
-            self._idle.append(snapshot)
+        """Release a snapshot, if there is one. Its connection serves the next one."""
+        if snapshot is None:
+            return
+        with snapshot.busy:
+            if isfinite(snapshot.expires):
+                snapshot.expires = inf
+                with suppress(sqlite3.Error):
+                    if snapshot.in_transaction:
+                        snapshot.execute("ROLLBACK")
+                    self._idle.append(snapshot)
 
     def confirmation(
         self, snapshot: Connection | None, deadline: float | None = None
@@ -259,7 +267,7 @@ class Storage:
 
         def look() -> int:
             now = self._now() - 1
-            [(following,)] = self._anchor.execute(commits.FOLLOWING, (seen,)).fetchall()
+            [(following,)] = self._anchor.execute(tables.FOLLOWING, (seen,)).fetchall()
             return max(seen, now) if following is None else following - 1
 
         if self._now() - seen > _RECENT:
@@ -273,15 +281,13 @@ class Storage:
 
     def check_age(self, version: int) -> None:
         """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < self._now() - commits.LIFETIME:
+        if version < self._now() - tables.LIFETIME:
             raise FDBError(1007)
 
     def check_integrity(self, seconds: float | None) -> bool:
         """Check the whole database for damage; return whether that took at most these seconds."""
-        self._check()
-        file = self.path / DATABASE_FILE
-        with storage_errors(self.path), closing(Connection(file)) as connection:
-            return check_integrity(connection, file, seconds)
+        with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
+            return connection.check_integrity(seconds)
 
     # Committing
 
@@ -325,9 +331,9 @@ class Storage:
 
     def _commit(self, snapshot: Connection, changes: Changes) -> int:
         """Commit as a section."""
-        self._check()
-        self._undo()
-        if Storage._section is not None:
+        if self._sync.failure is not None:
+            raise copy(self._sync.failure)
+        if Storage._section is not None and not self._undo():
             raise StorageError(str(self.path), _INTERRUPTED, "let it set a flag, and commit later")
         with snapshot.busy:
             if time.monotonic() > snapshot.expires:
@@ -335,7 +341,7 @@ class Storage:
             Storage._section = snapshot
             try:
                 self._files.check()
-                version = self._write(snapshot, changes)
+                version = self._write(snapshot, *changes)
                 snapshot.execute("COMMIT")
             except BaseException as error:
                 self._roll_back(snapshot)
@@ -352,11 +358,11 @@ class Storage:
         return version
 
     @classmethod
-    def _undo(cls) -> None:
+    def _undo(cls) -> bool:
         """Undo a section that an interrupt has left, even one of another storage.
 
-        It would keep SQLite's lock. A section that a signal handler or a finalizer has interrupted
-        goes on.
+        It would keep SQLite's lock. Return false if the section goes on because a signal handler or
+        a finalizer has interrupted it.
         """
         if cls._section is not None:
             frame = sys._getframe(1).f_back
@@ -364,6 +370,7 @@ class Storage:
                 frame = frame.f_back
             if frame is None:
                 cls._roll_back(cls._section)
+        return cls._section is None
 
     @staticmethod
     def _roll_back(connection: Connection) -> None:
@@ -371,25 +378,29 @@ class Storage:
             connection.execute("ROLLBACK")
         Storage._section = None
 
-    def _write(self, connection: Connection, changes: Changes) -> int:
+    def _write(
+        self,
+        connection: Connection,
+        reads: list[Range],
+        mutations: list[Mutation],
+        writes: list[bytes],
+    ) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
         If no transaction committed since the snapshot, its connection continues by writing. If it
         does not read the newest state, SQLite refuses that ("locked").
         """
-        reads, mutations, writes = changes
         last = connection.version
         goes_on = connection.in_transaction
         while True:
             if not goes_on:
                 connection.execute("BEGIN IMMEDIATE")
-                (last,) = connection.execute(commits.NEWEST).fetchone()
+                (last,) = connection.execute(tables.NEWEST).fetchone()
                 if reads and last != connection.version:
-                    commits.compare(connection, connection.version, reads)
-            version: int = max(last + 1, self._now())
+                    tables.compare(connection, connection.version, reads)
+            version: int = max(last + 1, time.monotonic_ns() // 1000 + self._shift)
             try:
-                stamped = key_values.apply(connection, mutations, version)
-                commits.note(connection, version, writes + stamped)
+                tables.apply(connection, mutations, version, writes)
             except sqlite3.OperationalError as error:
                 if not goes_on or "locked" not in str(error):
                     raise

@@ -9,8 +9,7 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
-from fdbqueue.embedded.permissions import open_file
-from fdbqueue.embedded.storage.names import FAILED_FILE, LOG_FILE
+from fdbqueue.embedded.directory import FAILED_FILE, LOG_FILE, open_file
 from fdbqueue.errors import DatabaseClosed, FDBError, FdbqueueError, SyncFailed
 
 # Where the system lacks fdatasync (macOS), fsync does the same and more.
@@ -54,7 +53,9 @@ class Sync:
             StorageError: This sync or an earlier one failed, or the files were replaced.
             FDBError: 1031, the deadline passed.
         """
-        if deadline is not None and version > self.covered:
+        if version <= self.covered:
+            return
+        if deadline is not None:
             # Nothing interrupts a sync that hangs, so another thread performs it.
             thread = threading.Thread(target=self._try, args=(version,), daemon=True)
             thread.start()

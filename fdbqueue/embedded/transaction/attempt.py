@@ -6,13 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from fdbqueue.embedded import limits
-from fdbqueue.embedded.arguments import as_key
+from fdbqueue.embedded.arguments import (
+    END_OF_KEYS,
+    INITIAL_BACKOFF,
+    KEY_SIZE_LIMIT,
+    TRANSACTION_LIFETIME,
+    VALUE_SIZE_LIMIT,
+    as_key,
+)
 from fdbqueue.embedded.mutations import CLEAR_RANGE, SET, Mutation
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.storage.connection import Connection
-from fdbqueue.embedded.storage.key_values import BACKWARD, FORWARD, GET
 from fdbqueue.embedded.storage.storage import Storage
+from fdbqueue.embedded.storage.tables import BACKWARD, FORWARD, GET
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
 from fdbqueue.embedded.transaction.options import Settings
 from fdbqueue.embedded.transaction.write_map import Rows, SeenRow, WriteMap
@@ -69,7 +75,7 @@ class Attempt:
         self.deadline = settings.deadline(created)
         self.is_unrestricted = self.deadline is None
         self.reads_ahead = reads_ahead
-        self.duration = limits.INITIAL_BACKOFF
+        self.duration = INITIAL_BACKOFF
         self.snapshot_ryw = settings.snapshot_ryw
         self.ryw_disabled = self.skip_next_write_conflict = False
         self._own: WriteMap | None = None
@@ -152,9 +158,9 @@ class Attempt:
         if not self.is_unrestricted:
             self.check()
         self.has_read = True
-        if key >= limits.END_OF_KEYS:
+        if key >= END_OF_KEYS:
             raise FDBError(2004)
-        if len(key) > limits.KEY_SIZE_LIMIT:
+        if len(key) > KEY_SIZE_LIMIT:
             return None
         own = self._visible_writes(snapshot) if self.mutations else None
         is_known = own is not None and key in own.known
@@ -182,7 +188,7 @@ class Attempt:
         first key at or after another one need not be read: any key is an end of a range.
         """
         key, offset = as_key(selector.key), selector.offset
-        if key > limits.END_OF_KEYS:
+        if key > END_OF_KEYS:
             raise FDBError(2004)
         if selector.or_equal:
             key = key_after(key)
@@ -190,7 +196,7 @@ class Attempt:
             return key
         self.has_read = True
         reverse = offset <= 0
-        begin, end = (b"", key) if reverse else (key, limits.END_OF_KEYS)
+        begin, end = (b"", key) if reverse else (key, END_OF_KEYS)
         passed = -offset if reverse else offset - 1
         rows = self._rows(own, begin, end, reverse, min(passed + 1, MOST_ROWS))
         keys = (
@@ -253,7 +259,7 @@ class Attempt:
             begin = self._resolved(own, begin, snapshot)
         if not isinstance(end, bytes):
             end = self._resolved(own, end, snapshot)
-        if begin > limits.END_OF_KEYS or end > limits.END_OF_KEYS:
+        if begin > END_OF_KEYS or end > END_OF_KEYS:
             raise FDBError(2004)
         if begin >= end:
             return [], None
@@ -312,11 +318,11 @@ class Attempt:
         if self.commit_started:
             self.end(2017)
             self.fail(2017)
-        elif key >= limits.END_OF_KEYS:
+        elif key >= END_OF_KEYS:
             self.fail(2004)
-        elif len(key) > limits.KEY_SIZE_LIMIT:
+        elif len(key) > KEY_SIZE_LIMIT:
             self.fail(2102)
-        elif len(value) > limits.VALUE_SIZE_LIMIT:
+        elif len(value) > VALUE_SIZE_LIMIT:
             self.fail(2103)
         else:
             return True
@@ -365,5 +371,5 @@ class Attempt:
             # Conflict ranges added without a read count from now, or from the version that was set.
             snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
         self.snapshot = None
-        self.duration = time.monotonic() - snapshot.expires + limits.TRANSACTION_LIFETIME
+        self.duration = time.monotonic() - snapshot.expires + TRANSACTION_LIFETIME
         return storage.commit(snapshot, (self.reads, self.mutations, self.writes), self.deadline)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fdb import fdboptions
 
-from fdbqueue.embedded.limits import (
+from fdbqueue.embedded.arguments import (
     MAX_BACKOFF,
     MAX_WATCHES,
     MAX_WATCHES_LIMIT,

@@ -16,9 +16,6 @@ from fdbqueue.embedded.transaction.write_map import Rows
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeyLike, KeyOrSelector
 
-if TYPE_CHECKING:
-    from fdbqueue.embedded.transaction.transaction import Transaction
-
 BINDING_REFUSED = (
     "fdb.transactional does not retry transactions of an embedded database; decorate the function "
     "with fdbqueue.transactional, which runs on both engines"
@@ -189,15 +186,8 @@ class SnapshotRead(TransactionRead):
 
     is_snapshot = True
 
-    def __init__(self, transaction: Transaction) -> None:
-        self.db = transaction.db
-        self._transaction = transaction
-
-    if not TYPE_CHECKING:
-
-        @property
-        def _attempt(self) -> Attempt:
-            return self._transaction._attempt
+    def __init__(self, db: types.Database) -> None:
+        self.db = db
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:

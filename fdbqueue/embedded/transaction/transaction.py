@@ -16,8 +16,15 @@ from functools import partial
 from typing import Protocol
 
 from fdbqueue import types
-from fdbqueue.embedded import limits
-from fdbqueue.embedded.arguments import as_key, as_value, is_selector
+from fdbqueue.embedded.arguments import (
+    BACKOFF_GROWTH,
+    END_OF_KEYS,
+    INITIAL_BACKOFF,
+    KEY_SIZE_LIMIT,
+    as_key,
+    as_value,
+    is_selector,
+)
 from fdbqueue.embedded.mutations import CLEAR_RANGE, MutationType
 from fdbqueue.embedded.storage.storage import Storage
 from fdbqueue.embedded.transaction.attempt import Attempt
@@ -60,6 +67,8 @@ class Transaction(TransactionRead, Writes):
 
     def __init__(self, database: _Database) -> None:
         self.db = self._database = database
+        self.snapshot: TransactionRead = SnapshotRead(database)
+        """Reads of the same transaction without read conflicts."""
         self._committed_version = -1
         self._reads_ahead = False
         self._begin()
@@ -68,19 +77,14 @@ class Transaction(TransactionRead, Writes):
         """Begin as a new transaction."""
         self._settings = self._database.defaults
         self._retries = 0
-        self._backoff = limits.INITIAL_BACKOFF
+        self._backoff = INITIAL_BACKOFF
         self._created = time.monotonic()
         self._begin_attempt()
 
     def _begin_attempt(self) -> None:
-        self._attempt = Attempt(
+        self._attempt = self.snapshot._attempt = Attempt(
             self._database.storage, self._settings, self._created, self._reads_ahead
         )
-
-    @property
-    def snapshot(self) -> TransactionRead:
-        """Reads of the same transaction without read conflicts."""
-        return SnapshotRead(self)
 
     @property
     def options(self) -> TransactionOptions:
@@ -119,7 +123,7 @@ class Transaction(TransactionRead, Writes):
         """Clear a key."""
         if type(key) is not bytes:
             key = self._resolved(key)
-        if len(key) > limits.KEY_SIZE_LIMIT:
+        if len(key) > KEY_SIZE_LIMIT:
             self.clear_range(key, key)  # such a key cannot exist
         else:
             self.mutate(CLEAR_RANGE, key, key + b"\0")
@@ -141,7 +145,7 @@ class Transaction(TransactionRead, Writes):
         attempt = self._attempt
         if attempt.commit_started:
             return attempt.may_write(begin, b"")
-        if begin > limits.END_OF_KEYS or end > limits.END_OF_KEYS:
+        if begin > END_OF_KEYS or end > END_OF_KEYS:
             attempt.fail(2004)
         return not attempt.deferred
 
@@ -278,7 +282,7 @@ class Transaction(TransactionRead, Writes):
             if attempt.ryw_disabled:
                 raise FDBError(1034)
             key = as_key(key)
-            if len(key) > limits.KEY_SIZE_LIMIT:
+            if len(key) > KEY_SIZE_LIMIT:
                 raise FDBError(2102)
             value = attempt.read_value(key, snapshot=False)
             limit = self._database.defaults.max_watches
@@ -358,7 +362,7 @@ class Transaction(TransactionRead, Writes):
         if code == 1020 and self._retries == 1:
             self._backoff = min(self._backoff, attempt.duration)
         pause = self._backoff * random.random()
-        self._backoff = min(self._backoff * limits.BACKOFF_GROWTH, settings.max_retry_delay / 1000)
+        self._backoff = min(self._backoff * BACKOFF_GROWTH, settings.max_retry_delay / 1000)
         if attempt.deadline is not None and time.monotonic() + pause >= attempt.deadline:
             attempt.finish(1031)
             return Future(None, FDBError(1031))

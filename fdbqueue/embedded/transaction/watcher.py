@@ -1,26 +1,38 @@
 """Watches: futures that become ready when a key changes.
 
 Each commit ends with a write to the lock's file. While there are watches, one thread waits for such
-writes, and reads the watched keys.
+writes, and reads the watched keys. Linux reports the writes; elsewhere the thread polls.
 """
 
 from __future__ import annotations
 
 import _thread
+import ctypes
+import os
+import select
+import sys
 import threading
-from collections.abc import Iterable
-from contextlib import closing
+import time
+from collections.abc import Generator, Iterable
+from contextlib import closing, suppress
+from pathlib import Path
 
-from fdbqueue.embedded.storage.key_values import GET
-from fdbqueue.embedded.storage.names import LOCK_FILE
+from fdbqueue.embedded.directory import LOCK_FILE
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.file_changes import file_changes
+from fdbqueue.embedded.storage.tables import GET
 from fdbqueue.embedded.transaction.futures import WatchFuture
 from fdbqueue.errors import FDBError, FdbqueueError
 
 # Seconds between looks. A process may be killed before it has told of its commit, and a look may
 # have taken too long.
 _MAX_WAIT = 1.0
+
+# From <sys/inotify.h>. A database that is closed closes the file, and its own wait ends.
+_IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8
+_NOTICES = 65_536  # bytes, more than all notices of one file, because equal ones are merged
+
+_POLL = 0.01  # seconds of a wait without notices
+_PAUSE = 0.0005  # seconds before a wait for notices, in which commits that follow each other gather
 
 
 class Watcher:
@@ -91,3 +103,43 @@ class Watcher:
         for future in changed:
             future.finish(failure)
             self._forget(future)  # which its callback does, unless an interrupt came before that
+
+
+def file_changes(path: Path, longest: float) -> Generator[None, None, None]:
+    """Yield at once, and then soon after each write to a file by any process.
+
+    Args:
+        path: The file.
+        longest: The seconds after which to yield although nothing was written.
+    """
+    notices = _begin_notices(path)
+    if notices is None:
+        while True:
+            yield
+            time.sleep(_POLL)
+    try:
+        ready = select.poll()
+        ready.register(notices, select.POLLIN)
+        while True:
+            yield
+            time.sleep(_PAUSE)
+            if ready.poll(1000 * longest):
+                os.read(notices, _NOTICES)
+    finally:
+        os.close(notices)
+
+
+def _begin_notices(path: Path) -> int | None:
+    """Return a descriptor to read notices of changes from.
+
+    `None` if the system offers none, or the user's processes have too many already.
+    """
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)
+    notices: int = library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    if library.inotify_add_watch(notices, os.fsencode(path), _IN_MODIFY | _IN_CLOSE_WRITE) < 0:
+        with suppress(OSError):  # there may be none
+            os.close(notices)
+        return None
+    return notices

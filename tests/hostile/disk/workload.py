@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.directory import LOCK_FILE
 from fdbqueue.embedded.storage import connection
-from fdbqueue.embedded.storage.names import LOCK_FILE
 from fdbqueue.embedded.transaction.transaction import Transaction
 from fdbqueue.errors import CommitUnknownResult, StorageError, SyncFailed
 from tests.hostile.disk.shim import mark

@@ -1,4 +1,14 @@
-"""The files that may be opened, and the owner and permissions of new ones.
+"""The directory of a database: its files, who may open them, and the permissions of new ones.
+
+fdbqueue.sqlite       the database
+fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
+fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
+fdbqueue.lock         the writers' lock
+fdbqueue.failed       a sync has failed: nobody commits until the files have been copied
+fdbqueue.copy         such a copy, under way, with its own -wal and -shm
+fdbqueue.copied       such a copy, complete and on disk
+
+A process that has the database open holds a shared lock on the directory.
 
 Whoever can write to a directory can put a link there, in place of a file that the engine writes to,
 or a database of its own. So the directory has to belong to this user, to root, or to a user who
@@ -19,6 +29,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from fdbqueue.errors import UnsafeDirectory
+
+DATABASE_FILE = "fdbqueue.sqlite"
+LOG_FILE = f"{DATABASE_FILE}-wal"
+INDEX_FILE = f"{DATABASE_FILE}-shm"
+LOCK_FILE = "fdbqueue.lock"
+FAILED_FILE = "fdbqueue.failed"
+COPY_FILE = "fdbqueue.copy"
+COPIED_FILE = "fdbqueue.copied"
 
 # A file object refuses a directory. An object of this type owns any descriptor, and no more of it
 # is used.

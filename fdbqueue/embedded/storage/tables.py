@@ -1,0 +1,131 @@
+"""The tables: keys and values, the commits, and the clock of versions.
+
+The row of a commit has its version and its write conflict ranges. Versions are a million a second,
+on the machine's clock that nobody sets. The database stores what to add to that clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
+from fdbqueue.embedded.mutations import ATOMICS, CLEAR_RANGE, SET, Mutation, MutationType
+from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
+from fdbqueue.errors import FDBError
+
+GET = "SELECT value FROM kv WHERE key = ?"
+FORWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+BACKWARD = "SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT ?"
+
+_PUT = "REPLACE INTO kv VALUES (?, ?)"
+_DELETE = "DELETE FROM kv WHERE key = ?"
+_DELETE_RANGE = "DELETE FROM kv WHERE key >= ? AND key < ?"
+
+LIFETIME = int(TRANSACTION_LIFETIME * VERSIONS_PER_SECOND)
+"""The versions from the first read of a transaction to the latest one at which it can commit."""
+
+NEWEST = "SELECT max(version) FROM commits"
+FOLLOWING = "SELECT min(version) FROM commits WHERE version > ?"
+_SINCE = "SELECT version, writes FROM commits WHERE version >= ? ORDER BY version"
+_NOTE = "INSERT INTO commits VALUES (?, ?)"
+# The newest of the rows that are too old stays: a snapshot at it may have begun a moment ago.
+_FORGET = "DELETE FROM commits WHERE version < (SELECT max(version) FROM commits WHERE version < ?)"
+_FORGET_EVERY = 64  # commits, on average: the last bits of the time are as good as random ones
+
+
+def apply(
+    connection: sqlite3.Connection, mutations: list[Mutation], version: int, writes: list[bytes]
+) -> None:
+    """Write a commit within a transaction of SQLite, and delete now and then rows that are too old.
+
+    Args:
+        connection: The connection.
+        mutations: The mutations, in order. Each key is written once.
+        version: The version of the commit.
+        writes: Its write conflict ranges, as `pack_ranges` takes them, without versionstamped keys.
+    """
+    values: dict[bytes, bytes] = {}
+    gone: set[bytes] = set()
+    stamped: list[bytes] = []
+    for kind, key, param in mutations:
+        value: bytes | None = param
+        if kind == CLEAR_RANGE:
+            if param != key + b"\0":
+                _flush(connection, values, gone)
+                connection.execute(_DELETE_RANGE, (key, param))
+                continue
+            value = None
+        elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
+            key = _stamped(key, version)
+            stamped += (key, b"")
+        elif kind == MutationType.SET_VERSIONSTAMPED_VALUE:
+            value = _stamped(param, version)
+        elif kind != SET:
+            value = values.get(key)
+            if value is None and key not in gone:
+                row = connection.execute(GET, (key,)).fetchone()
+                value = None if row is None else row[0]
+            value = ATOMICS[kind](value, param)
+        if value is None:
+            values.pop(key, None)
+            gone.add(key)
+        else:
+            values[key] = value
+    _flush(connection, values, gone)
+    connection.execute(_NOTE, (version, pack_ranges(writes + stamped)))
+    if version % _FORGET_EVERY == 0:
+        connection.execute(_FORGET, (version - LIFETIME,))
+
+
+def _flush(connection: sqlite3.Connection, values: dict[bytes, bytes], gone: set[bytes]) -> None:
+    if gone:
+        connection.executemany(_DELETE, zip(gone))
+    if values:
+        connection.executemany(_PUT, values.items())
+    gone.clear()
+    values.clear()
+
+
+def _stamped(template: bytes, version: int) -> bytes:
+    """Insert the versionstamp at the offset in the template's last four bytes."""
+    at = int.from_bytes(template[-4:], "little")
+    return template[:at] + version.to_bytes(8, "big") + b"\0\0" + template[at + 10 : -4]
+
+
+def compare(connection: sqlite3.Connection, seen: int, reads: list[Range]) -> None:
+    """Compare the reads of a transaction with the commits after the newest that it has seen.
+
+    Raises:
+        FDBError: 1020, one of the commits wrote a key of `reads`. 1007, the rows of some of them
+            may have been deleted.
+    """
+    lowest, highest = min(reads)[0], max(end for _, end in reads)
+    keys: RangeSet | None = None
+    # All rows at once: a statement that is not finished would outlive a rollback.
+    (first, _), *rows = connection.execute(_SINCE, (seen,)).fetchall()
+    if first != seen:
+        raise FDBError(1007)
+    for _, writes in rows:
+        for begin, end in unpack_ranges(writes):
+            # Compare with all reads at once: most commits write elsewhere.
+            if begin < highest and lowest < end:
+                keys = keys or RangeSet(reads)
+                if keys.within(begin, end):
+                    raise FDBError(1020)
+
+
+def begin_clock(connection: sqlite3.Connection) -> None:
+    """Prepare the clock of versions, as the first process does.
+
+    If the clock has begun anew, as after a restart, versions go on from the newest commit.
+    While the clock goes on, they count the time that no process had the database open as well.
+    """
+    (newest,) = connection.execute(NEWEST).fetchone()
+    shift = newest + 1 - time.monotonic_ns() // 1000
+    connection.execute("UPDATE clock SET shift = ? WHERE shift < ?", (shift, shift))
+
+
+def shift_of_versions(connection: sqlite3.Connection) -> int:
+    """Return what to add to the clock to get versions."""
+    return int(connection.execute("SELECT shift FROM clock").fetchone()[0])
