@@ -18,7 +18,6 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from copy import copy
 from functools import partial
@@ -49,10 +48,8 @@ from fdbqueue.embedded.storage.files import (
 from fdbqueue.embedded.storage.lock import WritersLock, inside, lock_owners
 from fdbqueue.embedded.storage.sync import Sync
 from fdbqueue.errors import (
-    CommitUnknownResult,
     DatabaseClosed,
     FDBError,
-    FdbqueueError,
     LockTimeout,
     StorageError,
 )
@@ -224,8 +221,8 @@ class Storage:
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if self.is_durable and not is_ahead:
-                self._sync.wait(snapshot.version, deadline)
+            if not is_ahead:
+                self.wait_for_disk(snapshot.version, deadline)
         except BaseException:
             self.end(snapshot)
             raise
@@ -243,17 +240,15 @@ class Storage:
                         snapshot.execute("ROLLBACK")
                     self._idle.append(snapshot)
 
-    def confirmation(
-        self, snapshot: Connection | None, deadline: float | None = None
-    ) -> Callable[[], None] | None:
-        """Return a function that waits until what a snapshot sees is on disk; `None` if it is.
+    def wait_for_disk(self, version: int, deadline: float | None) -> None:
+        """Return once all commits up to a version are on disk, if this database waits for that.
 
-        The function raises `SyncFailed` if the disk does not confirm it, and 1031 if it does not
-        before the deadline.
+        Raises:
+            SyncFailed: The disk does not confirm it.
+            FDBError: 1031, it does not before the deadline.
         """
-        if snapshot is None or not self.is_durable or snapshot.version <= self._sync.covered:
-            return None
-        return partial(self._sync.wait, snapshot.version, deadline)
+        if self.is_durable:
+            self._sync.wait(version, deadline)
 
     def read_version(self, snapshot: Connection) -> int:
         """Return a version at which the database was as the snapshot sees it.
@@ -291,13 +286,8 @@ class Storage:
 
     # Committing
 
-    def commit(
-        self, snapshot: Connection, changes: Changes, deadline: float | None
-    ) -> tuple[int, Callable[[], None] | None]:
+    def commit(self, snapshot: Connection, changes: Changes, deadline: float | None) -> int:
         """Commit and return the version. The snapshot is ended in any case.
-
-        Also return a function that waits until the commit is on disk, or `None` if it need not be.
-        The function raises `CommitUnknownResult` if the disk does not confirm it.
 
         Args:
             snapshot: The snapshot of the transaction.
@@ -312,22 +302,10 @@ class Storage:
         try:
             # Other transactions commit during a wait, so it cannot continue on its connection.
             commit = partial(self._commit, snapshot, changes)
-            version = self.lock.run(commit, deadline, snapshot.pause)
+            return self.lock.run(commit, deadline, snapshot.pause)
         finally:
             if Storage._section is not snapshot:  # otherwise an interrupt has left it
                 self.end(snapshot)
-        return version, partial(self._confirm, version, deadline) if self.is_durable else None
-
-    def _confirm(self, version: int, deadline: float | None) -> None:
-        """Return once a commit is on disk.
-
-        Raises:
-            CommitUnknownResult: The disk did not confirm it before the deadline.
-        """
-        try:
-            self._sync.wait(version, deadline)
-        except FdbqueueError as error:
-            raise CommitUnknownResult(str(self.path), str(error)) from error
 
     def _commit(self, snapshot: Connection, changes: Changes) -> int:
         """Commit as a section."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from fdbqueue.embedded.arguments import (
@@ -354,17 +354,17 @@ class Attempt:
             size += len(begin) + len(end or begin)
         return size
 
-    def commit(self) -> tuple[int, Callable[[], None] | None]:
+    def commit(self) -> tuple[int, int]:
         """Commit the writes; return the version, which is -1 if there are none.
 
-        Also return a function that waits until the commit is on disk, or `None` if it need not be.
+        Also return the version of the newest commit that has to be on disk before anybody is told.
         """
         storage = self.storage
-        if not self.mutations and not self.writes:
-            wait = storage.confirmation(self.snapshot, self.deadline)
-            self.release()
-            return -1, wait
         snapshot = self.snapshot
+        if not self.mutations and not self.writes:
+            seen = 0 if snapshot is None else snapshot.version
+            self.release()
+            return -1, seen
         if snapshot is None:
             if self.version is not None:
                 storage.check_age(self.version)
@@ -372,4 +372,6 @@ class Attempt:
             snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
         self.snapshot = None
         self.duration = time.monotonic() - snapshot.expires + TRANSACTION_LIFETIME
-        return storage.commit(snapshot, (self.reads, self.mutations, self.writes), self.deadline)
+        changes = self.reads, self.mutations, self.writes
+        version = storage.commit(snapshot, changes, self.deadline)
+        return version, version

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -265,8 +264,8 @@ class Transaction(TransactionRead, Writes):
             FDBError: 1031, the disk did not confirm it before the timeout.
         """
         attempt = self._attempt
-        if (wait := attempt.storage.confirmation(attempt.snapshot, attempt.deadline)) is not None:
-            wait()
+        if attempt.snapshot is not None:
+            attempt.storage.wait_for_disk(attempt.snapshot.version, attempt.deadline)
 
     def watch(self, key: KeyLike) -> WatchFuture:
         """Return a future that is ready once the key's value differs from what was seen here.
@@ -314,9 +313,9 @@ class Transaction(TransactionRead, Writes):
         try:
             if (attempt.mutations or attempt.writes) and attempt.size > self._settings.size_limit:
                 raise FDBError(2101)
-            self._committed_version, wait = attempt.commit()
-            if wait is not None and attempt.stamp is not None:
-                self._confirm(wait)  # the versionstamp tells of the commit
+            self._committed_version, seen = attempt.commit()
+            if attempt.stamp is not None:
+                self._confirm(attempt, seen)  # the versionstamp tells of the commit
         except FdbqueueError as error:
             attempt.release()
             attempt.end_watches(fresh(error))
@@ -328,15 +327,18 @@ class Transaction(TransactionRead, Writes):
         watches, attempt.watches = attempt.watches, []
         for key, value, future in watches:
             self._database.watcher.watch(key, value, future)
-        return _DONE if wait is None else Blocking(partial(self._confirm, wait))
+        is_certain = not attempt.storage.is_durable
+        return _DONE if is_certain else Blocking(partial(self._confirm, attempt, seen))
 
-    def _confirm(self, wait: Callable[[], None]) -> None:
-        """Wait until the commit is on disk. A transaction with an unknown result is over."""
+    def _confirm(self, attempt: Attempt, seen: int) -> None:
+        """Wait until a commit is on disk. A transaction with an unknown result is over."""
         try:
-            wait()
-        except CommitUnknownResult:
+            attempt.storage.wait_for_disk(seen, attempt.deadline)
+        except FdbqueueError as error:
+            if not attempt.mutations and not attempt.writes:
+                raise
             self._attempt.end(1021)
-            raise
+            raise CommitUnknownResult(str(attempt.storage.path), str(error)) from error
 
     def on_error(self, error: BaseException | int) -> Future[None]:
         """Prepare the next attempt after a retryable error, or fail with the error.
