@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary, finalize
 
 from fdbqueue import types
 from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit
-from fdbqueue.database.guard import Guard
+from fdbqueue.database.binding import Guard
 from fdbqueue.errors import FDBError, StorageError
 
 _P = ParamSpec("_P")
