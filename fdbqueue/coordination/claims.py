@@ -77,8 +77,19 @@ class Claims:
         if self.sweeper.is_behind:
             # Before a claim, because an error after it would lose the claim.
             self.sweeper.catch_up(db, at_once=False)
-        while (claims := claiming.run(db)) is None:
-            if claiming.is_behind:
+        while True:
+            claiming.conflicts = -1
+            claims = run_once(
+                db,
+                claiming.sweep_and_take,
+                self.layout.receipts,
+                wrote=lambda _: claiming.has_written,
+                is_stored=self._are_stored,
+                begin=claiming.begin_try,
+            )
+            if claims is not None:
+                break
+            if claiming.is_behind:  # another transaction has to continue
                 self.sweeper.catch_up(db)
         if claiming.has_swept:
             self.sweeper.note_claim(claiming.is_behind, claiming.is_marked)
@@ -87,24 +98,12 @@ class Claims:
         self.expected = len(claims)
         return claims
 
+    def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
+        return any(self.claimed.is_stored(tr, claim) for claim in claims or ())
+
     def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
         """Perform a claim in a caller's transaction."""
         return _Claiming(self, Batch([request])).claim_in(tr)
-
-    def begin(self, tr: Transaction, n: int, within: int, conflicts: int) -> First:
-        """Start to read `n` of the first items.
-
-        Args:
-            tr: A transaction.
-            n: The number of items.
-            within: Begin at any of this many first items.
-            conflicts: The number of its conflicts so far.
-        """
-        if conflicts:
-            self.among = _WIDER * max(self.among, n)
-            self.place = random.random()
-        self.among = min(self.among, max(n, within))
-        return self.begin_first(tr, n, _skipped(n, self.among, self.place))
 
     def first(self, tr: Transaction, n: int) -> Sequence[StoredItem]:
         """Return the first `n` items."""
@@ -140,6 +139,15 @@ def _fitting(found: Sequence[StoredItem]) -> Sequence[StoredItem]:
         if left < 0 and number:
             return found[:number]
     return found
+
+
+def _have_expired(found: Sequence[StoredItem], now: int) -> bool:
+    """Return whether any of these items has expired."""
+    for item in found:
+        header = item.header
+        if header is not NO_HEADER and has_expired(header.expires, now):
+            return True
+    return False
 
 
 def _skipped(n: int, among: float, place: float) -> int:
@@ -179,28 +187,14 @@ class _Claiming:
     has_swept: bool = False
     is_marked: bool = True
 
-    def run(self, db: Database) -> list[Claim | None] | None:
-        """Claim in a transaction; return `None` if another one has to continue."""
-        self.conflicts = -1
-        return run_once(
-            db,
-            self._sweep_and_take,
-            self.claims.layout.receipts,
-            wrote=lambda _: self.has_written,
-            is_stored=self._are_stored,
-            begin=self._begin_try,
-        )
-
-    def _begin_try(self) -> None:
+    def begin_try(self) -> None:
         """Begin a try of the transaction, outside of it: this reads the clock."""
         self.tries += 1
         self.now = milliseconds()
         self.must_sweep = self.claims.sweeper.claim_must_sweep()
 
-    def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        return any(self.claims.claimed.is_stored(tr, claim) for claim in claims or ())
-
-    def _sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
+    def sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
+        """Claim in a transaction; return `None` if another one has to continue."""
         claims, batch = self.claims, self.batch
         if claims.options.has_any_rate:
             claims.items.rate.begin_try(tr)
@@ -215,13 +209,17 @@ class _Claiming:
         # A claim that has no choice has to know which items are the first ones.
         self.must_sweep |= within <= n
         begun_options = claims.options.begin_read(tr)
-        first = claims.begin(tr, n, within, self.conflicts)
+        if self.conflicts:
+            claims.among = _WIDER * max(claims.among, n)
+            claims.place = random.random()
+        claims.among = min(claims.among, max(n, within))
+        first = claims.begin_first(tr, n, _skipped(n, claims.among, claims.place))
         self.is_marked, self.is_behind, self.has_written = True, False, False
         options, admit = begun_options(), claims.slots.admit
         found: Sequence[StoredItem] = ()
         if not self.must_sweep:
             found = admit(tr, self.now, n, options, first)
-        self.has_swept = len(found) < n or self._have_expired(found)
+        self.has_swept = len(found) < n or _have_expired(found, self.now)
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
             mark = tr.snapshot.get(claims.layout.scheduled)
@@ -239,7 +237,7 @@ class _Claiming:
     def claim_in(self, tr: Transaction) -> Claim | None:
         """Claim for the only request in a caller's transaction."""
         claims, (request,) = self.claims, self.batch
-        self._begin_try()
+        self.begin_try()
         version = tr.get_read_version().wait()
         claims.sweep.sweep(tr, self.now)
         options = claims.options.read(tr)
@@ -254,13 +252,6 @@ class _Claiming:
             if taken is not None:
                 return taken[0]
 
-    def _have_expired(self, found: Sequence[StoredItem]) -> bool:
-        """Return whether any of these items has expired."""
-        headers = [each.header for each in found]
-        return any(
-            each is not NO_HEADER and has_expired(each.expires, self.now) for each in headers
-        )
-
     def _take(
         self, tr: Transaction, version: int, options: Options | None, found: Sequence[StoredItem]
     ) -> list[Claim | None] | None:
@@ -270,7 +261,9 @@ class _Claiming:
         slots = claims.slots.hold(tr, now, options, len(admitted))
         self.has_written = self.has_written or bool(admitted)
         remaining = iter(admitted)
-        requests = [each.for_try(self.tries, now) for each in self.batch]
-        some = [(request, [*islice(remaining, request.n)]) for request in requests]
+        some = [
+            (request.for_try(self.tries, now), [*islice(remaining, request.n)])
+            for request in self.batch
+        ]
         taken = claims.claimed.take(tr, now, some, version, slots, self.is_marked)
         return taken if any(taken) or not admitted else None

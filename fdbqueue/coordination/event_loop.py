@@ -11,11 +11,10 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 from fdbqueue import types
 from fdbqueue.coordination.sans_io import Call, SansIO, Sleep, Submit
-from fdbqueue.database.guard import Guard
 from fdbqueue.errors import FDBError, StorageError
 
 _P = ParamSpec("_P")
@@ -169,37 +168,18 @@ def _undo(work: Future[_T], undo: Callable[[_T], object], undone: Future[None]) 
         undone.set_result(None)
 
 
-class _Wake(list["asyncio.Future[None]"]):
-    """A callback of an event loop, which wakes the coroutines whose results have arrived.
+def _wake(arrived: asyncio.Future[None]) -> None:
+    """Wake the coroutine that waits for a future of its loop, in any thread.
 
-    To wake a loop is expensive: the thread releases the interpreter lock and waits to get it again.
-    So results that arrive before the callback runs join it. Only the loop references it: a loop
-    that is closed drops it, and its tasks with it.
+    Only the loop references the callback: a loop that is closed drops it, and its task with it.
     """
 
-    def __call__(self) -> None:
-        with _guard:
-            del _wakes[id(self[0].get_loop())]
-        for arrived in self:
-            if not arrived.done():
-                arrived.set_result(None)
+    def arrive() -> None:
+        if not arrived.done():
+            arrived.set_result(None)
 
-
-_guard = Guard()
-_wakes: WeakValueDictionary[int, _Wake] = WeakValueDictionary()
-
-
-def _wake(arrived: asyncio.Future[None]) -> None:
-    """Wake the coroutine that waits for a future of its loop, in any thread."""
-    loop = arrived.get_loop()
-    with _guard:
-        wake = _wakes.get(id(loop))
-        if wake is not None:
-            wake.append(arrived)
-            return
-        wake = _wakes[id(loop)] = _Wake([arrived])
     with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(wake)
+        arrived.get_loop().call_soon_threadsafe(arrive)
 
 
 async def finished(work: Future[_T]) -> _T:

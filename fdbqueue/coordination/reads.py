@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -55,6 +55,7 @@ class Finished(NamedTuple):
     result: Any
 
 
+@dataclass(eq=False)
 class Reads(Generic[_T]):
     """The reads of one queue.
 
@@ -65,31 +66,24 @@ class Reads(Generic[_T]):
     Args:
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
-        options: The options that the client opened the queue with.
+        given_options: The options that the client opened the queue with.
         changes: The changes of its items, which also find done ones.
         sweep: The sweeps within a transaction.
         sweeper: The sweeps of this process.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        codec: RowCodec[_T],
-        options: Options,
-        changes: Changes,
-        sweep: Sweep,
-        sweeper: Sweeper,
-    ) -> None:
-        self.layout = items.layout
-        self.codec = codec
-        self.given_options = options
-        self._items = items
-        self._changes = changes
-        self._sweep = sweep
-        self._sweeper = sweeper
-        self.numbers = Numbers(items, first_key)
-        self._infos = ItemInfos(items, codec)
-        self._matching = Matching(items, codec, self._infos, options.kind)
+    items: Items
+    codec: RowCodec[_T]
+    given_options: Options
+    changes: Changes
+    sweep: Sweep
+    sweeper: Sweeper
+
+    def __post_init__(self) -> None:
+        self.layout = self.items.layout
+        self.numbers = Numbers(self.items, first_key)
+        self._infos = ItemInfos(self.items, self.codec)
+        self._matching = Matching(self.items, self.codec, self._infos, self.given_options.kind)
         self.decode = self._infos.decode
 
     def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
@@ -100,17 +94,17 @@ class Reads(Generic[_T]):
     def _sweep_once(self, tr: ReadTransactor) -> None:
         """Sweep in one transaction at most before a look at a database."""
         if may_sweep(tr):
-            self._sweeper.sweep(tr, 0)
+            self.sweeper.sweep(tr, 0)
 
     def options(self, tr: ReadTransactor) -> Options:
         """Return the stored options of the queue; before the first push, the given ones."""
-        return read(tr, self._items.options.read) or self.given_options
+        return read(tr, self.items.options.read) or self.given_options
 
     def pushed(self, tr: ReadTransaction, new: NewItem, pushed: Pushed) -> Any:
         """Return what `push` returns for an item, or for the one that has its unique key."""
         shown: Any
         if pushed.found is None:
-            priority = self._items.levels.level_of(pushed.key).priority
+            priority = self.items.levels.level_of(pushed.key).priority
             shown = self.codec.pushed(pushed.key, new.value, priority)
         else:
             shown = self.decode(tr, pushed.found.item)
@@ -131,9 +125,9 @@ class Reads(Generic[_T]):
 
         def body(tr: Any) -> _R:
             if sweeps:  # the item alone, if its timer is over
-                found = self._sweep.find(tr, now, reference)
+                found = self.sweep.find(tr, now, reference)
             else:
-                found = self._items.at(tr, reference)
+                found = self.items.at(tr, reference)
             return show(tr, found)
 
         return read(tr, body)
@@ -178,8 +172,8 @@ class Reads(Generic[_T]):
     def _first_ready(self, tr: ReadTransaction, n: int, at_max: bool = False) -> list[StoredItem]:
         """Return up to `n` first ready items."""
         if at_max:
-            return self._items.first(tr, n, at_max)
-        return self._items.begin_read(tr, *self.layout.all_items, n)()
+            return self.items.first(tr, n, at_max)
+        return self.items.begin_read(tr, *self.layout.all_items, n)()
 
     def values(self, tr: ReadTransactor, of: Selection, limit: int) -> Iterator[_T]:
         """Iterate over some items themselves."""
@@ -243,12 +237,12 @@ class Reads(Generic[_T]):
         self._sweep_once(tr)
         by_keys, is_done = self._by_keys(of), of.state == "done"
         all_match = by_keys == of.wanted
-        rows: ReadRows[Any] = partial(self._items.listed, state=of.state)
+        rows: ReadRows[Any] = partial(self.items.listed, state=of.state)
         if is_done:
             rows = stored_rows  # of the index of their times
 
         def page(tr: ReadTransaction, read: list[Any]) -> list[tuple[ItemRow, _R | None]]:
-            found = self._changes.done_at(tr, read) if is_done else read
+            found = self.changes.done_at(tr, read) if is_done else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
             tests = [self._matching.begin(tr, of.wanted, each) for each in found]
@@ -288,7 +282,7 @@ class Reads(Generic[_T]):
         if of.state == "done":
             begin, end = self.layout.range_of(self.layout.done_times)
         elif by_keys.priority is not None:
-            level = self._items.levels.level(by_keys.priority)
+            level = self.items.levels.level(by_keys.priority)
             begin, end = self.layout.range_of(level.of_priority)
         if of.after is not None:
             passed = self._time_of(tr, of) if of.state == "done" else self._key_of(tr, of.after)
@@ -301,10 +295,10 @@ class Reads(Generic[_T]):
             return
 
         def first(tr: ReadTransaction, begin: bytes, end: bytes) -> ItemRow | None:
-            return next(self._items.listed(tr, begin, end, 1, of.reverse, of.state), None)
+            return next(self.items.listed(tr, begin, end, 1, of.reverse, of.state), None)
 
         while begin < end and (found := read(tr, partial(first, begin=begin, end=end))):
-            level = self._items.levels.in_group(found.item.level, by_keys.group or None)
+            level = self.items.levels.in_group(found.item.level, by_keys.group or None)
             yield max(begin, level.begin), min(end, level.end)
             before, after = self.layout.range_of(level.of_priority)
             begin, end = (begin, before) if of.reverse else (after, end)

@@ -13,11 +13,9 @@ from itertools import chain, count, islice
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from fdbqueue.coordination.combiner import Batch
-from fdbqueue.coordination.pop_requests import PopRequest, PopRequests, Staged
-from fdbqueue.coordination.pops import Pop, Pops
+from fdbqueue.coordination.combiner import MAX_ITEMS, Batch
+from fdbqueue.coordination.pops import Pop, PopRequest, PopRequests, Pops, Staged
 from fdbqueue.coordination.sans_io import sleep_on
-from fdbqueue.coordination.shared_transactions import MAX_ITEMS
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run

@@ -6,7 +6,7 @@ import math
 from contextvars import ContextVar
 from typing import TypeGuard
 
-from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequests
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.database import clock
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds

@@ -1,4 +1,4 @@
-"""Differences between the embedded engine and FoundationDB's binding; detection of forks.
+"""Differences between the embedded engine and FoundationDB's binding; what a fork changes.
 
 Neither is imported here: whoever has a database has loaded one of them.
 """
@@ -47,6 +47,29 @@ def check_fork(db: Database | None = None) -> None:
             "this process was forked from one that had a cluster open, and FoundationDB's client "
             "does not work in it; open clusters after the fork, or start processes with 'spawn'"
         )
+
+
+class Guard:
+    """A lock for a `with` block. Each process has its own.
+
+    A thread may hold it while another one forks. In the child that thread does not exist, and
+    would never release it.
+
+    >>> with Guard():
+    ...     print("alone")
+    alone
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> None:
+        process = os.getpid()
+        lock = self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
+        lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._locks[os.getpid()].release()
 
 
 def client_api_version() -> int | None:

@@ -6,14 +6,12 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.database.binding import check_fork, engine_of
-from fdbqueue.database.event_loops import warn_in_event_loop
-from fdbqueue.database.retrying import confirm_reads, new_transaction, prepare_retry, run
+from fdbqueue.database.binding import engine_of
+from fdbqueue.database.retrying import run
 from fdbqueue.errors import FDBError, StorageError, error_classes
 from fdbqueue.layout.keys import receipt_key, receipts_before
 from fdbqueue.layout.values import decode_receipt, encode_receipt
@@ -56,8 +54,7 @@ def run_once(
             or raises its error. The earlier attempt may still have committed what
             its result does not name, such as a sweep.
             By default, receipts are written.
-        begin: Called before each attempt, outside of its transaction. It may read the clock for the
-            body, which must not read it.
+        begin: As for `run`.
 
     Raises:
         FDBError: An error that is not retryable. After an unknown result (a timeout, 1031) it is
@@ -72,12 +69,8 @@ def run_once(
     """
     if engine_of(db).commits_are_certain:
         return run(db, body, begin)
-    warn_in_event_loop()
-    check_fork(db)
-    with Receipt(receipts) as receipt:
-        operation = _Operation(db, body, receipt, wrote, is_stored, begin)
-        result: _T = operation.run()
-        return result
+    result: _T = _Operation(receipts, body, wrote, is_stored).run(db, begin)
+    return result
 
 
 _RECEIPT_HOURS = 24  # hours after which receipts are deleted
@@ -102,25 +95,34 @@ _free_clients: list[_Client] = []
 os.register_at_fork(after_in_child=_free_clients.clear)
 
 
-class Receipt:
-    """The receipt of one operation, which says what became of it.
+# Errors of a commit after which it may or may not have taken effect.
+_MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
+
+
+class _Operation:
+    """One exactly-once operation: its receipt, and the result that each attempt would have.
 
     A transaction that performs the operation writes the receipt and conflicts on it. If its result
     is unknown, another transaction reads the receipt. If that one does not find it, it conflicts on
     it and writes it, so the first can no longer commit.
 
-    A `with` statement lends it a client of this hour, a free or a new one, until the operation has
-    ended. After an error the client is not reused: its last operation may still be in flight.
+    The operation borrows a client of this hour, a free or a new one. After an error the client is
+    not reused: its last operation may still be in flight.
 
     Args:
         receipts: The subspace of the receipts.
-
-    Attributes:
-        number: The number of the operation among those of its client.
-        key: The key of the receipt, which all operations of the client share.
+        body: As for `run_once`, like the others.
+        wrote: Returns whether an attempt with this result wrote anything.
+        is_stored: Returns whether an attempt with this result has committed.
     """
 
-    def __init__(self, receipts: Subspace) -> None:
+    def __init__(
+        self,
+        receipts: Subspace,
+        body: Callable[[Transaction], Any],
+        wrote: Callable[[Any], bool],
+        is_stored: Callable[[Transaction, Any], bool] | None,
+    ) -> None:
         try:
             client = _free_clients.pop()
             if client.hour != _hour():
@@ -129,103 +131,68 @@ class Receipt:
             client = _Client()
         client.sequence += 1
         self._client = client
+        self._number = client.sequence
         self._receipts = receipts
-        self.number = client.sequence
-        self.key = receipt_key(receipts, client.hour, client.id)
+        self._key = receipt_key(receipts, client.hour, client.id)
+        self._body = body
+        self._wrote = wrote
+        self.is_stored = is_stored
+        self._results: list[Any] = []
+        self._is_committing = False
+        self._is_uncertain = False  # whether an earlier attempt may have committed
 
-    def __enter__(self) -> Receipt:
-        return self
+    def run(self, db: Database, begin: Callable[[], object]) -> Any:
+        """Run attempts until one commits or none can."""
+        try:
+            result = run(db, self._attempt, begin, self._note_error)
+        except Exception as error:
+            if not self._is_uncertain:
+                raise
+            result = self._settle(db, error)
+        _free_clients.append(self._client)
+        return result
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:
-            _free_clients.append(self._client)
+    def _attempt(self, tr: Transaction) -> Any:
+        self._is_committing = False
+        if self._is_uncertain and (done := self._committed_attempt(tr)) is not None:
+            return self._results[done]
+        result = self._body(tr)
+        # After an unknown result even an attempt that wrote nothing must fence the earlier one off.
+        if self._is_uncertain or self._wrote(result):
+            self._results.append(result)
+            self._fence(tr, len(self._results) - 1)
+            self._is_committing = True
+        return result
 
-    def read(self, tr: Transaction) -> int | None:
-        """Return the number of the attempt that has committed; `None` if none has yet."""
-        stored = tr[self.key].value
-        if stored is None:
+    def _note_error(self, error: Any) -> None:
+        if self._is_committing and error.code in _MAYBE_COMMITTED:
+            self._is_uncertain = True
+
+    def _committed_attempt(self, tr: Transaction) -> int | None:
+        """Return the number of the attempt that committed, if one did."""
+        if self.is_stored is not None:
+            stored = (n for n, result in enumerate(self._results) if self.is_stored(tr, result))
+            return next(stored, None)
+        receipt = tr[self._key].value
+        if receipt is None:
             return None
-        number, attempt = decode_receipt(stored)
-        return attempt if number == self.number else None
+        number, attempt = decode_receipt(receipt)
+        return attempt if number == self._number else None
 
-    def write(self, tr: Transaction, attempt: int) -> None:
-        """Write the number of an attempt, and conflict with the others.
+    def _fence(self, tr: Transaction, attempt: int) -> None:
+        """Let this attempt conflict with the others, and write its receipt if there is one.
 
         The first receipt of a client deletes those of clients that started a day earlier.
         """
-        tr.add_read_conflict_key(self.key)
-        tr[self.key] = encode_receipt(self.number, attempt)
-        if self.number == 1:
+        tr.add_read_conflict_key(self._key)
+        if self.is_stored is not None:
+            tr.add_write_conflict_key(self._key)
+            return
+        tr[self._key] = encode_receipt(self._number, attempt)
+        if self._number == 1:
             tr.clear_range(*receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS))
 
-
-# Errors of a commit after which it may or may not have taken effect.
-_MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
-
-
-@dataclass
-class _Operation:
-    """One exactly-once operation: its attempts, and the result that each one would have."""
-
-    db: Database
-    body: Callable[[Transaction], Any]
-    receipt: Receipt
-    wrote: Callable[[Any], bool] = lambda _: True
-    is_stored: Callable[[Transaction, Any], bool] | None = None
-    begin: Callable[[], object] = bool
-    results: list[Any] = field(default_factory=list[Any])
-
-    def run(self) -> Any:
-        """Run attempts until one commits or none can."""
-        transaction = new_transaction(self.db)
-        uncertain = False
-        while True:
-            committing = False
-            self.begin()
-            try:
-                if uncertain and (done := self._committed_attempt(transaction)) is not None:
-                    return self.results[done]
-                result = self.body(transaction)
-                # After an unknown result even an attempt that wrote nothing must fence the earlier
-                # one off.
-                if uncertain or self.wrote(result):
-                    self.results.append(result)
-                    self._fence(transaction, len(self.results) - 1)
-                    committing = True
-                transaction.commit().wait()
-                return result
-            except error_classes() as error:
-                uncertain = uncertain or (committing and error.code in _MAYBE_COMMITTED)
-                try:
-                    prepare_retry(transaction, error)
-                except error_classes():
-                    if not uncertain:
-                        raise
-                    return self._settle(error)
-            except Exception as error:
-                confirm_reads(transaction)
-                if not uncertain:
-                    raise
-                return self._settle(error)
-
-    def _committed_attempt(self, transaction: Transaction) -> int | None:
-        """Return the number of the attempt that committed, if one did."""
-        if self.is_stored is None:
-            return self.receipt.read(transaction)
-        for number, result in enumerate(self.results):
-            if self.is_stored(transaction, result):
-                return number
-        return None
-
-    def _fence(self, transaction: Transaction, attempt: int) -> None:
-        """Let this attempt conflict with the others, and write its receipt if there is one."""
-        if self.is_stored is None:
-            self.receipt.write(transaction, attempt)
-        else:
-            transaction.add_read_conflict_key(self.receipt.key)
-            transaction.add_write_conflict_key(self.receipt.key)
-
-    def _settle(self, error: Exception) -> Any:
+    def _settle(self, db: Database, error: Exception) -> Any:
         """Return the result of the attempt that committed, after an error that ends the operation.
 
         If none did, make sure that none can any more, and raise the error.
@@ -243,11 +210,11 @@ class _Operation:
         errors: tuple[type[Exception], ...] = (StorageError, *error_classes())
         try:
             try:
-                done = run(self.db, body)
+                done = run(db, body)
             except error_classes():
-                done = run(self.db, body)  # perhaps only this transaction was unlucky
+                done = run(db, body)  # perhaps only this transaction was unlucky
         except errors as failed:
             raise FDBError(1021) from failed
         if done in (None, _NONE):
             raise error
-        return self.results[done]
+        return self._results[done]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from types import FrameType
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
-from fdbqueue.database.binding import check_fork, engine_of, is_database
-from fdbqueue.database.event_loops import warn_in_event_loop
-from fdbqueue.database.guard import Guard
+from fdbqueue.database.binding import Guard, check_fork, engine_of, is_database
 from fdbqueue.errors import error_classes
 from fdbqueue.types import (
     Database,
@@ -32,32 +34,16 @@ _LIFETIME = 4.0  # seconds, with a margin for the clocks
 _FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
 
 
-class _Retries:
-    """The number of retries in this process, by the code of the error (1020 is a conflict).
+_PASSED = ("fdbqueue", "cli", "contextlib")
+_IS_COROUTINE = CO_COROUTINE | CO_ASYNC_GENERATOR
 
-    For metrics. Transactions that a caller runs itself are not counted.
-    """
+retries: Counter[int] = Counter()
+"""The number of retries in this process, by the code of the error (1020 is a conflict).
 
-    def __init__(self) -> None:
-        self.clear()
+For metrics. Transactions that a caller runs itself are not counted.
+"""
 
-    def clear(self) -> None:
-        """Reset the counters. A forked child starts with empty ones."""
-        self._counts: Counter[int] = Counter()
-        self._lock = Guard()
-
-    def note(self, code: int) -> None:
-        """Count a retry after an error with this code."""
-        with self._lock:
-            self._counts[code] += 1
-
-    def counts(self) -> dict[int, int]:
-        """Return the number of retries by code."""
-        with self._lock:
-            return dict(self._counts)
-
-
-retries = _Retries()
+_counting = Guard()
 os.register_at_fork(after_in_child=retries.clear)
 
 
@@ -79,20 +65,38 @@ def read(tr: ReadTransactor, body: Callable[[Any], _T]) -> _T:
     return run(tr, body) if is_database(tr) else body(tr)
 
 
-def run(db: Database, body: Callable[[Transaction], _T], begin: Callable[[], object] = bool) -> _T:
+def run(
+    db: Database,
+    body: Callable[[Transaction], _T],
+    begin: Callable[[], object] = bool,
+    failed: Callable[[Any], object] = bool,
+) -> _T:
     """Run `body(tr)` in a transaction and commit, with retries until the commit succeeds.
 
     After an unknown commit result the body may take effect twice. Use `run_once` unless that is
-    harmless, as for reads. `begin` is called before each attempt, as in `run_once`.
+    harmless, as for reads.
 
-    >>> import fdbqueue
-    >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
-    False
+    Args:
+        db: A database.
+        body: The function to run, possibly several times.
+        begin: Called before each attempt, outside of its transaction. It may read the clock for the
+            body, which must not read it.
+        failed: Called with the error of each attempt that failed with one of the database.
+
+    Example:
+        >>> import fdbqueue
+        >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
+        False
     """
-    warn_in_event_loop()
+    asyncio: Any = sys.modules.get("asyncio")  # most programs do not import it
+    if asyncio is not None and asyncio._get_running_loop() is not None:
+        _warn_of_blocked_loop()
     if binding.client_was_forked:
         check_fork(db)
-    transaction = new_transaction(db)
+    transaction: Any = db.create_transaction()
+    if engine_of(db).confirms_reads:
+        # Nobody learns what it read before the commit, which waits until that is on disk.
+        transaction.read_ahead()
     while True:
         begin()
         try:
@@ -100,29 +104,40 @@ def run(db: Database, body: Callable[[Transaction], _T], begin: Callable[[], obj
             transaction.commit().wait()
             return result
         except error_classes() as error:
+            failed(error)
             prepare_retry(transaction, error)
         except Exception:
-            confirm_reads(transaction)
+            if hasattr(transaction, "confirm_reads"):
+                transaction.confirm_reads()  # the error may tell what the body read
             raise
 
 
-def new_transaction(db: Database) -> Transaction:
-    """Return a transaction for a function whose result nobody learns before the commit.
+def _warn_of_blocked_loop() -> None:
+    """Warn of the innermost call from outside of the library, if a coroutine or callback made it.
 
-    On the embedded engine its reads do not wait until what they saw is on disk, because the commit
-    does. If the function raises an error instead, call `confirm_reads` before others learn of it.
+    Code in a cell of a notebook also runs in an event loop, but is not a coroutine.
     """
-    transaction: Any = db.create_transaction()
-    if engine_of(db).confirms_reads:
-        transaction.read_ahead()
-    return transaction  # type: ignore[no-any-return]
-
-
-def confirm_reads(transaction: Transaction) -> None:
-    """Wait until everything that a transaction from `new_transaction` has read is on disk."""
-    confirm: Callable[[], None] | None = getattr(transaction, "confirm_reads", None)
-    if confirm is not None:
-        confirm()
+    frame: FrameType | None = sys._getframe(1)
+    level, place = 2, None
+    while frame is not None:
+        root = frame.f_globals.get("__name__", "").partition(".")[0]
+        is_own, is_loop = root in _PASSED, root == "asyncio"
+        is_coroutine = bool(frame.f_code.co_flags & _IS_COROUTINE)
+        if place is None and ((is_own and is_coroutine) or is_loop):
+            return  # the library does so on purpose
+        if place is None and not is_own:
+            place = level
+        if place is not None and (is_coroutine or is_loop):
+            warnings.warn(
+                "a coroutine makes a blocking call, which holds up its event loop; use "
+                "fdbqueue.aio, or await aio.run(function, ...)",
+                RuntimeWarning,
+                stacklevel=place,
+            )
+            return
+        if place is not None and frame.f_code.co_name == "<module>":
+            return
+        frame, level = frame.f_back, level + 1
 
 
 def prepare_retry(transaction: Transaction, error: Any) -> None:
@@ -133,7 +148,8 @@ def prepare_retry(transaction: Transaction, error: Any) -> None:
         if final.code == error.code:
             raise error from None  # the original may say more than its code
         raise
-    retries.note(error.code)
+    with _counting:
+        retries[error.code] += 1
 
 
 def has_read_for_too_long(error: Any, seconds: float, rows: int) -> bool:

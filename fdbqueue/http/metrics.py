@@ -163,6 +163,6 @@ class _Retries:
             "Transactions that this server retried, by error code: 1020 is a conflict.",
             labels=["code"],
         )
-        for code, number in retries.counts().items():
+        for code, number in dict(retries).items():
             again.add_metric([str(code)], number)
         yield again

@@ -18,8 +18,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from fdbqueue.database.binding import database_name, is_database
-from fdbqueue.database.guard import Guard
+from fdbqueue.database.binding import Guard, database_name, is_database
 from fdbqueue.database.opening import open as open_database
 from fdbqueue.errors import QueueNotFound
 from fdbqueue.jobs.batches import Batch, batch_of, begin_batch

@@ -8,7 +8,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from fdbqueue.database.guard import Guard
+from fdbqueue.database.binding import Guard
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import BoundJob, Job, JobPusher

@@ -12,8 +12,8 @@ from functools import cached_property
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
+from fdbqueue.database.binding import Guard
 from fdbqueue.database.clock import Since, milliseconds
-from fdbqueue.database.guard import Guard
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fdbqueue.database.guard import Guard
+from fdbqueue.database.binding import Guard
 from fdbqueue.errors import error_text
 
 if TYPE_CHECKING:

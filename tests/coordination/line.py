@@ -17,7 +17,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Item, PriorityQueue, Queue
-from fdbqueue.coordination import pop_requests as staged
+from fdbqueue.coordination import pops as staged
 from fdbqueue.coordination import staged_pops, sweeper
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.queue.base import store_of

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT
 from tests.support.cluster import Cluster
 from tests.support.leases import let_versions_pass
 from tests.support.many_processes import (

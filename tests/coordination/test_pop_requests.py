@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequest, PopRequests
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequest, PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import run
 from fdbqueue.layout.keys import Layout

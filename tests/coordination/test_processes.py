@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT
 from tests.support.leases import let_versions_pass
 from tests.support.separate import separate_processes
 from tests.support.threads import in_threads

@@ -7,7 +7,7 @@ from fdb import tuple as fdb_tuple
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination import pop_requests as staged
+from fdbqueue.coordination import pops as staged
 from fdbqueue.errors import UndecodableItem
 from tests.coordination.line import CONFLICT, DIES_WAITING, STAGED, Line
 

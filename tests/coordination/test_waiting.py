@@ -17,7 +17,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import Claim, PriorityQueue, Queue
 from fdbqueue.coordination import sans_io
-from fdbqueue.coordination.pop_requests import REQUEST_TIMEOUT, PopRequests
+from fdbqueue.coordination.pops import REQUEST_TIMEOUT, PopRequests
 from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.embedded.transaction.futures import Future
 from fdbqueue.errors import FDBError

@@ -15,7 +15,7 @@ import pytest
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker, aio
 from fdbqueue.admin import check
-from fdbqueue.coordination import shared_transactions, sweeper
+from fdbqueue.coordination import combiner, sweeper
 from fdbqueue.errors import InvalidItemId, InvalidValue, LeaseLost, NoResult, PayloadTooLarge
 from fdbqueue.layout.values import decode_options
 from fdbqueue.testing import Clock, FaultyDatabase
@@ -149,7 +149,7 @@ def test_items_are_kept_for_a_time(
     finish(db, queue, 4)
     now = time.time_ns() // 10**6
     monkeypatch.setattr(sweeper, "milliseconds", lambda: now + 2500)
-    monkeypatch.setattr(shared_transactions, "milliseconds", lambda: now + 1000)
+    monkeypatch.setattr(combiner, "milliseconds", lambda: now + 1000)
     ids = finish(db, queue, 2)
     trim(db, queue, clock)
     assert len(done_ids(db, queue)) == left

@@ -13,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pop_requests import PopRequests
+from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.operations import transitions
 from fdbqueue.operations.maintainers.batches import Memberships

@@ -10,7 +10,7 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.pop_requests import PopRequests
+from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import QueueTooLargeToCheck
 from fdbqueue.layout.priorities import Priorities

@@ -12,7 +12,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue
 from fdbqueue.coordination import claims, staged_pops, store, sweeper, waiting
-from fdbqueue.coordination import pop_requests as staged
+from fdbqueue.coordination import pops as staged
 from fdbqueue.database import clock, exactly_once
 from fdbqueue.layout.keys import Layout
 from fdbqueue.queue.base import store_of

@@ -430,7 +430,7 @@ def _no_wake_up() -> None:
 @_found_by("processes", "lost: ", "the number of claimed items is")
 def _staged_for_the_dead() -> None:
     """The items that were staged for a killed process are gone with it."""
-    from fdbqueue.coordination.pop_requests import PopRequests
+    from fdbqueue.coordination.pops import PopRequests
 
     _change(PopRequests, "unstage", lambda _: lambda *args: 0)
 
