@@ -19,7 +19,6 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
-from fdbqueue.operations.limits.rates import started_in
 from fdbqueue.operations.maintainers.slots import First, Slots
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import Sweep
@@ -196,8 +195,6 @@ class _Claiming:
     def sweep_and_take(self, tr: Transaction) -> list[Claim | None] | None:
         """Claim in a transaction; return `None` if another one has to continue."""
         claims, batch = self.claims, self.batch
-        if claims.options.has_any_rate:
-            claims.items.rate.begin_try(tr)
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
@@ -243,9 +240,7 @@ class _Claiming:
         options = claims.options.read(tr)
         self.is_marked = tr.snapshot[claims.layout.scheduled].present()
         while True:
-            # To skip items is to pass over keys, perhaps some that cannot be read.
-            place = 0.0 if started_in(tr) else random.random()
-            skipped = _skipped(request.n, request.within, place)
+            skipped = _skipped(request.n, request.within, random.random())
             first = claims.begin_first(tr, request.n, skipped)
             found = claims.slots.admit(tr, self.now, request.n, options, first)
             taken = self._take(tr, version, options, found)

@@ -54,12 +54,7 @@ class Pops(Generic[_T]):
         self._codec = codec
 
     def pop_each(self, tr: Transaction, now: int, requests: Sequence[Pop]) -> list[list[_T]]:
-        """Pop for the first requests, as far as one transaction has room; at least for one.
-
-        The transaction has started no item so far.
-        """
-        if self.items.options.has_any_rate:
-            self.items.rate.begin_try(tr)
+        """Pop for the first requests, as far as one transaction has room; at least for one."""
         return self.pop(tr, now, requests, len(requests))[0]
 
     def pop(

@@ -350,7 +350,6 @@ class _Pops(Generic[_T]):
         keeps = self.may_keep_leading or (is_leader and not others)
         following = others.pop(0) if others and not keeps else None
         pops = [*self.batch, *chain.from_iterable(each.pops for each in others)]
-        self.queue.pops.items.rate.begin_try(tr)
         taken, staged = self.queue.pops.pop(tr, self.now, pops, len(self.batch))
         if holder is None and not requests and not any(taken):
             return _Served(taken, wrote=is_older)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fdb import tuple as fdb_tuple
-
 from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.values import (
     HEADER_MARK,
@@ -142,21 +140,6 @@ encode_group_settings, _decode_group_settings = record_codec(GroupSettings)
 def decode_group_settings(value: bytes | None) -> GroupSettings:
     """Return stored settings of a group; the defaults for `None`."""
     return _decode_group_settings(value or b"")
-
-
-def encode_start(time: int, n: int) -> bytes:
-    """Return the stored form of the start of `n` items at a time in milliseconds since 1970.
-
-    >>> decode_start(encode_start(1000, 3))
-    (1000, 3)
-    """
-    return fdb_tuple.pack((time, n))
-
-
-def decode_start(value: bytes) -> tuple[int, int]:
-    """Return the time and the number of started items."""
-    time, n = fdb_tuple.unpack(value)
-    return time, n
 
 
 class StoredItem:

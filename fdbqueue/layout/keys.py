@@ -54,8 +54,6 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _OF_NOTHING = fdb_tuple.pack((None,))
 _NULL = b"\x00"  # the priority of a FIFO queue in the keys of groups
 _NAMED = fdb_tuple.pack((None, ""))[:2]  # the beginning of the reference of a schedule
-_VERSIONSTAMP = b"\x33"  # before a versionstamp in a tuple
-_STAMP = 12  # bytes of a versionstamp with the number of the transaction
 _PACKED_TEXT = re.compile(_TEXT, re.DOTALL)
 
 
@@ -597,25 +595,14 @@ class Layout:
         number, group = Layout.unpack_timer_key(index + rest, key)
         return number, fdb_tuple.unpack(group)[0]
 
-    def start_key(self, group: str | None, number: int) -> bytes:
-        """Return the key of a start of items of a group, or of a queue, for a versionstamp.
+    def start_key(self, group: str | None, time: int, version: int) -> bytes:
+        """Return the key of the starts of a group, or of a queue, in one transaction."""
+        return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
-        `number` tells it from others of the transaction.
-        """
-        # As `pack_with_versionstamp` of the tuple layer, which works only with a client library.
-        prefix = self.group_key(self.starts, group) + _VERSIONSTAMP
-        stamp = b"%b%b" % (bytes(_STAMP - 2), number.to_bytes(2, "big"))
-        return b"%b%b%b" % (prefix, stamp, len(prefix).to_bytes(4, "little"))
-
-    def starts_after(self, group: str | None, version: int) -> bytes:
-        """Return the first key that a start after a version may have."""
-        prefix = self.group_key(self.starts, group) + _VERSIONSTAMP
-        return prefix + (version + 1).to_bytes(8, "big")
-
-    @staticmethod
-    def unpack_start_version(key: bytes) -> int:
-        """Return the version at which items were started."""
-        return int.from_bytes(key[-_STAMP : -_STAMP + 8], "big")
+    def unpack_start_key(self, key: bytes) -> tuple[int, int]:
+        """Return the time of a start, in milliseconds since 1970, and its read version."""
+        *_, time, version = self.subspace.unpack(key)
+        return time, version
 
     # Pops that wait, and the items staged for them
 

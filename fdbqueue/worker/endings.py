@@ -272,6 +272,6 @@ def unclaim(delay: float = 0.0) -> Release:
     due = now + math.ceil(1000 * delay) if delay else None
 
     def release(tr: Transaction, job: HeldJob) -> None:
-        job.source.store.claimed.release(tr, now, job.claim, due, has_begun=False)
+        job.source.store.claimed.release(tr, now, job.claim, due)
 
     return release

@@ -92,7 +92,8 @@ class LoggedDatabase(FaultyDatabase):
     def commit(self, transaction: FaultyTransaction) -> None:
         assert isinstance(transaction, _LoggedTransaction)
         if transaction.moves:
-            value = json.dumps(transaction.moves).encode()
+            version = transaction.get_read_version().wait()
+            value = json.dumps([version, transaction.moves]).encode()
             transaction.wrapped.set_versionstamped_key(stamped(self._log.key()), value)
         super().commit(transaction)
 

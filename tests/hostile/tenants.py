@@ -104,8 +104,14 @@ class Log:
     _begun: set[str] = field(default_factory=set)
     _starts: dict[str | None, list[int]] = field(default_factory=lambda: defaultdict(list))
 
-    def note(self, version: int, moves: Iterable[tuple[str, str, str | None]]) -> None:
-        """Note a commit: the states that items have reached, with tokens, or have left."""
+    def note(
+        self, version: int, moves: Iterable[tuple[str, str, str | None]], read: int | None = None
+    ) -> None:
+        """Note a commit: the states that items have reached, with tokens, or have left.
+
+        Starts count from the read version, if that is given.
+        """
+        started = version if read is None else read
         changed, tokens = set[str](), dict[str, str]()
         new: dict[str, set[str]] = defaultdict(set)
         for state, position, token in moves:
@@ -123,8 +129,8 @@ class Log:
             group, states = self.group_of(position), self._states[position]
             if states.get("claimed", before) != before:
                 self._begun.add(position)
-                self._starts[group].append(version)
-                self._starts[None].append(version)
+                self._starts[group].append(started)
+                self._starts[None].append(started)
             if states:
                 self._members[group].add(position)
             else:
@@ -301,10 +307,11 @@ class Tenants:
 
         log = Log(group_of, lambda group: KINDS[group.partition(" ")[0]])
         for stamp, value in self._rows(commits(self.prefix)):
-            moves = [(each[1], each[2], each[3]) for each in json.loads(value) if each[0] == name]
+            read, all_moves = json.loads(value)
+            moves = [(each[1], each[2], each[3]) for each in all_moves if each[0] == name]
             if moves:
                 self.counts["commits in the log"] += 1
-                log.note(int.from_bytes(stamp[:8], "big"), moves)
+                log.note(int.from_bytes(stamp[:8], "big"), moves, read)
         log.check_rates()
         if name == QUEUES[1]:
             log.check_rate(None, QUEUE_RATE)

@@ -283,7 +283,9 @@ def test_golden_bytes_of_rates_and_sequences(
     g, s, priority = b"\x02g\x00", b"\x02s\x00", b"\x15\x05"
     stored = rows(db, space)
     (start,) = (key for key in stored if key.startswith(b"\x15\x25\x15\x08"))
-    assert start[:-12] == b"\x15\x25\x15\x08" + g + b"\x33"
+    of_group = b"\x15\x25\x15\x08" + g
+    assert start.startswith(of_group)
+    assert fdb_tuple.unpack(start[len(of_group) :])[0] == 1_000_000  # the read version follows
     due = 1_060_000
     assert {key: stored[key] for key in stored if key[2:4] >= b"\x15\x05" and key[1] == 37} == {
         b"\x15\x25\x15\x05" + g: fdb_tuple.pack((3, (1, 60_000), 4, False)),
@@ -292,7 +294,7 @@ def test_golden_bytes_of_rates_and_sequences(
         b"\x15\x25\x15\x06" + s: b"",
         b"\x15\x25\x15\x07" + g: b"\x01" + bytes(7),
         b"\x15\x25\x15\x07" + s: b"\x01" + bytes(7),
-        start: fdb_tuple.pack((1_000_000, 1)),
+        start: b"\x01" + bytes(7),
         b"\x15\x25\x15\x09" + g: b"\x01" + bytes(7),
         b"\x15\x25\x15\x0a" + s: next(
             key[2:] for key in stored if key.startswith(b"\x15\x12" + priority)

@@ -275,10 +275,9 @@ def test_a_queue_with_very_many_groups_at_their_rate_is_cleared_at_once(
     assert reads[0] == reads[1]
 
 
-def test_starts_are_not_forgotten_in_the_transaction_that_counts_them(
+def test_a_start_by_a_clock_that_was_ahead_does_not_keep_older_ones(
     db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group would be held for starts that are gone."""
     layout = layout_of(jobs)
     jobs.set_group(db, "ada", rate=(3, "20s"))
     jobs.set_group(db, "bob", weight=0.1)
@@ -294,8 +293,7 @@ def test_starts_are_not_forgotten_in_the_transaction_that_counts_them(
         clock.advance("20.1s")
         last_ones = jobs.claim(db, n=2, lease=900).items
     assert [item.value for item in last_ones] == [2, 4]
-    assert db[layout.group_key(layout.held_groups, "ada")] is not None
-    assert decode_count(db[layout.group_key(layout.start_counts, "ada")]) == 3
+    assert decode_count(db[layout.group_key(layout.start_counts, "ada")]) == 2
     assert admin.check(db, jobs).problems == ()
 
 
@@ -351,7 +349,7 @@ def test_a_rate_is_a_number_and_a_time(db: Any, jobs: Any, rate: Any) -> None:
 
 
 def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
-    """Eight threads claim, and store the versions of their commits."""
+    """Eight threads claim, and store their read versions."""
     jobs = fdbqueue.Queue.named(db, f"{name}jobs")
     log = fdbqueue.Subspace((f"{name}log",))
     rates = {"a": (1, 0.05), "b": (3, 0.1), "c": (10, 0.2)}
@@ -365,7 +363,7 @@ def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
         claim = jobs.claim(tr, n=n, lease=600)
         for item in claim.items if claim else ():
             key = log.pack((groups[item.value], item.value))
-            tr.set_versionstamped_value(key, bytes(14))
+            tr[key] = tr.get_read_version().wait().to_bytes(8, "big")
         return len(claim or ())
 
     def work(seed: int) -> None:
@@ -377,7 +375,7 @@ def test_no_window_has_more_starts_than_its_rate(db: Any, name: str) -> None:
     in_threads(partial(work, seed) for seed in range(8))
     starts: dict[str, list[int]] = defaultdict(list)
     for row in db[log.range()]:
-        starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value[:8], "big"))
+        starts[log.unpack(row.key)[0]].append(int.from_bytes(row.value, "big"))
     del db[log.range()]
     assert sum(map(len, starts.values())) == 120
     for group, (n, period) in rates.items():
@@ -394,8 +392,8 @@ def make_foreign(db: Any, jobs: Any) -> None:
     """Give the starts of groups higher versions, as of the cluster that a backup is from."""
     layout = layout_of(jobs)
     for row in list(db.get_range(*layout.range_of(layout.starts))):
-        version = int.from_bytes(row.key[-12:-4], "big")
-        db[row.key[:-12] + (version + 10**15).to_bytes(8, "big") + row.key[-4:]] = row.value
+        *of_group, version = jobs.subspace.unpack(row.key)
+        db[jobs.subspace.pack((*of_group, version + 10**15))] = row.value
         del db[row.key]
 
 

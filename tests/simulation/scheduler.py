@@ -170,8 +170,6 @@ class SimulatedDatabase(FaultyDatabase):
         self._version = 0
         self.commits: list[Commit] = []
         """All commits with writes, in order."""
-        self.version_of: dict[int, int] = {}
-        """The version of each commit, by its version in the database."""
 
     def create_transaction(self) -> SimulatedTransaction:
         transaction = SimulatedTransaction(self, self.db.create_transaction())
@@ -220,9 +218,8 @@ class SimulatedDatabase(FaultyDatabase):
 
         def take_place() -> None:
             wrapped.commit().wait()
-            if (version := wrapped.get_committed_version()) > 0:
+            if wrapped.get_committed_version() > 0:
                 commit = Commit(read, self.new_version())
-                self.version_of[version] = commit.version
                 self.commits.append(commit)
                 note(commit)
 

@@ -14,7 +14,6 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination import claims, staged_pops, store, sweeper, waiting
 from fdbqueue.coordination import pops as staged
 from fdbqueue.database import clock, exactly_once
-from fdbqueue.layout.keys import Layout
 from fdbqueue.queue.base import store_of
 from tests.simulation.scheduler import Scheduler, SimulatedDatabase
 
@@ -52,9 +51,6 @@ class Simulated:
             patch.setattr(exactly_once, "_hour", lambda: 0)  # a full hour changes no trace
             for module in (store, claims):
                 patch.setattr(module, "random", self.random)
-            started = Layout.unpack_start_version  # a version of the database itself
-            versions = self.db.version_of
-            patch.setattr(Layout, "unpack_start_version", lambda _, key: versions[started(key)])
             for module in (claims, staged_pops, sweeper):
                 patch.setattr(module, "MAX_RETRY_DELAY", 0)
             patch.setattr(staged_pops, "sleep_on", self._sleep_on)

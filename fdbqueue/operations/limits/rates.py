@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from fdbqueue.layout.items import Rate, decode_start, encode_start
+from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS, set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
@@ -18,35 +16,7 @@ if TYPE_CHECKING:
     from fdbqueue.operations.options import StoredOptions
 
 _MAX_FORGOTTEN = 100  # rows that one transaction forgets
-_MAX_LATER = 100  # rows in which to look for a start that is taken back
 _FOREIGN = 1 << 62  # milliseconds
-
-
-_started: WeakKeyDictionary[Any, tuple[int, list[bytes]]] = WeakKeyDictionary()
-
-
-def started_in(tr: ReadTransaction) -> list[bytes]:
-    """Return the counters of the starts that a transaction in progress has noted.
-
-    Nothing can read the rows of these starts before the commit, not even on the way to another key.
-    """
-    version, counters = _started.get(tr, (0, list[bytes]()))
-    # With another read version it is another try of the transaction.
-    return counters if counters and version == tr.get_read_version().wait() else []
-
-
-class _Old(NamedTuple):
-    """Starts that are too old to count.
-
-    Attributes:
-        ranges: Their keys.
-        number: The number of their items.
-        due: The time in milliseconds when more of them may be too old.
-    """
-
-    ranges: list[tuple[bytes, bytes]]
-    number: int
-    due: int
 
 
 class Starts:
@@ -54,14 +24,14 @@ class Starts:
 
     A group is a name, or `None` for the whole queue, which may have a rate of its own. A group with
     a rate has one row for each transaction that has started some of its items, and the number of
-    all of these starts. A start is forgotten once it is older than the time of the rate.
+    all of these starts. A start is forgotten once it is older than the time of the rate. An item
+    that is given back has been started all the same.
 
-    A start has the version at which its transaction was committed, and the time of the client. It
-    is older than some seconds if it is so by the versions of the database and by the clock of the
-    client that looks: a recovery advances the versions by a hundred seconds' worth, and clocks
-    differ. As the commit of a start is before the read version of a later one, no window of this
-    length has more starts than the rate allows, by the versions. If a recovery falls into the
-    window, the clocks decide.
+    A start has the read version of its transaction, and the time of the client. It is older than
+    some seconds if it is so by the versions of the database and by the clock of the client that
+    looks: a recovery advances the versions by a hundred seconds' worth, and clocks differ. By these
+    versions, no window of this length has more starts than the rate allows. If a recovery falls
+    into the window, the clocks decide.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -75,37 +45,11 @@ class Starts:
         """Return the number of the starts of a group that are not forgotten."""
         return decode_count(reads[self.counter(group)].value)
 
-    def add(self, tr: Transaction, now: int, numbers: Mapping[str | None, int]) -> None:
-        """Note how many items of each of some groups the transaction starts."""
-        if not numbers:
-            return
-        begun = [*started_in(tr)]
-        for group, n in numbers.items():
-            counter, key = self.counter(group), self._layout.start_key(group, len(begun))
-            tr.set_versionstamped_key(key, encode_start(now, n))
-            tr.add(counter, encode_count(n))
-            begun.append(counter)
-        _started[tr] = tr.get_read_version().wait(), begun
-
-    def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
-        """Forget the start of an item of a group, unless many others were started since.
-
-        Args:
-            tr: A transaction.
-            group: The group.
-            time: The time of the transaction that started it, in milliseconds since 1970.
-        """
-        counter = self.counter(group)
-        if counter in started_in(tr):
-            return
-        starts = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
-        for row in tr.snapshot.get_range(*starts, limit=_MAX_LATER, reverse=True):
-            started, n = decode_start(row.value)
-            if started == time and n > 0:
-                tr.add_read_conflict_key(row.key)
-                tr[row.key] = encode_start(time, n - 1)
-                tr.add(counter, MINUS_ONE)
-                return
+    def add(self, tr: Transaction, now: int, group: str | None, n: int) -> None:
+        """Note that the transaction starts `n` items of a group."""
+        key = self._layout.start_key(group, now, tr.get_read_version().wait())
+        tr.add(key, encode_count(n))
+        tr.add(self.counter(group), encode_count(n))
 
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
@@ -115,48 +59,41 @@ class Starts:
         Starts that are too old to count are forgotten, unless more than `n` may be started anyway.
         The transaction conflicts with all others that start items of the group.
         """
-        counter, (most, period) = self.counter(group), rate
+        most, period = rate
         left = most - self.number(tr, group)
-        if left > n or counter in started_in(tr):
-            return max(0, left), now
-        old = self._old(tr, now, group, period)
-        for begin, end in old.ranges:
-            tr.clear_range(begin, end)
-        if old.number:
-            tr.add(counter, encode_count(-old.number))
-            tr.compare_and_clear(counter, ZERO)
-        return max(0, left + old.number), old.due
+        if left > n:
+            return left, now
+        forgotten, due = self._forget_old(tr, now, group, period)
+        return max(0, left + forgotten), due
 
-    def _old(self, tr: Transaction, now: int, group: str | None, period: int) -> _Old:
-        """Find the starts of a group that are too old to count, some at a time."""
-        version = tr.get_read_version().wait()
-        read = partial(tr.snapshot.get_range, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
-        parts = [(begin, read(begin, end)) for begin, end in self._parts(group, version)]
-        old = _Old([], 0, now + period)
-        for begin, rows in parts:
-            last = None
-            for n, row in enumerate(rows, 1):
-                started, number = decode_start(row.value)
-                left = period - min(self._age(row.key, version), now - started)
-                if left > 0:
-                    old = old._replace(due=min(old.due, now + left))
-                    break
-                last, old = row.key, old._replace(number=old.number + number)
-                if n == _MAX_FORGOTTEN:
-                    old = old._replace(due=now)  # there may be more
-            if last is not None:
-                old.ranges.append((begin, last + b"\x00"))
-        return old
+    def _forget_old(
+        self, tr: Transaction, now: int, group: str | None, period: int
+    ) -> tuple[int, int]:
+        """Forget some of the starts of a group that are too old to count.
 
-    def _parts(self, group: str | None, version: int) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the range of a group's starts, and the range of its starts from another cluster.
-
-        The latter came with a backup, and have higher versions than the transaction.
+        Returns:
+            Their number, and the time in milliseconds when more of them may be too old.
         """
-        layout = self._layout
-        begin, end = layout.range_of(layout.group_key(layout.starts, group))
-        middle = layout.starts_after(group, version)
-        return (begin, middle), (middle, end)
+        version = tr.get_read_version().wait()
+        begin, end = self._layout.range_of(self._layout.group_key(self._layout.starts, group))
+        rows = tr.snapshot.get_range(begin, end, limit=_MAX_FORGOTTEN, streaming_mode=WANT_ALL)
+        old: list[KeyValue] = []
+        due = now + period
+        for row in rows:
+            started, began_at = self._layout.unpack_start_key(row.key)
+            left = period - min(self._age(began_at, version), now - started)
+            if left > 0:
+                due = min(due, now + left)
+                break
+            old.append(row)
+        if len(old) == _MAX_FORGOTTEN:
+            due = now  # there may be more
+        number = sum(decode_count(row.value) for row in old)
+        if old:
+            tr.clear_range(begin, old[-1].key + b"\x00")
+            tr.add(self.counter(group), encode_count(-number))
+            tr.compare_and_clear(self.counter(group), ZERO)
+        return number, due
 
     def clear(self, tr: Transaction, group: str | None) -> None:
         """Forget all starts of a group, of whatever age."""
@@ -172,9 +109,10 @@ class Starts:
         self.room(tr, now, group, (0, period))
         return self.number(tr, group) == 0
 
-    def _age(self, key: bytes, version: int) -> int:
+    @staticmethod
+    def _age(began_at: int, version: int) -> int:
         """Return the milliseconds since a start by the versions of the database."""
-        since = version - self._layout.unpack_start_version(key)
+        since = version - began_at
         # A higher version is that of another cluster, from whose backup the queue was restored.
         return _FOREIGN if since < 0 else since * 1000 // VERSIONS
 
@@ -196,14 +134,6 @@ class QueueRate:
         self._options = options
         self._starts = Starts(layout)
 
-    @staticmethod
-    def begin_try(tr: Transaction) -> None:
-        """Begin a try of a transaction that has started nothing so far.
-
-        Forgets what its earlier tries have noted: they may have had the same version.
-        """
-        _started.pop(tr, None)
-
     def room(self, tr: Transaction, now: int, options: Options | None, n: int) -> int:
         """Return how many of `n` items may be started, given the options of the queue."""
         rate = _rate_of(options)
@@ -217,14 +147,9 @@ class QueueRate:
         if rate is None or n == 0:
             return
         room, due = self._starts.room(tr, now, None, rate, n)
-        self._starts.add(tr, now, {None: n})
+        self._starts.add(tr, now, None, n)
         if room <= n:
             self._set_timer(tr, due)
-
-    def take_back(self, tr: Transaction, now: int, time: int) -> None:
-        """Forget the start of an item at a time in milliseconds since 1970; wake clients."""
-        self._starts.take_back(tr, None, time)
-        self._look_again(tr, now)
 
     def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
         """Return how many of `n` items may be popped."""

@@ -190,7 +190,7 @@ class Groups:
         stale = dict.fromkeys(each for turn in taking for each in turn.stale)
         for others in [each for each in stale if each.level.group is None]:
             tr[others.key] = encode_pass(others.passes[0]) + IDLE
-        of_group, started = dict[str | None, int](), dict[str | None, int]()
+        of_group, started = dict[str | None, int](), dict[str, int]()
         # The last group without items says where shares begin again: the one that has most.
         for turn, n in sorted(taking.items(), key=lambda each: each[0].passes[each[1]]):
             group = turn.level.group
@@ -198,7 +198,8 @@ class Groups:
             self._take(tr, now, turn, n, n_so_far, are_claimed)
             if group is not None and turn.settings.rate is not None:
                 started[group] = n_so_far
-        self._starts.add(tr, now, started)
+        for group, n in started.items():
+            self._starts.add(tr, now, group, n)
         for level in (each.level for each in taking if each.following is None):
             if level.group is not None:
                 self._forget_idle(tr, now, level.rest)
@@ -399,15 +400,6 @@ class Groups:
         else:
             tr.clear(self._progress)
 
-    def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
-        """Forget the start of an item at a time in milliseconds since 1970.
-
-        Call it before its slot is freed: then its group goes on.
-        """
-        group = self._group_at(position)
-        if group is not None:
-            self._starts.take_back(tr, group, time)
-
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other one.
 
@@ -487,9 +479,6 @@ class Groups:
 
     def _pass_key(self, group: str | None, rest: bytes = b"") -> bytes:
         return self._layout.group_key(self._layout.group_passes, group, rest)
-
-    def _group_at(self, position: bytes) -> str | None:
-        return self._levels.level_of(self._layout.items + position).group
 
     def _awaited(self, group: str) -> bytes:
         return self._layout.group_key(self._layout.awaited_retries, group)

@@ -17,7 +17,7 @@ from typing import Any
 
 from fdbqueue.layout.items import GroupSettings
 from tests.simulation.clients import Call
-from tests.simulation.groups.state import PASS_OF_ONE, Line, Stamp, State
+from tests.simulation.groups.state import PASS_OF_ONE, Line, State
 from tests.simulation.scheduler import Commit
 
 _UNTIL_POPS_FOLLOW = 1_100  # milliseconds after which pops count once the queue has a rate
@@ -160,12 +160,10 @@ class Ledger:
         self._shares: dict[tuple[Line, Line], Share] = {}
         self._largest_steps: Counter[str | None] = Counter()
         self._started: dict[str | None, list[tuple[int, int, int]]] = defaultdict(list)
-        """The starts of each group since its rate was set: version, clock and number of items.
+        """The starts of each group since its rate was set: read version, clock, number of items.
 
         With `None`, those of the queue.
         """
-        self._version_of: dict[Stamp, int] = {}
-        """The version of each start of the queue."""
         self._rated_since = -_UNTIL_POPS_FOLLOW
         """When the queue got a rate, in milliseconds."""
         self._numbers: Counter[Act] = Counter()
@@ -237,7 +235,7 @@ class Ledger:
         delays = Counter(place.line for place in state.places.values() if place.state == "delayed")
         delays = Counter({line: n for line, n in delays.items() if line.group is not None})
         self._compare("delays", state.delays, delays)
-        starts = {group: sum(n for _, n in rows.values()) for group, rows in state.starts.items()}
+        starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
         self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
         if state.rate is None:
             self._compare("starts of a queue without a rate", starts.get(None, 0), 0)
@@ -340,8 +338,8 @@ class Ledger:
         """
         (most, period), started = rate, self._started[group]
         rows, old = after.starts.get(group, {}), before.starts.get(group, {})
-        clock = next((time for stamp, (time, _) in rows.items() if stamp not in old), self._now)
-        started.append((commit.version, clock, n))
+        clock = next((time for time, version in rows if (time, version) not in old), self._now)
+        started.append((commit.read, clock, n))
         young = sum(
             n
             for version, clock, n in started
@@ -361,8 +359,7 @@ class Ledger:
             if before.rate is None:
                 self._rated_since = act.begun
         old, rows = before.starts.get(None, {}), after.starts.get(None, {})
-        self._version_of.update(dict.fromkeys(rows.keys() - old, commit.version))
-        stored = sum(n for stamp, (_, n) in rows.items() if stamp not in old)
+        stored = sum(n for stamp, n in rows.items() if stamp not in old)
         n = len(moved.taken)
         if before.rate is None or not n:
             return
@@ -383,11 +380,8 @@ class Ledger:
         most, period = state.rate
         left = [
             n
-            for _, (_, n) in dropwhile(
-                lambda row: (
-                    version - self._version_of[row[0]] >= 1000 * period
-                    and now - row[1][0] >= period
-                ),
+            for _, n in dropwhile(
+                lambda row: version - row[0][1] >= 1000 * period and now - row[0][0] >= period,
                 sorted(state.starts.get(None, {}).items()),
             )
         ]
@@ -668,7 +662,7 @@ class _Step:
         found = Counter[str | None]()
         for group, rows in self.before.starts.items():
             left = self.after.starts.get(group, {})
-            found[group] += sum(n for stamp, (_, n) in rows.items() if stamp not in left)
+            found[group] += sum(n for stamp, n in rows.items() if stamp not in left)
         return +found
 
     def _begin_anew(self, middle: State, lines: set[Line]) -> None:

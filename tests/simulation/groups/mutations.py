@@ -13,7 +13,7 @@ from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.limits import bounds, rates
+from fdbqueue.operations.limits import bounds
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.rates import QueueRate, Starts
 from fdbqueue.operations.limits.turns import Turn, Turns
@@ -393,19 +393,12 @@ def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
 @_found_by("are started in")
 def _versions_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
     """All starts before a recovery are forgotten."""
-    _change(patch, rates, "decode_start", lambda decode: lambda value: (0, decode(value)[1]))
+    _change(patch, Layout, "unpack_start_key", lambda of: lambda self, key: (0, of(self, key)[1]))
 
 
 @_found_by("are started in")
 def _starts_conflict_with_nothing(patch: pytest.MonkeyPatch) -> None:
     """Two clients start the last item that a rate allows."""
-
-    _change(
-        patch,
-        rates,
-        "started_in",
-        lambda of: lambda tr: of(tr._tr if isinstance(tr, _Unseen) else tr),
-    )
     _change(patch, Starts, "room", _unseen)
 
 

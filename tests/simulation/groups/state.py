@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fdb import tuple as fdb_tuple
 
 from fdbqueue import PriorityQueue
-from fdbqueue.layout.items import GroupSettings, decode_group_settings, decode_start
+from fdbqueue.layout.items import GroupSettings, decode_group_settings
 from fdbqueue.layout.values import (
     decode_count,
     decode_metadata,
@@ -27,7 +27,7 @@ PASS_OF_ONE = 1 << 20
 """What an item of cost 1 adds to the pass of a group of weight 1."""
 
 
-Stamp: TypeAlias = tuple[bytes, int]
+Stamp: TypeAlias = tuple[int, int]
 
 
 class Line(NamedTuple):
@@ -79,8 +79,8 @@ class State:
         counts: How many ready items each group is said to have.
         slots: How many claimed items each group is said to have.
         delays: How many delayed items each line is said to have.
-        starts: The starts of each group, and with `None` those of the queue: by versionstamp, the
-            time in milliseconds, and how many items it is of.
+        starts: The starts of each group, and with `None` those of the queue: how many items, by
+            time in milliseconds and read version.
         start_counts: How many items of each group, or of the queue, are said to have been started.
         rate: The rate of the queue; its time is in milliseconds.
         has_queue_timer: Whether a timer looks at the queue.
@@ -103,7 +103,7 @@ class State:
     counts: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
     delays: dict[Line, int] = field(default_factory=dict)
-    starts: dict[str | None, dict[Stamp, tuple[int, int]]] = field(default_factory=dict)
+    starts: dict[str | None, dict[Stamp, int]] = field(default_factory=dict)
     start_counts: dict[str | None, int] = field(default_factory=dict)
     rate: tuple[int, float] | None = None
     has_queue_timer: bool = False
@@ -205,9 +205,9 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
             state.held_until[group] = decode_count(value)
     state.counts = {group: decode_count(value) for (group,), value in unpacked(layout.group_counts)}
     state.slots = {group: decode_count(value) for (group,), value in unpacked(layout.group_slots)}
-    for (group, stamp), value in unpacked(layout.starts):
-        rows = state.starts.setdefault(group, {})
-        rows[stamp.tr_version, stamp.user_version] = decode_start(value)
+    for (group, *stamp), value in unpacked(layout.starts):
+        time, version = stamp
+        state.starts.setdefault(group, {})[time, version] = decode_count(value)
     for (group,), value in unpacked(layout.start_counts):
         state.start_counts[group] = decode_count(value)
     for (group, priority), value in unpacked(layout.group_delays):
