@@ -168,7 +168,7 @@ def restore(
     If FILE is `-`, the backup is read from standard input. The whole file is verified first, and a
     damaged one changes nothing. No client sees a queue before it is complete. If a restore was
     interrupted, run it again, and it begins anew. If a queue already exists, nothing is restored.
-    A job that waits for jobs that are not restored goes on as if they were cancelled.
+    Restore queues together whose jobs wait for each other.
 
     If FILE has keys beside queues, all are restored, unless you name a QUEUE or a PREFIX. They are
     written before the queues appear. If the database has another value under one of the keys,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
-from fdbqueue.errors import error_classes
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import (
     STATES,
@@ -210,8 +208,7 @@ def rename(db: Database, queue: str, name: str) -> None:
 def drop(db: Database, queue: str, yes: bool) -> None:
     """Drop QUEUE and all its items, after asking for confirmation.
 
-    Jobs of other queues that wait for jobs of QUEUE go on as if these were cancelled. Standard
-    error says how many there are, also before you confirm.
+    Jobs of other queues that wait for jobs of QUEUE go on as if these were cancelled.
 
     \b
     Example:
@@ -221,18 +218,10 @@ def drop(db: Database, queue: str, yes: bool) -> None:
     numbers = overview(db, prefix=queue, limit=1).get(queue)
     if numbers is not None and not yes:
         items = states_text(numbers) if numbers.error is None else numbers.error
-        with suppress(*error_classes()):  # of a transaction that is too long for the queue
-            _say_all(admin.drop(db.create_transaction(), queue))  # which does not commit
         confirm(f"Drop {queue!r} with all its items ({items})?")
-    notes = admin.drop(db, queue)
+    admin.drop(db, queue)
     is_known = numbers is not None and numbers.error is None
     _report_deleted(queue, "dropped", numbers if is_known else None)
-    _say_all(notes)
-
-
-def _say_all(notes: Iterable[str]) -> None:
-    for note in notes:
-        say(f"fdbq drop: {note}", err=True)
 
 
 def _report_deleted(queue: str, done: str, numbers: QueueStats | None) -> None:

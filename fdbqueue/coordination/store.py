@@ -49,7 +49,7 @@ from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.places import Places
-from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
+from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.maintainers.slots import Slots
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import Pusher, PushRequest
@@ -572,11 +572,13 @@ class Store(Generic[_T]):
     def clear(self, tr: Transactor) -> None:
         """Delete all items, with their claims, dead letters and counters."""
 
-        def body(tr: Transaction, now: int, after: bytes) -> Left:
-            left = leave_batches(tr, self.layout, now, after)
-            if left.last is None:
+        def body(tr: Transaction, now: int, after: bytes) -> bytes | None:
+            last = leave_batches(tr, self.layout, now, after)
+            if last is None:
                 self.items.clear(tr, now)
                 self.schedules.begin_again(tr)
-            return left
+            return last
 
-        leave_all(lambda after: self.change(tr, partial(body, after=after)))
+        after: bytes | None = b""
+        while after is not None:
+            after = self.change(tr, partial(body, after=after))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter, defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fdb.subspace_impl import Subspace
@@ -182,7 +180,6 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
 
 
 _WITH_METADATA = (Layout.claims, Layout.delayed, Layout.dead, Layout.done)
-_UNFINISHED = (Layout.items, Layout.claims, Layout.delayed, Layout.followers)
 
 Change = Callable[[Membership], Membership]
 
@@ -251,50 +248,6 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
         step = decode_step(value)
         return encode_step(step._replace(queue=shown(step.queue))) if step.queue else value
     return with_memberships(key, value, changed)
-
-
-class Lost(NamedTuple):
-    """The jobs of a batch that are in no queue.
-
-    Attributes:
-        n: How many there are.
-        steps: The steps that get the results of the other jobs of the batch.
-    """
-
-    n: int
-    steps: frozenset[str]
-
-
-class Links:
-    """The batches of some queues, and the jobs of these queues that have not ended.
-
-    Each queue is known by the bytes that references in other queues have for it.
-    """
-
-    def __init__(self) -> None:
-        self._left = Counter[tuple[bytes, bytes]]()
-        self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
-
-    def add(self, queue: bytes, key: bytes, value: bytes) -> None:
-        """Add a row of a queue."""
-        if key.startswith(Layout.batch_counts):
-            counts = decode_counts(value)
-            self._left[queue, key[len(Layout.batch_counts) :]] += counts.pushed - counts.ended
-        elif key.startswith(_UNFINISHED):
-            with_memberships(key, value, partial(self._note, queue))
-
-    def _note(self, queue: bytes, membership: Membership) -> Membership:
-        self._steps[membership.subspace or queue, membership.id].append(membership.step)
-        return membership
-
-    def lost(self, queue: bytes) -> dict[bytes, Lost]:
-        """Return the jobs that each batch of a queue has lost, by its id."""
-        found: dict[bytes, Lost] = {}
-        for (owner, id), left in self._left.items():
-            steps = self._steps.get((owner, id), [])
-            if owner == queue and left > len(steps):
-                found[id] = Lost(left - len(steps), frozenset(steps))
-        return found
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:

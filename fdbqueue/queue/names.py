@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -10,13 +9,12 @@ from typing import Any, TypeVar
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.retrying import read
 from fdbqueue.errors import QueueExists
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, name_key
-from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
-from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
-from fdbqueue.types import ReadTransaction, Transaction, Transactor
+from fdbqueue.operations.maintainers.batches import leave_batches
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
+from fdbqueue.types import Transaction, Transactor
 
 _T = TypeVar("_T")
 
@@ -59,7 +57,7 @@ def rename(tr: Transactor, name: str, new_name: str) -> None:
     _change(tr, body)
 
 
-def drop(tr: Transactor, name: str) -> tuple[str, ...]:
+def drop(tr: Transactor, name: str) -> None:
     """Delete a queue: its items, its options and its name.
 
     A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
@@ -80,10 +78,6 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
         tr: A transaction or a database.
         name: The name of the queue.
 
-    Returns:
-        A sentence for each other queue whose jobs wait for jobs of this one. To know them before,
-        drop the queue in a transaction that you do not commit.
-
     Raises:
         QueueNotFound: There is no queue with this name.
         InvalidQueueName: A queue cannot have this name.
@@ -93,33 +87,24 @@ def drop(tr: Transactor, name: str) -> tuple[str, ...]:
         >>> db = fdbqueue.open("memory:")
         >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
         >>> drop(db, "mail")
-        ()
         >>> fdbqueue.admin.queue_names(db)
         []
     """
     key, now = name_key(name), milliseconds()
 
-    def body(tr: Transaction, after: bytes) -> Left:
+    def body(tr: Transaction, after: bytes) -> bytes | None:
         if drop_unfinished(tr, name) and find(tr, name) is None:
-            return Left(Counter(), None)
+            return None
         subspace = find_existing(tr, name)
-        left = leave_batches(tr, Layout(subspace), now, after)
-        if left.last is None:
+        last = leave_batches(tr, Layout(subspace), now, after)
+        if last is None:
             del tr[subspace.range()]
             del tr[key]
-        return left
+        return last
 
-    counted = leave_all(lambda after: _change(tr, partial(body, after=after)))
-    owners = {prefix: read(tr, partial(_described, prefix=prefix)) for prefix in counted}
-    return tuple(
-        f"{n:,} of its jobs count as cancelled for jobs of {owners[prefix]} that wait for them"
-        for prefix, n in counted.items()
-    )
-
-
-def _described(tr: ReadTransaction, prefix: bytes) -> str:
-    name = name_of(tr, prefix)
-    return "a queue without a name" if name is None else f"queue {name!r}"
+    after: bytes | None = b""
+    while after is not None:
+        after = _change(tr, partial(body, after=after))
 
 
 def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:

@@ -334,6 +334,14 @@ class RandomDatabase:
         """Return the rows beside the queues, in this database or another one."""
         return [(row.key, row.value) for row in db.get_range_startswith(self.own)]
 
+    def cancel_waits(self) -> None:
+        """Cancel the jobs that wait for others, which may be in a queue that was not restored."""
+        for queue in self.queues().values():
+            for info in [*queue.items(self.db, state="delayed")]:
+                waits = queue.get(self.db, info.item.id).waits_for
+                if waits is not None and waits.kind in ("batch", "jobs", "children"):
+                    queue.cancel(self.db, info.item.id)
+
     def drop(self) -> None:
         """Delete all queues, and the keys beside them."""
         for name in self.queues():

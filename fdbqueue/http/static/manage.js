@@ -70,7 +70,6 @@ async function clear(name) {
 
 async function drop(name) {
   const { stats } = await get(queuePath(name));
-  let notes;
   const isDone = await ask({
     title: `Drop ${name}?`,
     text: [h("p", {}, "This removes the queue for good, with its options and all its items: ", itemsText(stats), ".")],
@@ -78,11 +77,11 @@ async function drop(name) {
     yes: "Drop", danger: true,
     async action(values) {
       checkName(name, values);
-      ({ notes } = await remove(queuePath(name)));
+      await remove(queuePath(name));
     },
   });
   if (!isDone) return null;
-  toast([`${name} was dropped.`, ...notes.map((note) => `${note}.`)].join(" "));
+  toast(`${name} was dropped.`);
   location.hash = "#/";
   return LEFT;
 }

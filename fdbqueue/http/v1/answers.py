@@ -140,17 +140,13 @@ class Cleared(_ByState):
 
 
 class Dropped(BaseModel):
-    """The number of items in each state just before; null if they could not be read.
-
-    A note for each other queue says how many of its jobs wait for jobs of this one.
-    """
+    """The number of items in each state just before; null if they could not be read."""
 
     ready: int | None
     delayed: int | None
     claimed: int | None
     dead: int | None
     done: int | None
-    notes: list[str]
 
 
 @with_fields(QueueStats, without=("error", "options"))

@@ -165,17 +165,17 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
 async def drop(served: ServedQueues, name: AdminOf) -> Response:
     """Drop a queue with all its items. Return how many items there were, or null if not known.
 
-    Jobs of other queues that wait for its jobs go on as if these were cancelled; `notes` say so.
+    Jobs of other queues that wait for its jobs go on as if these were cancelled.
     """
     validate_encoding(name)
     found = await aio.overview(served.db, prefix=name, limit=1)
     served.forget(name)
-    notes = await aio.drop(served.db, name)
+    await aio.drop(served.db, name)
     stats = found.get(name)
     numbers: dict[Any, Any] = dict.fromkeys(STATES)
     if stats is not None and stats.error is None:
         numbers = by_state(stats)
-    return json_response({**numbers, "notes": notes})
+    return json_response(numbers)
 
 
 @router.post("/queues/{name}/rename", status_code=204)

@@ -13,17 +13,14 @@ only, so that neither pushes nor ends conflict with each other.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from fdbqueue.layout.batches import (
     BatchCounts,
     BatchKind,
     End,
     Ending,
-    Lost,
     Membership,
     StoredBatch,
     decode_batch,
@@ -247,36 +244,13 @@ def count_end(
             tr.add(layout.batch_counts + id, encode_counts(ended))
 
 
-_GONE = End("cancelled", error="the job is gone: its queue was dropped, cleared or not restored")
+_GONE = End("cancelled", error="the job is gone: its queue was dropped or cleared")
 _CHUNK_ROWS, _CHUNK_BYTES = 1_000, 1_000_000
-MAX_ENDED = 50
-"""How many batches one transaction may end: it stores the item of each again, of up to 100,000
-bytes."""
+_MAX_ENDED = 50  # batches: their items, of up to 100,000 bytes each, are stored again
 
 
-class Left(NamedTuple):
-    """The part of a queue whose jobs have left the batches of other queues.
-
-    Attributes:
-        counted: How many jobs were counted in batches of each queue, by its prefix.
-        last: The last key of the part; `None` if it is the last part.
-    """
-
-    counted: Counter[bytes]
-    last: bytes | None
-
-
-def leave_all(leave: Callable[[bytes], Left]) -> Counter[bytes]:
-    """Call `leave(after)` for each part of a queue; return how many jobs were counted."""
-    counted, after = leave(b"")
-    while after is not None:
-        more, after = leave(after)
-        counted += more
-    return counted
-
-
-def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
-    """Count jobs of a queue that is to be emptied as gone, in the batches of other queues.
+def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes | None:
+    """Count jobs of a queue that is to be emptied as cancelled, in the batches of other queues.
 
     Their rows forget these batches, so each job is counted once, however often this is called.
     A queue whose jobs never counted in other queues costs one read.
@@ -285,10 +259,13 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
         tr: The transaction.
         own: The layout of the queue.
         now: The time in milliseconds since 1970.
-        after: The last key of the part before; empty for the first part.
+        after: The result of the call before; empty for the first one.
+
+    Returns:
+        The last key that this call has changed or left alone; `None` if no job is left.
     """
     if not tr[own.linked].present():
-        return Left(Counter(), None)
+        return None
     gone: list[Membership] = []
     batches: set[tuple[bytes, bytes]] = set()
 
@@ -302,7 +279,7 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
     last: bytes | None = None
     n = size = 0
     for row in _rows_of(tr.snapshot, linking_ranges(own), after + b"\x00"):
-        if n == _CHUNK_ROWS or size >= _CHUNK_BYTES or len(batches) == MAX_ENDED:
+        if n == _CHUNK_ROWS or size >= _CHUNK_BYTES or len(batches) == _MAX_ENDED:
             last = after
             break
         n, size, after = n + 1, size + len(row.key) + len(row.value), row.key
@@ -312,7 +289,7 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> Left:
                 tr.add_read_conflict_key(row.key)
                 tr[row.key] = value
     count_end(tr, own, now, gone, own.subspace.key(), _GONE)
-    return Left(Counter(each.subspace for each in gone), last)
+    return last
 
 
 def _rows_of(
@@ -322,20 +299,6 @@ def _rows_of(
     for first, end in ranges:
         if begin < end:
             yield from tr.get_range(max(begin, first), end)
-
-
-def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
-    """Count the jobs that a batch has lost as cancelled. Steps that wait for them fail."""
-    batch = get_batch(tr, layout, id)
-    if batch is None:
-        return
-    steps = [""] * lost.n
-    if batch.kind == "run":
-        waiting = _waiting_steps(tr, layout, batch.job).keys() - lost.steps
-        steps = [*waiting, *steps][: lost.n]
-    tr.add_read_conflict_key(layout.batch_counts + id)
-    ends = [Membership(b"", id, step=step) for step in steps]
-    count_end(tr, layout, now, ends, id, _GONE)
 
 
 def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:

@@ -12,9 +12,8 @@ from functools import cache, partial
 from typing import IO, Any, NamedTuple
 
 from fdbqueue.database.binding import database_identity
-from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidBackup, QueueChanged, QueueExists, QueueNotFound, SameQueue
-from fdbqueue.layout.batches import Links, with_queues
+from fdbqueue.layout.batches import with_queues
 from fdbqueue.layout.names import decode_name, name_key, names_with
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.queue.transfer.rows import (
@@ -77,8 +76,8 @@ def backup(
     that it has not changed. Queues whose reads begin within a second of the first show the same
     moment; other queues may show different moments.
 
-    A job that waits for jobs of another queue goes on waiting for them after a restore if the file
-    has both queues. Without the other queue, it goes on as if they were cancelled.
+    A job that waits for jobs of another queue goes on after a restore if you write and restore both
+    queues together.
 
     With `prefixes`, the file also has all keys that begin with one of them, except for the keys of
     named queues. The prefix `b""` stands for all other keys of the database. They are read after
@@ -197,10 +196,10 @@ def restore(
 ) -> Copies:
     """Create the queues and keys of a backup in a database, with everything that it has.
 
-    All queues get their names in one transaction, after the last row. A job that waits for a job of
-    a queue that is not restored goes on: that job counts as cancelled, and a step that ran it
-    fails. If jobs of a queue that is neither restored nor present wait for a job, its end no
-    longer counts for them.
+    All queues get their names in one transaction, after the last row. Restore queues together whose
+    jobs wait for each other. A job waits on for jobs of a queue that is not restored: cancel it. If
+    jobs of a queue that is neither restored nor present wait for a job, its end no longer counts
+    for them.
 
     The whole file is verified first: a damaged file changes nothing, nor does one of another
     layout. No client sees half of a queue. An interrupted restore begins anew when you start it
@@ -287,7 +286,7 @@ def _create(
         progress: As for `restore`.
         before_names: Called after the last row, before the queues get their names.
     """
-    links, copies = Links(), Copies()
+    copies = Copies()
     names = {name: name if new_name is None else new_name for name in queues}
     for name in names.values():
         if prefix_in(db, name_key(name)) is not None:
@@ -296,7 +295,6 @@ def _create(
         summary = Summary()
         for row in _rows(file, offset):
             summary.add(row)
-            links.add(name_key(name), *row)
         copies[name] = summary.finish()
     new = {name: NewQueue(db, names[name]) for name in queues}
     prefixes = {name_key(name): bytes(queue.subspace.key()) for name, queue in new.items()}
@@ -313,8 +311,6 @@ def _create(
         moved = (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
         queue.write(moved, partial(progress, name))
     before_names()
-    for name, queue in new.items():
-        queue.end_lost(milliseconds(), links.lost(name_key(name)))
     finish(db, new.values())
     return copies
 
@@ -405,8 +401,7 @@ def copy(
     the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
     is over by the clock. The copy of a paused queue is paused.
 
-    A job that waits for jobs of another queue goes on waiting for them if you copy both queues
-    together. Otherwise what `restore` says of queues that are not restored holds here, too.
+    Copy queues together whose jobs wait for each other, as `restore` describes.
 
     Cost: two reads of the queues, twice as many if a read takes longer than five seconds, and one
     transaction for every 1,000 rows or megabyte.

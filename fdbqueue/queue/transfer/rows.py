@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import prepare_retry, read, run
 from fdbqueue.errors import QueueChanged, QueueExists, RestoreRunning, error_classes
-from fdbqueue.layout.batches import Lost, with_queues
+from fdbqueue.layout.batches import with_queues
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import (
     NAME_RECEIPTS,
@@ -26,7 +25,6 @@ from fdbqueue.layout.names import (
     restored_subspace,
     unfinished_key,
 )
-from fdbqueue.operations.maintainers.batches import MAX_ENDED, end_lost
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
 from fdbqueue.types import Database, State, Transaction
 
@@ -253,17 +251,6 @@ class NewQueue:
         prefix: bytes = self.subspace.key()
         for key, value in rows:
             tr[prefix + key] = value
-
-    def end_lost(self, now: int, lost: Mapping[bytes, Lost]) -> None:
-        """Count the jobs that batches of the queue have lost as ended."""
-        left = iter(lost.items())
-        while some := [*islice(left, MAX_ENDED)]:
-            run_once(self._db, partial(self._end, now=now, lost=some), NAME_RECEIPTS)
-
-    def _end(self, tr: Transaction, now: int, lost: list[tuple[bytes, Lost]]) -> None:
-        self.verify(tr)
-        for id, each in lost:
-            end_lost(tr, Layout(self.subspace), now, id, each)
 
 
 def finish(db: Database, queues: Iterable[NewQueue]) -> None:
