@@ -56,7 +56,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
-from fdbqueue.options import Filters
+from fdbqueue.options import Selecting, WorkerOptions
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
@@ -64,16 +64,13 @@ from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
-    Claim,
     Database,
-    Duration,
     Item,
     ItemInfo,
     ReadTransactor,
     State,
     Task,
     Transaction,
-    Transactor,
     V,
 )
 from fdbqueue.worker import worker
@@ -214,43 +211,17 @@ class Listing(Generic[_T]):
         return list(islice(self._items, n))
 
 
-class _Release(Protocol):
-    """The type of `release`, which has two forms."""
-
-    @overload
-    def __call__(
-        self, tr: Transactor, claim: Claim, *, delay: Duration | None = None
-    ) -> _Awaited[None]: ...
-
-    @overload
-    def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
-
-
 class _Items(Protocol[_I]):
     """The type of `items`, which has two forms."""
 
     @overload
     def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: None = None,
-        limit: int = 0,
-        after: Item | Task | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: None = None, **which: Unpack[Selecting]
     ) -> Listing[_I]: ...
 
     @overload
     def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: State,
-        limit: int = 0,
-        after: Item | Task | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: State, **which: Unpack[Selecting]
     ) -> Listing[ItemInfo]: ...
 
 
@@ -289,7 +260,7 @@ class _Handle(Generic[_Q, _I]):
     ack = _method(BaseQueue[_I].ack)
     nack = _method(BaseQueue[_I].nack)
     extend = _method(BaseQueue[_I].extend)
-    release = cast("_Release", _method(BaseQueue[_I].release))
+    release = _method(BaseQueue[_I].release)
     result = _method(BaseQueue[_I].result)
     items: _Items[_I] = cast("_Items[_I]", _listed(BaseQueue[_I].items))
     search = _method(BaseQueue[_I].search)
@@ -313,9 +284,6 @@ class _Handle(Generic[_Q, _I]):
     set_group = _method(BaseQueue[_I].set_group)
     group_settings = _method(BaseQueue[_I].group_settings)
     groups = _method(BaseQueue[_I].groups)
-    clear_group = _method(BaseQueue[_I].clear_group)
-    cancel_group = _method(BaseQueue[_I].cancel_group)
-    retry_group = _method(BaseQueue[_I].retry_group)
 
 
 class JobSteps(Generic[V]):
@@ -467,13 +435,7 @@ class Worker:
         db: A database.
         queue: A queue of this module.
         handler: The function to call for each job, or a coroutine function to await.
-        concurrency: The number of jobs that run at a time, from 1.
-        lease: Seconds until other workers may take over the jobs of a worker that died.
-        prefetch: As for `fdbqueue.Worker`.
-        store_results: As for `fdbqueue.Worker`.
-        name: As for `fdbqueue.Worker`.
-        timeout: As for `fdbqueue.Worker`.
-        grace: As for `fdbqueue.Worker`.
+        options: Those of `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -493,30 +455,12 @@ class Worker:
         db: Database,
         queue: _Handle[Any, Any],
         handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
-        *,
-        concurrency: int = 1,
-        lease: Duration = 30,
-        prefetch: int = 100,
-        store_results: bool = False,
-        name: str | None = None,
-        timeout: Duration | None = None,
-        grace: Duration = 10,
+        **options: Unpack[WorkerOptions],
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
         self._handler = FunctionHandler(handler)
-        self._worker = worker.Worker(
-            db,
-            queue.queue,
-            self._handler,
-            concurrency=concurrency,
-            lease=lease,
-            prefetch=prefetch,
-            store_results=store_results,
-            name=name,
-            timeout=timeout,
-            grace=grace,
-        )
+        self._worker = worker.Worker(db, queue.queue, self._handler, **options)
         self.report = self._worker.report
 
     def stop(self) -> None:

@@ -89,8 +89,8 @@ OnDead: TypeAlias = Literal["continue", "cancel"]
 """The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
 that have not begun are cancelled."""
 
-Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]
-"""A change of all items in a state."""
+Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "reprioritize"]
+"""A change of all items that match."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
