@@ -36,6 +36,7 @@ from collections.abc import (
 )
 from concurrent import futures
 from contextvars import copy_context
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import (
@@ -145,18 +146,6 @@ def _method(
     return call
 
 
-def _plain(
-    method: Callable[Concatenate[_S, _P], _T],
-) -> Callable[Concatenate[_Handle[Any, Any], _P], _T]:
-    """Return a plain method that calls a method of the blocking queue, which reads nothing."""
-
-    @functools.wraps(method)
-    def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return method(self.queue, *args, **kwargs)
-
-    return call
-
-
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
@@ -250,6 +239,10 @@ class _Handle(Generic[_Q, _I]):
         """The subspace of the queue."""
         return self.queue.subspace
 
+    def pushed_at(self, item: _I | str) -> datetime | None:
+        """Return the time at which an item was pushed, as the blocking queue does."""
+        return self.queue.pushed_at(item)
+
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)
     pop = _method(BaseQueue[_I].pop)
@@ -269,7 +262,6 @@ class _Handle(Generic[_Q, _I]):
     get = _method(BaseQueue[_I].get)
     state = _method(BaseQueue[_I].state)
     position = _method(BaseQueue[_I].position)
-    pushed_at = _plain(BaseQueue[_I].pushed_at)
     retry = _method(BaseQueue[_I].retry)
     remove = _method(BaseQueue[_I].remove)
     cancel = _method(BaseQueue[_I].cancel)

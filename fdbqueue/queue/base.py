@@ -614,7 +614,7 @@ class BaseQueue(ABC, Generic[_T]):
             begin = _each(partial(store.retry, state=state, by=validate_by(by)))
         elif change == "reprioritize":
             begin = partial(_begin_moves, store, self._move_to(to), to)
-        each = [self._selection(one, filters) for one in ([state] if state else states)]
+        each = [self._selection(one, filters) for one in (states if state is None else (state,))]
         return _change_matching(store, db, begin, each, limit)
 
     def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
