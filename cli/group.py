@@ -183,7 +183,7 @@ def clear(db: Database, queue: str, name: str, yes: bool) -> None:
     if not yes:
         confirm(f"Remove all items of the group {name!r} from {queue!r}?")
     with usage_errors():
-        results = target.clear_group(db, name)
+        results = target.change_all(db, "clear", group=name)
     report_each(results, "removed", lambda _: "a pop is taking it, or it has ended")
 
 
@@ -196,7 +196,7 @@ def cancel(db: Database, queue: str, name: str) -> None:
       fdbq group cancel jobs ada
     """
     with usage_errors():
-        results = existing_queue(db, queue).cancel_group(db, name)
+        results = existing_queue(db, queue).change_all(db, "cancel", group=name)
     report_each(results, "cancelled", lambda _: "it has ended")
 
 
@@ -211,5 +211,6 @@ def retry(db: Database, queue: str, name: str) -> None:
       fdbq group retry jobs ada
     """
     with usage_errors():
-        results = existing_queue(db, queue).retry_group(db, name, by=user_name())
+        target = existing_queue(db, queue)
+        results = target.change_all(db, "retry", state="dead", group=name, by=user_name())
     report_each(results, "retried", lambda _: "the queue is full, or its key is taken")

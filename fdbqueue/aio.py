@@ -36,6 +36,7 @@ from collections.abc import (
 )
 from concurrent import futures
 from contextvars import copy_context
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import (
@@ -56,7 +57,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
-from fdbqueue.options import Filters
+from fdbqueue.options import Selecting, WorkerOptions
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
@@ -64,16 +65,13 @@ from fdbqueue.queue.base import BaseQueue
 from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
-    Claim,
     Database,
-    Duration,
     Item,
     ItemInfo,
     ReadTransactor,
     State,
     Task,
     Transaction,
-    Transactor,
     V,
 )
 from fdbqueue.worker import worker
@@ -148,18 +146,6 @@ def _method(
     return call
 
 
-def _plain(
-    method: Callable[Concatenate[_S, _P], _T],
-) -> Callable[Concatenate[_Handle[Any, Any], _P], _T]:
-    """Return a plain method that calls a method of the blocking queue, which reads nothing."""
-
-    @functools.wraps(method)
-    def call(self: _Handle[Any, Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return method(self.queue, *args, **kwargs)
-
-    return call
-
-
 def _listed(
     method: Callable[Concatenate[_S, _P], Iterator[_T]],
 ) -> Callable[Concatenate[_Handle[Any, Any], _P], Listing[_T]]:
@@ -214,43 +200,17 @@ class Listing(Generic[_T]):
         return list(islice(self._items, n))
 
 
-class _Release(Protocol):
-    """The type of `release`, which has two forms."""
-
-    @overload
-    def __call__(
-        self, tr: Transactor, claim: Claim, *, delay: Duration | None = None
-    ) -> _Awaited[None]: ...
-
-    @overload
-    def __call__(self, tr: Transactor, claim: Item | Task | str) -> _Awaited[bool]: ...
-
-
 class _Items(Protocol[_I]):
     """The type of `items`, which has two forms."""
 
     @overload
     def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: None = None,
-        limit: int = 0,
-        after: Item | Task | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: None = None, **which: Unpack[Selecting]
     ) -> Listing[_I]: ...
 
     @overload
     def __call__(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: State,
-        limit: int = 0,
-        after: Item | Task | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: State, **which: Unpack[Selecting]
     ) -> Listing[ItemInfo]: ...
 
 
@@ -279,6 +239,10 @@ class _Handle(Generic[_Q, _I]):
         """The subspace of the queue."""
         return self.queue.subspace
 
+    def pushed_at(self, item: _I | str) -> datetime | None:
+        """Return the time at which an item was pushed, as the blocking queue does."""
+        return self.queue.pushed_at(item)
+
     options = _method(BaseQueue[_I].options)
     configure = _method(BaseQueue[_I].configure)
     pop = _method(BaseQueue[_I].pop)
@@ -289,7 +253,7 @@ class _Handle(Generic[_Q, _I]):
     ack = _method(BaseQueue[_I].ack)
     nack = _method(BaseQueue[_I].nack)
     extend = _method(BaseQueue[_I].extend)
-    release = cast("_Release", _method(BaseQueue[_I].release))
+    release = _method(BaseQueue[_I].release)
     result = _method(BaseQueue[_I].result)
     items: _Items[_I] = cast("_Items[_I]", _listed(BaseQueue[_I].items))
     search = _method(BaseQueue[_I].search)
@@ -298,7 +262,6 @@ class _Handle(Generic[_Q, _I]):
     get = _method(BaseQueue[_I].get)
     state = _method(BaseQueue[_I].state)
     position = _method(BaseQueue[_I].position)
-    pushed_at = _plain(BaseQueue[_I].pushed_at)
     retry = _method(BaseQueue[_I].retry)
     remove = _method(BaseQueue[_I].remove)
     cancel = _method(BaseQueue[_I].cancel)
@@ -313,9 +276,6 @@ class _Handle(Generic[_Q, _I]):
     set_group = _method(BaseQueue[_I].set_group)
     group_settings = _method(BaseQueue[_I].group_settings)
     groups = _method(BaseQueue[_I].groups)
-    clear_group = _method(BaseQueue[_I].clear_group)
-    cancel_group = _method(BaseQueue[_I].cancel_group)
-    retry_group = _method(BaseQueue[_I].retry_group)
 
 
 class JobSteps(Generic[V]):
@@ -467,13 +427,7 @@ class Worker:
         db: A database.
         queue: A queue of this module.
         handler: The function to call for each job, or a coroutine function to await.
-        concurrency: The number of jobs that run at a time, from 1.
-        lease: Seconds until other workers may take over the jobs of a worker that died.
-        prefetch: As for `fdbqueue.Worker`.
-        store_results: As for `fdbqueue.Worker`.
-        name: As for `fdbqueue.Worker`.
-        timeout: As for `fdbqueue.Worker`.
-        grace: As for `fdbqueue.Worker`.
+        options: Those of `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -493,30 +447,12 @@ class Worker:
         db: Database,
         queue: _Handle[Any, Any],
         handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
-        *,
-        concurrency: int = 1,
-        lease: Duration = 30,
-        prefetch: int = 100,
-        store_results: bool = False,
-        name: str | None = None,
-        timeout: Duration | None = None,
-        grace: Duration = 10,
+        **options: Unpack[WorkerOptions],
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
         self._handler = FunctionHandler(handler)
-        self._worker = worker.Worker(
-            db,
-            queue.queue,
-            self._handler,
-            concurrency=concurrency,
-            lease=lease,
-            prefetch=prefetch,
-            store_results=store_results,
-            name=name,
-            timeout=timeout,
-            grace=grace,
-        )
+        self._worker = worker.Worker(db, queue.queue, self._handler, **options)
         self.report = self._worker.report
 
     def stop(self) -> None:

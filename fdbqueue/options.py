@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from fdbqueue.types import (
     Duration,
     Group,
+    Item,
     Keep,
     Missed,
     Overlap,
     Priority,
+    Task,
     Unique,
     UniqueUntil,
 )
@@ -29,7 +31,9 @@ __all__ = [
     "QueueOptions",
     "QueueSettings",
     "ScheduleOptions",
+    "Selecting",
     "TaskOptions",
+    "WorkerOptions",
 ]
 
 
@@ -284,3 +288,29 @@ class Filters(TypedDict, total=False):
     client: str | None
     job: str | None
     group: str | None
+
+
+class Selecting(Filters, total=False):
+    """The items to look at: those that match the `Filters`, and the part of them.
+
+    Attributes:
+        limit: The maximum number of items, from 0 for all.
+        after: An item or the id of one: only the items behind it.
+        reverse: Whether they are in the opposite order of keys.
+    """
+
+    limit: int
+    after: Item[Any] | Task[Any] | str | None
+    reverse: bool
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of `fdbqueue.Worker`, which describes them, and of `fdbqueue.aio.Worker`."""
+
+    concurrency: int
+    lease: Duration
+    prefetch: int
+    store_results: bool
+    name: str | None
+    timeout: Duration | None
+    grace: Duration

@@ -31,6 +31,9 @@ else:  # a default needs Python 3.13, or a library that only type checkers need
     OfCodec = TypeVar("OfCodec")
     V_co = TypeVar("V_co", covariant=True)
 
+_Value_co = TypeVar("_Value_co", covariant=True)
+_Rows_co = TypeVar("_Rows_co", covariant=True)
+
 __all__ = [
     "Codec",
     "FailedAttempt",
@@ -89,8 +92,8 @@ OnDead: TypeAlias = Literal["continue", "cancel"]
 """The fate of the other jobs of a batch when one becomes a dead letter: they go on, or those
 that have not begun are cancelled."""
 
-Change: TypeAlias = Literal["remove", "retry", "release", "cancel", "reprioritize"]
-"""A change of all items in a state."""
+Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "reprioritize"]
+"""A change of all items that match."""
 
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
@@ -882,15 +885,11 @@ class RangeResult(Protocol):
         ...
 
 
-class ReadTransaction(Protocol):
-    """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
+class _Reads(Protocol[_Value_co, _Rows_co]):
+    """The reads of a transaction, which return futures, and of a database, which return results."""
 
-    def get(self, key: KeyLike) -> Value:
-        """Return the value of a key."""
-        ...
-
-    def get_key(self, key_selector: KeySelector) -> Key:
-        """Return the key that a selector describes."""
+    def get(self, key: KeyLike) -> _Value_co:
+        """Return the value of a key; a database returns `None` if it has none."""
         ...
 
     def get_range(
@@ -900,21 +899,29 @@ class ReadTransaction(Protocol):
         limit: int = 0,
         reverse: bool = False,
         streaming_mode: int = -1,
-    ) -> RangeResult:
-        """Return the rows from `begin` up to, but not including, `end`."""
+    ) -> _Rows_co:
+        """Return the rows from `begin` up to, but not including, `end`; a database, as a list."""
         ...
 
     def get_range_startswith(
         self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
-    ) -> RangeResult:
+    ) -> _Rows_co:
         """Return the rows whose keys start with `prefix`."""
         ...
 
     @overload
-    def __getitem__(self, key: KeyLike, /) -> Value: ...
+    def __getitem__(self, key: KeyLike, /) -> _Value_co: ...
 
     @overload
-    def __getitem__(self, key: slice, /) -> RangeResult: ...
+    def __getitem__(self, key: slice, /) -> _Rows_co: ...
+
+
+class ReadTransaction(_Reads[Value, RangeResult], Protocol):
+    """The reads of a transaction. `tr.snapshot` offers the same without read conflicts."""
+
+    def get_key(self, key_selector: KeySelector) -> Key:
+        """Return the key that a selector describes."""
+        ...
 
     def get_read_version(self) -> Future:
         """Return a future for the version that the transaction reads at."""
@@ -1056,7 +1063,7 @@ class Engine(NamedTuple):
     confirms_reads: bool
 
 
-class Database(_Writes, Protocol):
+class Database(_Reads[bytes | None, Sequence[KeyValue]], _Writes, Protocol):
     """A database: the binding's, or the embedded engine's; `fdbqueue.open` returns one.
 
     Each operation on the database itself is a transaction of its own, retried until it commits.
@@ -1067,33 +1074,6 @@ class Database(_Writes, Protocol):
     def create_transaction(self) -> Transaction:
         """Return a new transaction. `fdbqueue.transactional` is the convenient way to use one."""
         ...
-
-    def get(self, key: KeyLike) -> bytes | None:
-        """Return the value of a key; `None` if it has none."""
-        ...
-
-    def get_range(
-        self,
-        begin: KeyOrSelector | None,
-        end: KeyOrSelector | None,
-        limit: int = 0,
-        reverse: bool = False,
-        streaming_mode: int = -1,
-    ) -> Sequence[KeyValue]:
-        """Return the rows from `begin` up to, but not including, `end`, as a list."""
-        ...
-
-    def get_range_startswith(
-        self, prefix: KeyLike, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
-    ) -> Sequence[KeyValue]:
-        """Return the rows whose keys start with `prefix`."""
-        ...
-
-    @overload
-    def __getitem__(self, key: KeyLike, /) -> bytes | None: ...
-
-    @overload
-    def __getitem__(self, key: slice, /) -> Sequence[KeyValue]: ...
 
 
 Transactor: TypeAlias = Transaction | Database

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import SansIO, Stop, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import Stop as Stop
 from fdbqueue.database.binding import check_database, engine_name
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
@@ -31,8 +32,9 @@ from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.items import Moved, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
-from fdbqueue.operations.views.groups import GroupInfo, HeldBy, list_groups
-from fdbqueue.options import Filters, GroupSettings, QueueSettings
+from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
+from fdbqueue.operations.views.groups import list_groups
+from fdbqueue.options import Filters, GroupSettings, QueueSettings, Selecting
 from fdbqueue.queue.arguments import (
     validate_by,
     validate_claim,
@@ -83,22 +85,6 @@ if TYPE_CHECKING:
 
     from fdbqueue.coordination.store import Store
 
-__all__ = [
-    "MAX_SCAN",
-    "BaseQueue",
-    "GroupInfo",
-    "HeldBy",
-    "Stop",
-    "change_once",
-    "claim_from_text",
-    "claim_text",
-    "claim_until",
-    "end_cancelled",
-    "find_stored",
-    "open_stored",
-    "store_of",
-]
-
 _T = TypeVar("_T", bound=Item | Task)
 _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 _R = TypeVar("_R")
@@ -111,13 +97,15 @@ _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 b
 _TOO_LARGE = 2101
 
 _CHANGEABLE: dict[Change, tuple[State, ...]] = {
-    "remove": ("ready", "delayed", *sorted(ENDED)),
+    "remove": ("delayed", "ready", *sorted(ENDED)),
+    "clear": ("delayed", "ready", "claimed", *sorted(ENDED)),
     "retry": ("delayed", "dead"),
     "release": ("claimed",),
-    "cancel": ("ready", "delayed", "claimed"),
+    "cancel": ("delayed", "ready", "claimed"),
     "reprioritize": MOVABLE,
 }
-"""The states in which `change_all` makes each change."""
+"""The states in which `change_all` makes each change. Delayed items come first, because they may
+become ready meanwhile."""
 
 MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
@@ -371,34 +359,27 @@ class BaseQueue(ABC, Generic[_T]):
         report = validate_report(progress, log, milliseconds())
         self._store.extend(tr, (validate_claim(claim), report), validate_lease(lease))
 
-    @overload
-    def release(self, tr: Transactor, claim: Claim, *, delay: Duration | None = None) -> None: ...
-
-    @overload
-    def release(self, tr: Transactor, claim: _T | str) -> bool: ...
-
     def release(
         self, tr: Transactor, claim: Claim | _T | str, *, delay: Duration | None = None
-    ) -> bool | None:
+    ) -> bool:
         """Return the items of a claim to their places, as if they had never been claimed.
 
         The attempt does not count. Given an item or its id, the call takes the item away from the
-        client that has claimed it, whose `ack` then raises `LeaseLost`. It returns false if the
+        client that has claimed it, whose `ack` then raises `LeaseLost`; it returns false if the
         item is not claimed. With `delay`, the items of a claim are ready again after these seconds.
         Conflicts and cost are those of `ack`.
 
         Example:
             >>> _ = jobs.push(db, "send")
-            >>> jobs.release(db, jobs.claim(db))
-            >>> jobs.claim(db).attempt
-            1
+            >>> jobs.release(db, jobs.claim(db)), jobs.claim(db).attempt
+            (True, 1)
         """
         if isinstance(claim, (str, Item, Task)):
             if delay is not None:
                 raise TypeError("only the items of a claim are released with a delay")
             return self._store.take_back(tr, claim)
         self._store.release(tr, validate_claim(claim), validate_delay(delay))
-        return None
+        return True
 
     # The first items
 
@@ -482,37 +463,16 @@ class BaseQueue(ABC, Generic[_T]):
 
     @overload
     def items(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: None = None,
-        limit: int = 0,
-        after: _T | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: None = None, **which: Unpack[Selecting]
     ) -> Iterator[_T]: ...
 
     @overload
     def items(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: State,
-        limit: int = 0,
-        after: _T | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: State, **which: Unpack[Selecting]
     ) -> Iterator[ItemInfo]: ...
 
     def items(
-        self,
-        tr: ReadTransactor,
-        *,
-        state: State | None = None,
-        limit: int = 0,
-        after: _T | str | None = None,
-        reverse: bool = False,
-        **filters: Unpack[Filters],
+        self, tr: ReadTransactor, *, state: State | None = None, **which: Unpack[Selecting]
     ) -> Iterator[_T] | Iterator[ItemInfo]:
         """Iterate over the ready items, or over an `ItemInfo` for each item in a state.
 
@@ -529,10 +489,7 @@ class BaseQueue(ABC, Generic[_T]):
             tr: A transaction or a database.
             state: `"ready"`, `"delayed"`, `"claimed"`, `"dead"` or `"done"`; `None` for the ready
                 items themselves, which must all be decodable.
-            limit: The maximum number of items, 0 for all.
-            after: An item or the id of one: only the items behind it.
-            reverse: Iterate in the opposite order of keys.
-            filters: Only the items that match all of these; see `fdbqueue.options.Filters`.
+            which: See `fdbqueue.options.Selecting`; by default all.
 
         Raises:
             UndecodableItem: The codec cannot decode an item.
@@ -544,8 +501,8 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [(item.priority, item.value) for item in jobs.items(db)]
             [(1, 'a'), (2, 'b')]
         """
-        of = self._selection("ready" if state is None else state, filters, after, reverse)
-        reads, limit = self._store.reads, validate_number(limit, "limit")
+        of = self._selection("ready" if state is None else state, which)
+        reads, limit = self._store.reads, validate_number(which.get("limit", 0), "limit")
         return reads.values(tr, of, limit) if state is None else reads.matching(tr, of, limit)
 
     def search(
@@ -553,18 +510,15 @@ class BaseQueue(ABC, Generic[_T]):
         db: Database,
         *,
         state: State,
-        limit: int = 100,
-        after: _T | str | None = None,
-        reverse: bool = False,
         scan: int = MAX_SCAN,
-        **filters: Unpack[Filters],
+        **which: Unpack[Selecting],
     ) -> SearchPage:
         """Return a page of the items in a state that match all filters, in the order of `items`.
 
         The call looks at up to `scan` items. So the page may have fewer items than `limit`, or
         none, although more items match: call again with the `next` of the page as `after`, until
-        `next` is `None`. Arguments, cost and errors are otherwise those of `items`; `limit` and
-        `scan` are numbers from 1.
+        `next` is `None`. Arguments, cost and errors are otherwise those of `items`; `limit`, by
+        default 100, and `scan` are numbers from 1.
 
         Example:
             >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
@@ -576,8 +530,8 @@ class BaseQueue(ABC, Generic[_T]):
             (['Timeout'], None, 2)
         """
         check_database(db)
-        of = self._selection(state, filters, after, reverse)
-        limit, scan = validate_number(limit, "limit", 1), validate_number(scan, "scan", 1)
+        limit = validate_number(which.get("limit", 100), "limit", 1)
+        of, scan = self._selection(state, which), validate_number(scan, "scan", 1)
         return self._store.reads.search(db, of, limit, scan)
 
     def count(
@@ -602,7 +556,7 @@ class BaseQueue(ABC, Generic[_T]):
             MatchCount(count=2, next=None, scanned=3)
         """
         check_database(db)
-        of = self._selection(state, filters, after)
+        of = self._selection(state, {**filters, "after": after})
         return self._store.reads.count(db, of, validate_number(scan, "scan", 1))
 
     def change_all(
@@ -610,18 +564,20 @@ class BaseQueue(ABC, Generic[_T]):
         db: Database,
         change: Change,
         *,
-        state: State,
+        state: State | None = None,
         limit: int = 0,
         to: Priority | None = None,
         by: str | None = None,
         **filters: Unpack[Filters],
     ) -> dict[str, bool]:
-        """Make the same change of all items in a state; return by id whether each was changed.
+        """Make the same change of all items that match; return by id whether each was changed.
 
         `change` is `"remove"` for items in any state but claimed, `"retry"` for dead letters and
         delayed items, `"release"` for claimed ones, `"cancel"` for ready, delayed and claimed ones,
-        or `"reprioritize"`, with the new priority as `to`, for ready, delayed or dead ones of a
-        priority or task queue; those keep their order. Filters, and `limit`, are those of `items`.
+        `"clear"` to remove items in any state, claimed ones with their claims, or `"reprioritize"`,
+        with the new priority as `to`, for ready, delayed or dead ones of a priority or task queue;
+        those keep their order. `state` is one of these states; without it, which needs a filter,
+        the call changes items in all of them. Filters, and `limit`, are those of `items`.
 
         Each transaction changes up to 100 items, and takes effect exactly once. Items that come
         into the state meanwhile may be changed or not. An item is not changed if it has left the
@@ -643,24 +599,31 @@ class BaseQueue(ABC, Generic[_T]):
         check_database(db)
         if (change == "reprioritize") != (to is not None):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
-        if change not in _CHANGEABLE or validate_state(state) not in _CHANGEABLE[change]:
-            raise ValueError(f"{change!r} is not a change of {state} items")
+        if state is None and {*filters.values()} <= {None}:
+            raise ValueError("give a state, or a filter: None matches every item")
+        states = _CHANGEABLE.get(change, ())
+        if not states or (state is not None and validate_state(state) not in states):
+            raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")
         begin = _each(store.cancel if change == "cancel" else store.take_back)
-        if change == "remove":
+        if change == "clear":
+            begin = _each(partial(_clear_item, store))
+        elif change == "remove":
             begin = _each(partial(store.remove, state=state))
         elif change == "retry":
             begin = _each(partial(store.retry, state=state, by=validate_by(by)))
         elif change == "reprioritize":
             begin = partial(_begin_moves, store, self._move_to(to), to)
-        return _change_matching(store, db, begin, self._selection(state, filters), limit)
+        each = [self._selection(one, filters) for one in (states if state is None else (state,))]
+        return _change_matching(store, db, begin, each, limit)
 
-    def _selection(
-        self, state: State, filters: Filters, after: _T | str | None = None, reverse: bool = False
-    ) -> Selection:
+    def _selection(self, state: State, which: Mapping[str, object]) -> Selection:
         """Return which items to look for; raise an error unless the queue can have them."""
-        kind, state = self._store.given_options.kind, validate_state(state)
-        return Selection(state, validate_filter(kind, state, filters), after, reverse)
+        kind, filters = self._store.given_options.kind, dict[str, Any](which)
+        after, reverse = filters.pop("after", None), filters.pop("reverse", False)
+        filters.pop("limit", None)
+        wanted = validate_filter(kind, validate_state(state), cast("Filters", filters))
+        return Selection(state, wanted, after, reverse)
 
     def _move_to(self, to: Any) -> Callable[[_T], Moved]:
         """Return how to move an item to this priority."""
@@ -997,74 +960,9 @@ class BaseQueue(ABC, Generic[_T]):
 
         return read(tr, body)
 
-    def clear_group(self, db: Database, group: str) -> dict[str, bool]:
-        """Remove the items of a group in all states; return by id whether each was removed.
-
-        Delayed, ready and claimed items, dead letters and done items are removed, in this order. A
-        client that works on a claimed item can no longer acknowledge it. The settings of the group
-        stay. An item that is pushed or enters another state in the meantime may or may not be
-        removed. Transactions and cost are those of `change_all`, plus those of `release` for a
-        claimed item.
-
-        Example:
-            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
-            >>> sum(jobs.clear_group(db, "ada").values()), jobs.size(db)
-            (2, 0)
-        """
-        states: tuple[State, ...] = ("delayed", "ready", "claimed", *sorted(ENDED))
-        return self._change_group(db, group, partial(_clear_item, self._store), states)
-
-    def cancel_group(self, db: Database, group: str) -> dict[str, bool]:
-        """Cancel the jobs of a group, as `cancel` does; return by id whether each was cancelled.
-
-        Delayed and ready items end at once. Claimed ones end with their claims, and their workers
-        are told. Dead letters and done items stay. An item that is pushed or enters another state
-        in the meantime may or may not be cancelled. Transactions and cost are those of
-        `change_all`.
-
-        Example:
-            >>> _ = jobs.push_many(db, ["a", "b"], group="ada")
-            >>> claim = jobs.claim(db)
-            >>> [*jobs.cancel_group(db, "ada").values()], jobs.get(db, claim.item).cancelling
-            ([True, True], True)
-        """
-        states: tuple[State, ...] = ("delayed", "ready", "claimed")
-        return self._change_group(db, group, self._store.cancel, states)
-
-    def retry_group(self, db: Database, group: str, *, by: str | None = None) -> dict[str, bool]:
-        """Make the dead letters of a group ready; return by id whether each was retried.
-
-        A dead letter is not retried if the queue is full or if another item has its unique key, as
-        for `retry`. Transactions and cost are those of `change_all`.
-
-        Example:
-            >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs", max_attempts=1)
-            >>> item = jobs.push(db, "send", group="ada")
-            >>> jobs.nack(db, jobs.claim(db))
-            >>> jobs.retry_group(db, "ada") == {item.id: True}, jobs.state(db, item)
-            (True, 'ready')
-        """
-        retry = partial(self._store.retry, state="dead", by=validate_by(by))
-        return self._change_group(db, group, retry, ("dead",))
-
-    def _change_group(
-        self,
-        db: Database,
-        group: str | None,
-        change: Callable[[Transaction, str], bool],
-        states: tuple[State, ...],
-    ) -> dict[str, bool]:
-        check_database(db)
-        if group is None:  # which a filter takes for all groups
-            raise ValueError('give the name of a group, or "" for the items without one, not None')
-        results: dict[str, bool] = {}
-        for state in states:
-            of = self._selection(state, Filters(group=group))
-            results |= _change_matching(self._store, db, _each(change), of)
-        return results
-
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
+    """Return the first item that an operation takes, or `None`."""
     return next(iter((yield from taken)), None)
 
 
@@ -1100,13 +998,14 @@ def _begin_moves(
 
 
 def _change_matching(
-    store: Store[Any], db: Database, begin: _Begin, of: Selection, limit: int = 0
+    store: Store[Any], db: Database, begin: _Begin, each: list[Selection], limit: int
 ) -> dict[str, bool]:
     """Change all items that match, some in each transaction."""
     results: dict[str, bool] = {}
-    # An item that was moved to a later priority comes once more.
-    new = (info.id for info in store.reads.matching(db, of, limit) if info.id not in results)
-    while ids := [*islice(new, _CHANGES)]:
+    found = (info.id for of in each for info in store.reads.matching(db, of, limit))
+    # An item that was changed comes once more if it moves to a later priority or state.
+    new = islice((id for id in found if not results.get(id)), limit or None)
+    while ids := [*dict.fromkeys(islice(new, _CHANGES))]:
         results |= _change_some(store, db, begin, ids)
     return results
 

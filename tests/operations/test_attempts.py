@@ -207,15 +207,11 @@ def test_a_retried_dead_letter_keeps_its_failed_attempts_and_who_retried_it(
     assert attempts_left(db, queue) == 0
 
 
-@pytest.mark.parametrize("way", ["change_all", "retry_group"])
-def test_a_retry_of_many_notes_its_client(db: Any, name: str, way: str) -> None:
+def test_a_retry_of_many_notes_its_client(db: Any, name: str) -> None:
     queue = PriorityQueue.named(db, name, max_attempts=1)
-    item = queue.push(db, "job", group="ada")
+    item = queue.push(db, "job")
     queue.nack(db, queue.claim(db), error="busy")
-    if way == "change_all":
-        assert queue.change_all(db, "retry", state="dead", by="ada@office") == {item.id: True}
-    else:
-        assert queue.retry_group(db, "ada", by="ada@office") == {item.id: True}
+    assert queue.change_all(db, "retry", state="dead", by="ada@office") == {item.id: True}
     (attempt,) = info_of(db, queue, item).failed_attempts
     assert (attempt.number, attempt.error, attempt.retried_by) == (1, "busy", "ada@office")
 

@@ -188,6 +188,4 @@ def test_a_call_that_makes_transactions_is_not_part_of_another(
     in_transaction(db, "change_all", "remove", state="ready")
     in_transaction(db, "search", state="ready")
     in_transaction(db, "count", state="ready")
-    for call in ("clear_group", "cancel_group", "retry_group"):
-        in_transaction(db, call, "")
     assert queue.size(db) == N

@@ -111,14 +111,14 @@ def test_items_whose_leases_are_over_are_found_where_they_return(db: Any, jobs: 
     jobs.claim(db)
     lapse(db, jobs)
     assert [info.id for info in jobs.search(db, state="ready", group="ada").items] == [item.id]
-    assert jobs.clear_group(db, "ada") == {item.id: True}
+    assert jobs.change_all(db, "clear", group="ada") == {item.id: True}
     assert jobs.state(db, item) is None
 
 
 def test_clear_removes_items_in_all_states_and_ends_claims(db: Any, jobs: Any, both: Any) -> None:
     own, others = both
     jobs.set_group(db, "own", weight=3, concurrency=2)
-    cleared = jobs.clear_group(db, "own")
+    cleared = jobs.change_all(db, "clear", group="own")
     assert cleared == {item.id: True for items in own.values() for item in items}
     assert states_of(db, jobs, own) == {state: [None, None] for state in STATES}
     assert states_of(db, jobs, others) == UNCHANGED
@@ -134,7 +134,7 @@ def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any
     jobs.set_group(db, "ada", concurrency=1)
     jobs.push_many(db, [1, 2], group="ada")
     claim = jobs.claim(db)
-    assert len(jobs.clear_group(db, "ada")) == 2
+    assert len(jobs.change_all(db, "clear", group="ada")) == 2
     with pytest.raises(LeaseLost):
         jobs.ack(db, claim)
     jobs.push(db, 3, group="ada")
@@ -143,7 +143,7 @@ def test_a_worker_whose_job_was_cleared_cannot_acknowledge_it(db: Any, jobs: Any
 
 def test_cancel_ends_what_waits_and_tells_what_runs(db: Any, jobs: Any, both: Any) -> None:
     own, others = both
-    cancelled = jobs.cancel_group(db, "own")
+    cancelled = jobs.change_all(db, "cancel", group="own")
     waiting = [item.id for state in ("ready", "delayed", "claimed") for item in own[state]]
     assert cancelled == dict.fromkeys(waiting, True)
     ended = {"ready": ["done"] * 2, "delayed": ["done"] * 2}
@@ -156,30 +156,34 @@ def test_cancel_ends_what_waits_and_tells_what_runs(db: Any, jobs: Any, both: An
 
 def test_retry_makes_dead_letters_ready(db: Any, jobs: Any, both: Any) -> None:
     own, others = both
-    assert jobs.retry_group(db, "own") == {item.id: True for item in own["dead"]}
+    assert jobs.change_all(db, "retry", state="dead", group="own") == {
+        item.id: True for item in own["dead"]
+    }
     assert states_of(db, jobs, own) == UNCHANGED | {"dead": ["ready", "ready"]}
     assert states_of(db, jobs, others) == UNCHANGED
-    assert jobs.retry_group(db, "own") == {}
+    assert jobs.change_all(db, "retry", state="dead", group="own") == {}
     jobs.nack(db, jobs.claim(db, n=9))
     jobs.configure(db, max_size=1)
-    assert {*jobs.retry_group(db, "own").values()} == {False}  # the claimed ones fill the queue
+    assert {*jobs.change_all(db, "retry", state="dead", group="own").values()} == {
+        False
+    }  # the claimed ones fill the queue
     assert check(db, jobs).problems == ()
 
 
 def test_the_items_without_a_group_are_changed_by_an_empty_name(db: Any, jobs: Any) -> None:
     plain, grouped = jobs.push(db, 1), jobs.push(db, 2, group="ada")
-    assert jobs.clear_group(db, "") == {plain.id: True}
+    assert jobs.change_all(db, "clear", group="") == {plain.id: True}
     assert jobs.state(db, grouped) == "ready"
 
 
-@pytest.mark.parametrize("call", ["clear_group", "cancel_group"])
-def test_a_sequence_waits_for_no_item_that_was_removed(db: Any, jobs: Any, call: str) -> None:
+@pytest.mark.parametrize("change", ["clear", "cancel"])
+def test_a_sequence_waits_for_no_item_that_was_removed(db: Any, jobs: Any, change: Any) -> None:
     jobs.configure(db, max_attempts=5)
     jobs.set_group(db, "ada", concurrency=1)
     jobs.push_many(db, [1, 2], group="ada")
     jobs.nack(db, jobs.claim(db), delay=600)
     assert jobs.groups(db)[0].held_by == "retry"
-    getattr(jobs, call)(db, "ada")
+    jobs.change_all(db, change, group="ada")
     assert jobs.groups(db)[0].held_by is None
     jobs.push(db, 3, group="ada")
     assert jobs.claim(db).item.value == 3
@@ -195,7 +199,7 @@ def test_a_large_group_is_changed_in_bounded_transactions(
     jobs.push_many(db, [0] * 35, group="ada")
     jobs.push(db, 1, group="bob")
     counted.clear()
-    assert len(jobs.cancel_group(counted, "ada")) == 35
+    assert len(jobs.change_all(counted, "cancel", group="ada")) == 35
     assert counted.commits == 4
     assert [item.value for item in jobs.items(db)] == [1]
     assert_views_agree(db, jobs)
@@ -210,20 +214,20 @@ def test_all_items_of_a_group_get_another_priority(db: Any, name: str) -> None:
     assert [item.value for item in jobs.items(db)] == [3, 1, 2]
 
 
-@pytest.mark.parametrize("call", ["clear_group", "cancel_group", "retry_group"])
+@pytest.mark.parametrize("change", ["clear", "cancel", "retry"])
 @pytest.mark.parametrize("group", ["x" * 256, 7])
-def test_a_group_is_text(db: Any, jobs: Any, call: str, group: Any) -> None:
+def test_a_group_is_text(db: Any, jobs: Any, change: Any, group: Any) -> None:
     with pytest.raises(ValueError, match="a group is text of 0 to 255 bytes"):
-        getattr(jobs, call)(db, group)
+        jobs.change_all(db, change, group=group)
 
 
-@pytest.mark.parametrize("call", ["clear_group", "cancel_group", "retry_group"])
+@pytest.mark.parametrize("change", ["clear", "cancel", "retry"])
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
-def test_no_group_is_not_all_groups(db: Any, name: str, kind: Any, call: str) -> None:
+def test_no_group_is_not_all_groups(db: Any, name: str, kind: Any, change: Any) -> None:
     jobs = kind.named(db, f"{name}jobs")
     given = {"payload" if kind is TaskQueue else "value": 1}
     jobs.push(db, **given, group="ada")
     jobs.push(db, **given)
-    with pytest.raises(ValueError, match='"" for the items without one, not None'):
-        getattr(jobs, call)(db, None)
+    with pytest.raises(ValueError, match="None matches every item"):
+        jobs.change_all(db, change, group=None)
     assert jobs.size(db) == 2

@@ -94,7 +94,7 @@ def test_items_without_a_group_are_counted_and_have_a_weight(db: Any, jobs: Any)
     jobs.set_group(db, "", weight=None)
     jobs.ack(db, claim)
     assert shown() == [("", 14, 0, 0.5), ("ada", 18, 0, 0.5)]
-    jobs.clear_group(db, "")
+    jobs.change_all(db, "clear", group="")
     assert shown() == [("ada", 18, 0, 0.5)]
     jobs.set_group(db, "", weight=2)
     assert shown()[0] == ("", 0, 0, 2)

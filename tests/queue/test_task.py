@@ -456,7 +456,7 @@ def test_tasks_have_groups_as_other_items(db: Any, tasks: TaskQueue) -> None:
     assert tasks.reprioritize(db, ids[1], cost=5)
     assert [info.id for info in tasks.search(db, state="ready", group="acme").items] == [ids[1]]
     assert check(db, tasks).ok
-    assert tasks.clear_group(db, "acme") == {ids[0]: True, ids[1]: True}
+    assert tasks.change_all(db, "clear", group="acme") == {ids[0]: True, ids[1]: True}
     with pytest.raises(ValueError, match="a group is text"):
         tasks.push(db, group="")
 

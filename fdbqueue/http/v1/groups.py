@@ -15,6 +15,7 @@ from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, new_router
 from fdbqueue.http.v1.values import change_report
 from fdbqueue.options import GroupSettings
 from fdbqueue.queue.overview import group_as_json
+from fdbqueue.types import Change
 
 router = new_router()
 
@@ -87,13 +88,13 @@ async def _set(
 @router.post(f"{_PATH}/{{group}}/clear", response_model=answers.Changed)
 async def clear_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
     """Remove the items of a group in all states, 100 in a transaction; its settings stay."""
-    return await _change(served, name, group, "clear_group")
+    return await _change(served, name, group, "clear")
 
 
 @router.post(f"{_PATH}/{{group}}/cancel", response_model=answers.Changed)
 async def cancel_group(served: ServedQueues, name: AdminOf, group: _Group) -> Response:
     """Remove the ready and delayed items of a group; let the claimed ones end with their claims."""
-    return await _change(served, name, group, "cancel_group")
+    return await _change(served, name, group, "cancel")
 
 
 @router.post(f"{_PATH}/{{group}}/retry", response_model=answers.Changed)
@@ -101,12 +102,13 @@ async def retry_group(
     request: Request, served: ServedQueues, name: AdminOf, group: _Group
 ) -> Response:
     """Return the dead letters of a group to their places, with all their attempts again."""
-    return await _change(served, name, group, "retry_group", by=client_of(request))
+    return await _change(served, name, group, "retry", state="dead", by=client_of(request))
 
 
 async def _change(
-    served: ServedQueues, name: str, group: str, change: str, **options: Any
+    served: ServedQueues, name: str, group: str, change: Change, **options: Any
 ) -> Response:
     queue = await _queue(served, name)
-    results = await aio.run(getattr(queue, change), served.db, decoded(group), **options)
+    group = decoded(group)
+    results = await aio.run(queue.change_all, served.db, change, group=group, **options)
     return json_response(change_report(results))
