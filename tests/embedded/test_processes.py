@@ -135,9 +135,13 @@ def test_a_forked_child_is_told_to_open_databases_after_the_fork(
         db[b"k"] = b"parent"
         tr = db.create_transaction()
         tr[b"k"].wait()
+        writer = db.create_transaction()
+        writer[b"k"].wait()
+        writer[b"k"] = b"child"
 
         def child() -> None:
             is_refused(
+                lambda: writer.commit().wait(),
                 lambda: db[b"k"],
                 lambda: db.set(b"k", b"child"),
                 lambda: private[b"k"],

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import TypeVar
 
 from fdbqueue.embedded.directory import open_file
-from fdbqueue.errors import DatabaseClosed, LockTimeout
+from fdbqueue.errors import DatabaseClosed, FdbqueueError, LockTimeout
 
 logger = logging.getLogger("fdbqueue")
 
@@ -49,6 +50,7 @@ class WritersLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: io.FileIO | None = open_file(path)
+        self._failure: FdbqueueError = DatabaseClosed()
         self._waits_since = math.inf  # by `time.monotonic()`
 
     def run(
@@ -96,7 +98,7 @@ class WritersLock:
                     self._waits_since = math.inf
             else:
                 time.sleep(min(random.uniform(0, _PAUSE), deadline - now))
-        raise DatabaseClosed()
+        raise copy(self._failure)
 
     def warn_of_wait(self) -> None:
         """Log which process has the lock if a section without a deadline waits for long."""
@@ -112,18 +114,17 @@ class WritersLock:
     def tell_of_commit(self) -> None:
         """Wake the processes that wait for a change of the lock's file."""
         if self._file is not None:
-            try:
+            with suppress(OSError):  # they look now and then anyway
                 os.pwrite(self._file.fileno(), b"c", 0)
-            except OSError:
-                return  # they look now and then anyway
 
     def close(self) -> None:
         """Close the lock for good: no section is called any more."""
         with inside:
             self._file = None  # a thread that waits for it closes it later
 
-    def leave(self) -> None:
+    def leave(self, failure: FdbqueueError) -> None:
         """Close the lock in a forked child: its descriptor would keep the lock of its parent."""
+        self._failure = failure
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -47,12 +47,7 @@ from fdbqueue.embedded.storage.files import (
 )
 from fdbqueue.embedded.storage.lock import WritersLock, inside, lock_owners
 from fdbqueue.embedded.storage.sync import Sync
-from fdbqueue.errors import (
-    DatabaseClosed,
-    FDBError,
-    LockTimeout,
-    StorageError,
-)
+from fdbqueue.errors import DatabaseClosed, FDBError, LockTimeout, StorageError
 
 _RECENT = VERSIONS_PER_SECOND // 100  # a read version may be so old
 _LONGEST_LOOK = 0.1  # seconds to wait for the lock to learn a newer one
@@ -172,7 +167,7 @@ class Storage:
     def leave(self) -> None:
         """Refuse everything, in a forked child, and let go of the locks of its parent."""
         self._sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
-        self.lock.leave()
+        self.lock.leave(self._sync.failure)
         self._directory.close()
         for connection in self._open_connections():
             connection.expires = 0
@@ -319,7 +314,7 @@ class Storage:
             Storage._section = snapshot
             try:
                 self._files.check()
-                version = self._write(snapshot, *changes)
+                version = self._write(snapshot, changes)
                 snapshot.execute("COMMIT")
             except BaseException as error:
                 self._roll_back(snapshot)
@@ -356,18 +351,13 @@ class Storage:
             connection.execute("ROLLBACK")
         Storage._section = None
 
-    def _write(
-        self,
-        connection: Connection,
-        reads: list[Range],
-        mutations: list[Mutation],
-        writes: list[bytes],
-    ) -> int:
+    def _write(self, connection: Connection, changes: Changes) -> int:
         """Write the mutations and the row of the commit if nothing conflicts; return its version.
 
         If no transaction committed since the snapshot, its connection continues by writing. If it
         does not read the newest state, SQLite refuses that ("locked").
         """
+        reads, mutations, writes = changes
         last = connection.version
         goes_on = connection.in_transaction
         while True:
