@@ -1,37 +1,34 @@
-"""The steps of a job, each of which is done once, in a thread or in an event loop.
-
-A step is a coroutine, whether the function of the job is one or not: what it waits for is done by
-its `Caller`. In a thread the coroutine runs to its end at once.
-"""
+"""The steps of a job, each of which is done once."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from concurrent import futures
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial, update_wrapper
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from functools import cached_property, partial, update_wrapper
+from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Protocol, TypeVar, overload
 
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import InvalidValue, LeaseLost, PayloadTooLarge, error_classes, error_text
+from fdbqueue.errors import (
+    InvalidValue,
+    LeaseLost,
+    PayloadTooLarge,
+    TimedOut,
+    error_classes,
+    error_text,
+)
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.tries import Tries
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, as_exception
-from fdbqueue.worker.steps.callers import Caller, finish
 from fdbqueue.worker.steps.children import Child, ChildJob, ChildPushes, first_error_or, gathered
 from fdbqueue.worker.steps.errors import (
     ChildFailed,
@@ -92,10 +89,6 @@ class JsonResults:
         return stored
 
 
-_Perform: TypeAlias = "Callable[[StoredStep, Callable[[object], bytes]], Awaitable[StoredStep]]"
-"""Does a step that was begun, given what converts its result, and returns it done."""
-
-
 @dataclass(eq=False)
 class AttemptSteps:
     """The steps of one attempt: what is stored, and to which of them the job has come.
@@ -119,55 +112,59 @@ class AttemptSteps:
         self._names.add(name)
 
 
-class AioStepper:
-    """The steps of a coroutine that call a function; see `Context.using`.
+class Stepper:
+    """The steps of a job that call a function, as `Context` or `Context.using` offers them."""
 
-    Args:
-        attempt: The steps of the attempt.
-        caller: Calls the functions.
-        retry: When to try a step again after an error; `None` to let the error end the step.
-        timeout: The seconds that its function may take; `None` for no limit.
-    """
+    _retry: Policy | None = None
+    _timeout: float | None = None
 
-    def __init__(
-        self,
-        attempt: AttemptSteps,
-        caller: Caller,
-        retry: Policy | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        self._attempt = attempt
-        self._claimed = attempt.claimed
-        self._caller = caller
-        self._retry = retry
-        self._timeout = timeout
+    @cached_property
+    def _attempt(self) -> AttemptSteps:
+        """The steps of the attempt."""
+        raise NotImplementedError
 
-    @overload
-    async def step(
-        self,
-        name: str,
-        function: Callable[_P, Awaitable[_R]],
-        /,
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _R: ...
-
-    @overload
-    async def step(
+    def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R: ...
+    ) -> _R:
+        """Call a function, unless the step is done; return its result.
 
-    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
-        """Call a function or coroutine function once, as `Context.step`."""
+        The function runs at least once, and not again once its result is stored. The result is
+        converted to JSON and back by the return annotation of the function, also the first time.
 
-        async def perform(begun: StoredStep, encode: Callable[[object], bytes]) -> StoredStep:
-            call = partial(_call, function, *args, **kw)
-            value = encode(await self._caller.call(call, self._timeout))
-            return begun._replace(state="done", ended_at=milliseconds(), due=None, value=value)
+        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
+        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
+        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
 
-        return await self._once("step", name, function, perform)
+        Args:
+            name: The name of the step, text of 1 to 255 bytes.
+            function: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
 
-    async def commit(
+        Raises:
+            DuplicateStep: The job has come to another step of this name.
+            StepFailed: The function has raised an exception.
+            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
+                bytes.
+            TooManySteps: The job has 10,000 steps.
+            LeaseLost: Another worker may have the job.
+        """
+        step, results = self._begun("step", name, function)
+        if step.state != "done":
+            call = partial(function, *args, **kwargs)
+            with self._failing(name, step):
+                returned = call() if self._timeout is None else _within(call, self._timeout)
+                if inspect.iscoroutine(returned):
+                    returned.close()
+                    raise TypeError(
+                        "the function of a step is a coroutine function: await context.aio.step"
+                    )
+                value = _encoded(name, results, returned)
+            step = self._stored(name, step, value)
+        result: _R = results.decode_result(json.loads(step.value))
+        return result
+
+    def commit(
         self,
         name: str,
         function: Callable[Concatenate[Transaction, _P], _R],
@@ -187,44 +184,49 @@ class AioStepper:
             args: Its arguments after the transaction.
             kwargs: Its keyword arguments.
         """
+        step, results = self._begun("commit", name, function)
         tries = Tries()
 
-        async def perform(begun: StoredStep, encode: Callable[[object], bytes]) -> StoredStep:
-            def body(tr: Transaction) -> bytes:
-                tries.begin_try()
-                try:
-                    return encode(_call(function, tr, *args, **kwargs))
-                finally:
-                    tries.end_try()
+        def body(tr: Transaction) -> bytes:
+            tries.begin_try()
+            try:
+                return _encoded(name, results, function(tr, *args, **kwargs))
+            finally:
+                tries.end_try()
 
-            return await self._caller.wait_for(partial(self._claimed.commit, name, body, begun))
-
-        result: _R = await self._once("commit", name, function, perform)
+        if step.state != "done":
+            # The transaction is not the function's own, so its errors are none of the step.
+            with self._failing(name, step, *error_classes()):
+                step = self._attempt.claimed.commit(name, body, step)
+        result: _R = results.decode_result(json.loads(step.value))
         return result
 
-    async def _once(
-        self, kind: StepKind, name: str, function: Callable[..., Any], perform: _Perform
-    ) -> Any:
-        """Perform a step unless it is done; return the result of its function."""
+    def _begun(
+        self, kind: StepKind, name: str, function: Callable[..., Any]
+    ) -> tuple[StoredStep, Results]:
+        """Return a step that calls a function, done or not, and what converts its result."""
         results = self._attempt.results(name, function)
-        step = await self._found(name, _RESULTS)
-        if step is None or step.state == "waiting":
-            begun = step or StoredStep(kind, "waiting", milliseconds())
-            passed = _NO_FAILURES
-            if kind == "commit":  # whose transaction is not the function's own
-                passed += error_classes()
-            try:
-                step = await perform(begun, partial(_encoded, name, results))
-            except passed:
-                raise
-            except BaseException as caught:
-                error = caught.error if isinstance(caught, _Stopped) else caught
-                raise (await self._failed(name, begun, error)) from error
-            if kind == "step":
-                await self._caller.wait_for(partial(self._claimed.store, name, step))
-        return results.decode_result(json.loads(step.value))
+        step = self._found(name, _RESULTS)
+        return step or StoredStep(kind, "waiting", milliseconds()), results
 
-    async def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
+    def _stored(self, name: str, step: StoredStep, value: bytes) -> StoredStep:
+        done = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
+        self._attempt.claimed.store(name, done)
+        return done
+
+    @contextmanager
+    def _failing(
+        self, name: str, step: StoredStep, *passed: type[BaseException]
+    ) -> Generator[None]:
+        """Make a failure of the step of each error but outcomes and those that are passed."""
+        try:
+            yield
+        except (*_NO_FAILURES, *passed):
+            raise
+        except BaseException as error:
+            raise self._failed(name, step, error) from error
+
+    def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
         """Return the stored step of this name, or `None`; suspend the job until it is due.
 
         Raises:
@@ -233,7 +235,7 @@ class AioStepper:
             StepFailed: The step has failed, and an earlier run of the job went on all the same.
         """
         self._attempt.take_name(name)
-        found = await self._caller.wait_for(partial(self._claimed.find, name))
+        found = self._attempt.claimed.find(name)
         if found is None:
             return None
         if found.kind not in kinds:
@@ -242,14 +244,14 @@ class AioStepper:
             raise StepFailed(name, found.error)
         waits = found.state == "waiting" and found.kind != "wait"
         if waits and not is_over(found.due, milliseconds()):
-            await self._suspend(name, found)
+            self._suspend(name, found)
         return found
 
-    async def _suspend(self, name: str, step: StoredStep) -> None:
-        await self._caller.wait_for(partial(self._claimed.suspend, name, step))
+    def _suspend(self, name: str, step: StoredStep) -> NoReturn:
+        self._attempt.claimed.suspend(name, step)
         raise Suspended(name)
 
-    async def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
+    def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
         """Suspend the job until the step is tried again, or return the error to raise.
 
         The failure is stored with the next step, if there is one: then the job has caught the
@@ -260,15 +262,28 @@ class AioStepper:
         failed = step._replace(failures=step.failures + 1, error=text)
         outcome = None if retry is None else retry.decide(as_exception(error), failed.failures)
         if isinstance(outcome, RetryIn):
-            await self._suspend(name, failed._replace(due=now + round(1000 * outcome.after)))
-        self._claimed.add(name, failed._replace(state="failed", ended_at=now))
+            self._suspend(name, failed._replace(due=now + round(1000 * outcome.after)))
+        self._attempt.claimed.add(name, failed._replace(state="failed", ended_at=now))
         return StepFailed(name, text)
 
 
-class AioSteps(AioStepper):
-    """The steps of a coroutine: await the methods of `Context`."""
+class StepperWithOptions(Stepper):
+    """The steps of a job with options, as `Context.using` returns them."""
 
-    async def sleep(self, name: str, duration: Duration) -> None:
+    def __init__(
+        self, attempt: AttemptSteps, retry: Policy | None, timeout: Duration | None
+    ) -> None:
+        if retry is not None and not hasattr(retry, "decide"):
+            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
+        self._attempt, self._retry = attempt, retry
+        if timeout is not None:
+            self._timeout = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
+
+
+class Steps(Stepper):
+    """The steps of a job, as `Context` offers them."""
+
+    def sleep(self, name: str, duration: Duration) -> None:
         """Suspend the job for a time: no worker is held, and no attempt is counted.
 
         Args:
@@ -276,15 +291,15 @@ class AioSteps(AioStepper):
             duration: How long the job sleeps at least, from the first time that it comes here.
         """
         seconds = validate_seconds("duration", duration, below=_MAX_SECONDS)
-        found = await self._found(name, ("sleep",))
+        found = self._found(name, ("sleep",))
         if found is None:
             now = milliseconds()
             step = StoredStep("sleep", "waiting", now, due=now + round(1000 * seconds))
-            await self._suspend(name, step)
+            self._suspend(name, step)
         elif found.state == "waiting":
-            self._claimed.add(name, found._replace(state="done", ended_at=found.due))
+            self._attempt.claimed.add(name, found._replace(state="done", ended_at=found.due))
 
-    async def wait(
+    def wait(
         self,
         name: str,
         *,
@@ -313,12 +328,12 @@ class AioSteps(AioStepper):
         seconds = None
         if timeout is not None:
             seconds = validate_seconds("timeout", timeout, below=_MAX_SECONDS)
-        found = await self._found(name, ("wait",))
+        found = self._found(name, ("wait",))
         if found is None or found.state == "waiting":
             now = milliseconds()
             due = None if seconds is None else now + round(1000 * seconds)
             begun = StoredStep("wait", "waiting", now, due=due, key=key)
-            found = await self._caller.wait_for(partial(self._claimed.wait, name, begun, signal))
+            found = self._attempt.claimed.wait(name, begun, signal)
             if found is None:
                 raise Suspended(name)
         if found.state == "timed out":
@@ -326,9 +341,7 @@ class AioSteps(AioStepper):
         sent_at = utc_time(found.ended_at or 0)
         return Signal(signal, found.key, json.loads(found.value), sent_at)
 
-    async def run(
-        self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
+    def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Push another job, suspend this one until that has ended, and return its result.
 
         The other job is pushed in the transaction that stores the step, and its result is stored in
@@ -363,33 +376,39 @@ class AioSteps(AioStepper):
             >>> handle.result()
             14
         """
-        results = await self._run({name: job.bind(*args, **kwargs)})
+        results = self._run({name: job.bind(*args, **kwargs)})
         result: _R = first_error_or(results)[0]
         return result
 
     @overload
-    async def gather(
+    def gather(
         self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
     ) -> list[_R]: ...
 
     @overload
-    async def gather(
+    def gather(
         self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
     ) -> list[_R | ChildFailed]: ...
 
-    @overload
-    async def gather(
-        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: bool
-    ) -> list[Any]: ...
-
-    async def gather(
+    def gather(
         self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
     ) -> list[Any]:
-        """Run other jobs at the same time and return their results, as `Context.gather`."""
-        results = await self._run(gathered(name, jobs))
+        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
+
+        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
+
+        Args:
+            name: The beginning of the names of the steps.
+            jobs: Up to 1,000 jobs with arguments, each of them a `Job.bind`.
+            return_errors: True to return errors together with the results.
+
+        Raises:
+            ChildFailed: One of the jobs has failed; it is raised once all have ended.
+        """
+        results = self._run(gathered(name, jobs))
         return results if return_errors else first_error_or(results)
 
-    async def _run(self, children: Mapping[str, Child[Any]]) -> list[Any]:
+    def _run(self, children: Mapping[str, Child[Any]]) -> list[Any]:
         """Suspend the job until others have ended; return the result or the error of each.
 
         Args:
@@ -397,9 +416,8 @@ class AioSteps(AioStepper):
         """
         for name in children:
             self._attempt.take_name(name)
-        pushes = ChildPushes(self._claimed.owner, self._claimed.job, children)
-        run = partial(self._claimed.run, pushes.names, pushes.batch, pushes.push)
-        ended = await self._caller.wait_for(run)
+        pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
+        ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
         if ended is None:
             raise Suspended(next(iter(children)))
         results: list[Any] = []
@@ -412,89 +430,135 @@ class AioSteps(AioStepper):
                 results.append(child.decode_result(json.loads(step.value)))
         return results
 
-    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
-        """Return a way to run steps with options, as `Context.using`."""
-        if retry is not None and not hasattr(retry, "decide"):
-            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
-        if timeout is not None:
-            timeout = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
-        return AioStepper(self._attempt, self._caller, retry, timeout)
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
+        """Return a way to run steps with options.
+
+        Args:
+            retry: When to try a step again after an error. The job is suspended meanwhile: no
+                worker is held, and no attempt of the job is counted.
+            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
+                cancelled. A function goes on in a thread of its own, because Python cannot end it.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context, Retry
+            >>> app = App("memory:")
+            >>> @app.job(name="pay")
+            ... def pay(context: Context) -> int:
+            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
+            ...     return careful.step("charge", lambda: 42)
+            >>> handle = pay.push()
+            >>> _ = app.work(drain=True)
+            >>> handle.result()
+            42
+        """
+        return StepperWithOptions(self._attempt, retry, timeout)
 
 
-def in_thread(
-    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]],
-) -> Callable[Concatenate[Any, _P], _R]:
-    """Return the method that does in the thread of its job what a method of `AioSteps` does."""
+def _awaited(
+    method: Callable[Concatenate[Any, _P], _R],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """Return the method that does in another thread what a method of `Context` does."""
 
-    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return finish(method(self._steps, *args, **kwargs))
+    async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await asyncio.to_thread(method, self._steps, *args, **kwargs)
 
     update_wrapper(call, method)
     return call
 
 
-class Stepper(ABC):
-    """The steps of a job that call a function, as `Context` or `Context.using` offers them."""
+class AioStepper:
+    """The steps of a coroutine that call a function: await the methods of `Context.using`.
 
-    @property
-    @abstractmethod
-    def _steps(self) -> AioStepper:
-        """The same, as coroutines that `finish` runs."""
+    Args:
+        steps: The same for a function.
+    """
 
-    def step(
+    def __init__(self, steps: Stepper) -> None:
+        self._steps: Any = steps
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[_P, Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+
+    @overload
+    async def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _R:
-        """Call a function, unless the step is done; return its result.
+    ) -> _R: ...
 
-        The function runs at least once, and not again once its result is stored. The result is
-        converted to JSON and back by the return annotation of the function, also the first time.
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a function or coroutine function once, as `Context.step`."""
+        steps = self._steps
+        step, results = await asyncio.to_thread(steps._begun, "step", name, function)
+        if step.state != "done":
+            try:
+                returned = function(*args, **kwargs)
+                if inspect.isawaitable(returned):
+                    returned = await _awaited_within(returned, steps._timeout)
+                value = _encoded(name, results, returned)
+            except _NO_FAILURES:
+                raise
+            except BaseException as error:
+                raise await asyncio.to_thread(steps._failed, name, step, error) from error
+            step = await asyncio.to_thread(steps._stored, name, step, value)
+        return results.decode_result(json.loads(step.value))
 
-        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
-        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
-        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
-
-        Args:
-            name: The name of the step, text of 1 to 255 bytes.
-            function: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Raises:
-            DuplicateStep: The job has come to another step of this name.
-            StepFailed: The function has raised an exception.
-            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
-                bytes.
-            TooManySteps: The job has 10,000 steps.
-            LeaseLost: Another worker may have the job.
-        """
-        return finish(self._steps.step(name, function, *args, **kwargs))
-
-    commit = in_thread(AioStepper.commit)
+    commit = _awaited(Stepper.commit)
 
 
-class StepperWithOptions(Stepper):
-    """The steps of a job with options, as `Context.using` returns them."""
+class AioSteps(AioStepper):
+    """The steps of a coroutine: await the methods of `Context`."""
 
-    def __init__(self, steps: AioStepper) -> None:
-        self._given = steps
+    sleep = _awaited(Steps.sleep)
 
-    @property
-    def _steps(self) -> AioStepper:
-        return self._given
+    wait = _awaited(Steps.wait)
+
+    run = _awaited(Steps.run)
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
+    ) -> list[_R]: ...
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
+    ) -> list[_R | ChildFailed]: ...
+
+    async def gather(
+        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
+    ) -> list[Any]:
+        """Run other jobs at the same time and return their results, as `Context.gather`."""
+        gather: Any = self._steps.gather
+        return await asyncio.to_thread(gather, name, jobs, return_errors=return_errors)
+
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
+        """Return a way to run steps with options, as `Context.using`."""
+        return AioStepper(self._steps.using(retry=retry, timeout=timeout))
 
 
-class _Stopped(Exception):
-    """Stands for a `StopIteration` of the function, which no coroutine or future may raise."""
+def _within(function: Callable[[], Any], timeout: float) -> Any:
+    """Call a function in a thread of its own, which is left to itself if it takes longer."""
+    future: futures.Future[Any] = futures.Future()
 
-    def __init__(self, error: StopIteration) -> None:
-        self.error = error
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
 
-
-def _call(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        raise _Stopped(error) from None
+    run_here = partial(copy_context().run, run)
+    threading.Thread(target=run_here, name="fdbqueue-step", daemon=True).start()
+    if not futures.wait([future], timeout).done:
+        raise TimedOut(timeout)
+    return future.result()
 
 
 def _encoded(name: str, results: Results, returned: object) -> bytes:
@@ -504,3 +568,13 @@ def _encoded(name: str, results: Results, returned: object) -> bytes:
         raise Dead(f"the result of the step {name}") from error
     except Exception as error:
         raise Dead(str(error)) from error  # another attempt would repeat the work in vain
+
+
+async def _awaited_within(awaitable: Awaitable[Any], timeout: float | None) -> Any:
+    """Return what an awaitable returns; cancel it if it takes longer."""
+    task = asyncio.ensure_future(awaitable)
+    done, _ = await asyncio.wait([task], timeout=timeout)
+    if not done:
+        task.cancel()
+        raise TimedOut(timeout or 0)
+    return task.result()
