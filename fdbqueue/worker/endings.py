@@ -81,10 +81,6 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
     return total
 
 
-def no_progress(report: WorkerReport) -> None:
-    """Do nothing after a job."""
-
-
 @dataclass(eq=False)
 class Endings:
     """Ends the jobs of a worker, in the database, in its report and in the log.
@@ -97,7 +93,6 @@ class Endings:
 
     Attributes:
         report: The numbers of jobs that have ended.
-        progress: Called with the report after each job.
     """
 
     db: Database
@@ -105,7 +100,6 @@ class Endings:
     pool: Pool
     shutdown: Shutdown
     report: WorkerReport = field(default_factory=WorkerReport)
-    progress: Callable[[WorkerReport], object] = no_progress
 
     def __post_init__(self) -> None:
         self.background = Background(self.shutdown.fail)
@@ -207,7 +201,7 @@ class Endings:
             self.pool.let_go(job)
 
     def end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
-        """Count and log an attempt that has ended, and tell the caller of `run`.
+        """Count and log an attempt that has ended.
 
         Args:
             job: The job.
@@ -245,10 +239,7 @@ class Endings:
                 exc_info=None if level < logging.ERROR else raised,
                 extra=fields,
             )
-        try:
-            self.progress(self.report)
-        except BaseException:
-            _log.exception("%s: the progress callback failed", job.source.name)
+        self.shutdown.note(self.report)
 
 
 def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:

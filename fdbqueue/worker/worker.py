@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from fdbqueue.queue.arguments import (
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
 from fdbqueue.worker.claiming import Claiming
-from fdbqueue.worker.endings import Endings, WorkerReport, no_progress
+from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
 from fdbqueue.worker.pace import Pace
 from fdbqueue.worker.pool import Pool
@@ -153,20 +152,13 @@ class Worker:
         """
         self._shutdown.begin()
 
-    def run(
-        self,
-        *,
-        drain: bool = False,
-        progress: Callable[[WorkerReport], object] = no_progress,
-        health: int | str | None = None,
-    ) -> WorkerReport:
+    def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
         """Run jobs until `stop` is called.
 
         In the main thread, SIGTERM and SIGINT stop the worker.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            progress: Called with the report after each job. Its errors are logged.
             health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
                 answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
 
@@ -177,7 +169,6 @@ class Worker:
             OSError: The process cannot listen on the address of `health`.
         """
         pool, shutdown = self._pool, self._shutdown
-        self._endings.progress = progress
         self._running.begin()
         shutdown.errors.clear()
         with (

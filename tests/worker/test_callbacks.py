@@ -1,4 +1,4 @@
-"""Logging or a progress callback that raises stops no worker, and leaves no job claimed."""
+"""Logging that raises stops no worker, and leaves no job claimed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue import PriorityQueue, Worker
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
 from tests.support.workers import make_quick
@@ -40,13 +40,13 @@ def logging_that_raises(level: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def run(worker: Worker, **options: Any) -> BaseException | None:
+def run(worker: Worker) -> BaseException | None:
     """Run a worker until it ends, and return its error."""
     errors: list[BaseException | None] = []
 
     def target() -> None:
         try:
-            worker.run(drain=True, **options)
+            worker.run(drain=True)
         except BaseException as error:
             errors.append(error)
         else:
@@ -57,10 +57,6 @@ def run(worker: Worker, **options: Any) -> BaseException | None:
     thread.join(60)
     assert not thread.is_alive(), "the worker does not end"
     return errors[0]
-
-
-def progress_that_raises(_: WorkerReport) -> None:
-    raise Broken
 
 
 def succeed(_: object) -> None:
@@ -101,16 +97,6 @@ def test_logging_that_raises_stops_no_worker_and_leaves_no_job_claimed(
     worker = Worker(db, queue, handler, concurrency=concurrency, lease=600)
     with logging_that_raises(logging.INFO):
         assert run(worker) is None
-    assert_none_is_claimed(db, queue, handler)
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("handler", HANDLERS)
-def test_a_progress_callback_that_raises_stops_no_worker_and_leaves_no_job_claimed(
-    db: Any, queue: PriorityQueue, handler: Any, concurrency: int
-) -> None:
-    worker = Worker(db, queue, handler, concurrency=concurrency, lease=600)
-    assert run(worker, progress=progress_that_raises) is None
     assert_none_is_claimed(db, queue, handler)
 
 

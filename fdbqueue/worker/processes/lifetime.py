@@ -6,13 +6,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fdbqueue.database.binding import database_name
 from fdbqueue.types import Database
-from fdbqueue.worker.endings import WorkerReport, no_progress
+from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.functions.coroutines import IN_THREAD
 from fdbqueue.worker.processes.supervisor import parent
 from fdbqueue.worker.telemetry import Log
@@ -35,8 +35,6 @@ def run_worker(
     shutdown: Shutdown,
     *,
     drain: bool = False,
-    max_jobs: int | None = None,
-    max_memory: int | None = None,
     health: int | str | None = None,
 ) -> WorkerReport:
     """Run the worker of this process. If it is supervised, its parent stops it and gets the report.
@@ -45,16 +43,11 @@ def run_worker(
         worker: The worker.
         shutdown: Its shutdown.
         drain: As for `Worker.run`.
-        max_jobs: The number of ended jobs after which no others begin.
-        max_memory: The bytes of resident memory after which no others begin.
         health: As for `Worker.run`; the first of several processes answers.
     """
-    limits = _Limits(shutdown, max_jobs, max_memory)
     if parent is not None:
         parent.stop_with(worker.stop, shutdown.kill)
-    # Most programs ask for nothing after a job, and a quick job takes little longer than this.
-    progress = limits.check if limits.are_set else no_progress
-    report = worker.run(drain=drain, progress=progress, health=own_health(health))
+    report = worker.run(drain=drain, health=own_health(health))
     if parent is not None:
         parent.report(report, is_drained=drain and not shutdown.stop.is_set)
     return report
@@ -97,36 +90,32 @@ def _goes_on(thread: threading.Thread) -> bool:
     return thread.is_alive()
 
 
-class _Limits:
-    """When the worker of a process finishes by itself."""
+def limit_of(
+    max_jobs: int | None, max_memory: int | None
+) -> Callable[[WorkerReport], str | None] | None:
+    """Return what tells a worker why it finishes by itself; `None` if it never does.
 
-    def __init__(self, shutdown: Shutdown, max_jobs: int | None, max_memory: int | None) -> None:
-        self._shutdown = shutdown
-        self._max_jobs = max_jobs
-        self._max_memory = max_memory
-        self._looked_at = 0.0
+    Args:
+        max_jobs: The number of ended jobs after which no others begin.
+        max_memory: The bytes of resident memory after which no others begin.
+    """
+    if (max_jobs, max_memory, parent) == (None, None, None):
+        return None
+    looked_at = 0.0
 
-    @property
-    def are_set(self) -> bool:
-        """True if there is a limit, or a parent that replaces this process."""
-        return (self._max_jobs, self._max_memory, parent) != (None, None, None)
-
-    def check(self, report: WorkerReport) -> None:
-        """Let the worker finish if a limit is reached, and say which one."""
-        if not self._shutdown.stop.is_set and (reason := self._reason(report)):
-            self._shutdown.finish()
-            _log.warning("ending after the running jobs: %s", reason)
-
-    def _reason(self, report: WorkerReport) -> str | None:
+    def reason(report: WorkerReport) -> str | None:
+        nonlocal looked_at
         jobs = report.done + report.failed + report.lost
-        if self._max_jobs is not None and jobs >= self._max_jobs:
-            return f"{jobs:,} jobs have ended, of at most {self._max_jobs:,}"
+        if max_jobs is not None and jobs >= max_jobs:
+            return f"{jobs:,} jobs have ended, of at most {max_jobs:,}"
         if parent is not None and has_hung():
             return "a job hangs, whose thread only the end of the process ends"
         now = time.monotonic()
-        if self._max_memory is not None and now - self._looked_at >= _MEMORY:
-            self._looked_at = now
+        if max_memory is not None and now - looked_at >= _MEMORY:
+            looked_at = now
             memory = int(_STATM.read_text().split()[1]) * _PAGE
-            if memory > self._max_memory:
-                return f"its memory has grown to {memory:,} bytes, of at most {self._max_memory:,}"
+            if memory > max_memory:
+                return f"its memory has grown to {memory:,} bytes, of at most {max_memory:,}"
         return None
+
+    return reason

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,11 +28,9 @@ _VARIABLE = "FDBQUEUE_SUPERVISOR"
 _LOOK = 0.1  # seconds between looks at the processes
 _LAST = 5.0  # seconds that a process has to kill what it runs, and itself
 _FIRST = 1.0  # seconds from the death of a process to the start of another one, at first
-LONGEST = 60.0
-"""Seconds from the death of a process to the start of another one, at most."""
+_LONGEST = 60.0  # seconds from a death to that start, at most
 _HEALTHY = 60.0  # seconds after whose life a death is the first one again
 _PATIENCE = 5.0  # seconds beyond the grace period after which a process is killed
-_CHANGES = 0.5  # seconds between looks at the files of modules
 
 # Taken at once, so that no program that this one runs takes itself for a child.
 _given = os.environ.pop(_VARIABLE, None)
@@ -101,15 +98,11 @@ class Supervisor:
         command: The command, whose process is `supervised`.
         n: The number of processes.
         grace: The seconds that running jobs have to end after `stop`.
-        longest: The seconds from the death of a process to the start of another one, at most.
     """
 
-    def __init__(
-        self, command: Sequence[str], n: int, grace: float, longest: float = LONGEST
-    ) -> None:
+    def __init__(self, command: Sequence[str], n: int, grace: float) -> None:
         self._command = command
         self._grace = grace
-        self._longest = longest
         self._slots = [_Slot(number) for number in range(1, n + 1)]
         self._reports: list[WorkerReport] = []
         self._stopped_at: float | None = None
@@ -205,25 +198,6 @@ class Supervisor:
         now = time.monotonic()
         if now - slot.began >= _HEALTHY:
             slot.deaths = 0
-        delay = min(self._longest, _FIRST * 2**slot.deaths)
+        delay = min(_LONGEST, _FIRST * 2**slot.deaths)
         slot.due, slot.deaths = now + delay, slot.deaths + 1
         _log.error("process %d died: %s; another one starts in %g s", pid, how, delay)
-
-
-def stop_after_changes() -> None:
-    """Stop this process by SIGTERM once the file of a module that it has loaded changes."""
-    threading.Thread(target=_watch_files, daemon=True).start()
-
-
-def _watch_files() -> None:
-    before: dict[str, int] = {}
-    while True:
-        for module in list(sys.modules.values()):
-            file = str(getattr(module, "__file__", ""))
-            with suppress(OSError):  # it has no file, or an editor replaces it at this moment
-                now = os.stat(file).st_mtime_ns
-                if before.setdefault(file, now) != now:
-                    _log.warning("%s has changed", file)
-                    os.kill(os.getpid(), signal.SIGTERM)
-                    return
-        time.sleep(_CHANGES)
