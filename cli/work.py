@@ -24,14 +24,15 @@ from fdbqueue.queue.base import Stop
 from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
 from fdbqueue.worker.presence import serving_health
-from fdbqueue.worker.processes.lifetime import (
+from fdbqueue.worker.processes import (
+    Supervisor,
     exit_after_work,
     limit_of,
     own_health,
+    parent,
     run_worker,
     summary_of,
 )
-from fdbqueue.worker.processes.supervisor import Supervisor, parent
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors

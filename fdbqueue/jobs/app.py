@@ -45,8 +45,7 @@ from fdbqueue.queue.steps import KEPT
 from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.processes.lifetime import limit_of, run_worker, summary_of
-from fdbqueue.worker.processes.supervisor import Supervisor, parent
+from fdbqueue.worker.processes import Supervisor, limit_of, parent, run_worker, summary_of
 from fdbqueue.worker.shutdown import Shutdown
 from fdbqueue.worker.turns import Source, Turns
 from fdbqueue.worker.worker import Worker

@@ -18,7 +18,7 @@ from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
 from fdbqueue.types import Claim, Database, Progress, Transaction
-from fdbqueue.worker.steps.stepper import AioSteps, AttemptSteps, JsonResults, Results, Steps
+from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, JsonResults, Results, Steps
 
 _P = ParamSpec("_P")
 

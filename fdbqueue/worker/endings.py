@@ -15,7 +15,8 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import change_once, end_cancelled
 from fdbqueue.types import Database, Transaction
-from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.functions.errors import HandlerExited
+from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Handler, outcome_of
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
@@ -27,7 +28,6 @@ from fdbqueue.worker.outcomes import (
     Spent,
 )
 from fdbqueue.worker.pool import Background, HeldJob, Pool, by_source
-from fdbqueue.worker.steps.errors import HandlerExited
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.errors import HandlerTooSlow, TimedOut
 from fdbqueue.layout.values import NO_REPORT, Report
 from fdbqueue.types import Claim
-from fdbqueue.worker.functions.tries import TRANSACTION, Tries
+from fdbqueue.worker.functions.guards import TRANSACTION, Tries
 from fdbqueue.worker.invocation import Invocation
 
 if TYPE_CHECKING:

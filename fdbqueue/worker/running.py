@@ -19,16 +19,16 @@ from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
 from fdbqueue.types import Database, Transaction
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.functions.errors import HandlerExited
+from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Handler, Invocation
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Suspended
 from fdbqueue.worker.pool import HeldJob
-from fdbqueue.worker.steps.errors import HandlerExited
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
+    from fdbqueue.worker.claiming import Pace
     from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.pace import Pace
     from fdbqueue.worker.pool import Pool
     from fdbqueue.worker.shutdown import Shutdown
 

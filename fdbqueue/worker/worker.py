@@ -15,10 +15,9 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
-from fdbqueue.worker.claiming import Claiming
+from fdbqueue.worker.claiming import Claiming, Pace
 from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
-from fdbqueue.worker.pace import Pace
 from fdbqueue.worker.pool import Pool
 from fdbqueue.worker.presence import Presence, serving_health, trouble_of_database
 from fdbqueue.worker.running import Running

@@ -427,7 +427,7 @@ def test_a_worker_continues_after_any_failure_of_a_handler(
 def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.functions.tries.TRANSACTION", 0.0)
+    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.0)
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push(db, 1)
 

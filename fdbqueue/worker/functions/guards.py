@@ -1,13 +1,17 @@
-"""How often, and for how long, a function of the program runs in one transaction."""
+"""What a worker guards against in functions of the program: forks, and slow transactions."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 
 from fdbqueue.errors import HandlerTooSlow
+from fdbqueue.worker.telemetry import Log
+
+_log = Log("fdbqueue.worker")
 
 _MAX_FORKING = 3  # tries of a transaction that may fork
 
@@ -76,3 +80,42 @@ class Tries:
         """Note that a try has ended."""
         self._n_forking += _forks.n > self._forks_before
         self.seconds, self.tried = time.perf_counter() - self.tried, math.inf
+
+
+class InThisProcess:
+    """A `with` block that calls functions of the program, and that no forked process leaves.
+
+    Args:
+        name: The name of the job.
+
+    >>> with InThisProcess("shop.send"):
+    ...     pass
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._process = os.getpid()
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if os.getpid() != self._process:
+            _end_child(self._name, error)
+
+
+def _end_child(name: str, error: BaseException | None) -> None:
+    code = 1
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        else:
+            _log.error(
+                "%s: a process that the job forked has left the job's code, and is ended "
+                "before it becomes a second worker; end it with os._exit, or use multiprocessing",
+                name or "the handler",
+                exc_info=error,
+            )
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
