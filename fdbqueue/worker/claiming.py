@@ -10,23 +10,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
 from fdbqueue.queue.base import Stop, claim_until, wait_to_claim
-from fdbqueue.types import Database, Transaction
+from fdbqueue.types import Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
-from fdbqueue.worker.pool import HeldJob
+from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log
 from fdbqueue.worker.turns import Source, Turns
-
-if TYPE_CHECKING:
-    from fdbqueue.worker.invocation import Handler
-    from fdbqueue.worker.pool import Pool
-    from fdbqueue.worker.shutdown import Shutdown
 
 _log = Log("fdbqueue.worker")
 
@@ -103,28 +97,18 @@ class Pace:
 
 
 @dataclass(eq=False)
-class Claiming:
+class Claiming(Part):
     """Claims jobs for a worker, from one of its queues after the other, and lets them begin.
 
     Args:
-        db: The database.
-        turns: The queues.
-        handler: The handler.
-        pace: Says how many jobs to claim.
-        pool: The jobs that the worker holds.
         endings: Gives back jobs that do not begin.
-        shutdown: Says when to stop.
+        turns: The queues.
         lease: The length of a lease in seconds.
         client: The name that the claims show; `None` for that of the process.
     """
 
-    db: Database
-    turns: Turns
-    handler: Handler
-    pace: Pace
-    pool: Pool
     endings: Endings
-    shutdown: Shutdown
+    turns: Turns
     lease: float
     client: str | None
     _waiting: list[threading.Thread] = field(default_factory=list[threading.Thread])

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import change_once, end_cancelled
-from fdbqueue.types import Database, Transaction
+from fdbqueue.types import Transaction
 from fdbqueue.worker.functions.errors import HandlerExited
 from fdbqueue.worker.functions.guards import InThisProcess
-from fdbqueue.worker.invocation import Handler, outcome_of
+from fdbqueue.worker.invocation import outcome_of
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -27,11 +27,10 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.pool import Background, HeldJob, Pool, by_source
+from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
-    from fdbqueue.worker.shutdown import Shutdown
     from fdbqueue.worker.turns import Source
 
 Release: TypeAlias = Callable[[Transaction, HeldJob], object]
@@ -82,23 +81,13 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
 
 
 @dataclass(eq=False)
-class Endings:
+class Endings(Part):
     """Ends the jobs of a worker, in the database, in its report and in the log.
-
-    Args:
-        db: The database.
-        handler: The handler.
-        pool: The jobs that the worker holds.
-        shutdown: The shutdown of the worker.
 
     Attributes:
         report: The numbers of jobs that have ended.
     """
 
-    db: Database
-    handler: Handler
-    pool: Pool
-    shutdown: Shutdown
     report: WorkerReport = field(default_factory=WorkerReport)
 
     def __post_init__(self) -> None:

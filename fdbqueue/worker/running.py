@@ -17,20 +17,17 @@ from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
-from fdbqueue.types import Database, Transaction
+from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.functions.errors import HandlerExited
 from fdbqueue.worker.functions.guards import InThisProcess
-from fdbqueue.worker.invocation import Handler, Invocation
+from fdbqueue.worker.invocation import Invocation
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Suspended
-from fdbqueue.worker.pool import HeldJob
+from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
-    from fdbqueue.worker.claiming import Pace
     from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.pool import Pool
-    from fdbqueue.worker.shutdown import Shutdown
 
 _T = TypeVar("_T")
 
@@ -42,24 +39,14 @@ class _Stopped(Exception):
 
 
 @dataclass(eq=False)
-class Running:
+class Running(Part):
     """Runs the jobs of a worker.
 
     Args:
-        db: The database.
-        handler: The handler.
-        pool: The jobs that the worker holds.
         endings: Ends the jobs.
-        shutdown: Says when to stop.
-        pace: Learns how long jobs take that are done.
     """
 
-    db: Database
-    handler: Handler
-    pool: Pool
     endings: Endings
-    shutdown: Shutdown
-    pace: Pace
     _variables: Variables = field(default_factory=copy_context)
 
     def begin(self) -> None:

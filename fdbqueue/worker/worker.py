@@ -117,26 +117,23 @@ class Worker:
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
         turns = queue if isinstance(queue, Turns) else _turns_of(queue, store_results)
-        self._db = db
-        sources = turns.sources
-        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         concurrency = validate_number(concurrency, "concurrency", 1)
         seconds = validate_lease(lease)
         limit = None if timeout is None else validate_timeout(timeout)
         client = None if name is None else validate_client_name(name)
-        at_most = {each.name: each.at_most or concurrency for each in sources}
-        self._pace = pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
-        self._pool = pool = Pool(concurrency, pace.room)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))
-        self._shutdown = shutdown = grace
-        self._endings = endings = Endings(db, self._handler, pool, shutdown)
-        self._running = Running(db, self._handler, pool, endings, shutdown, pace)
-        self._claiming = Claiming(
-            db, turns, self._handler, pace, pool, endings, shutdown, seconds, client
-        )
+        self._db, self._shutdown = db, grace
+        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
+        self._pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
+        self._pool = Pool(concurrency, self._pace.room)
+        shared = db, self._handler, self._pool, self._pace, grace
+        self._endings = endings = Endings(*shared)
+        self._running = Running(*shared, endings)
+        self._claiming = Claiming(*shared, endings, turns, seconds, client)
+        at_most = {each.name: each.at_most or concurrency for each in turns.sources}
         presence = Presence(name, at_most, concurrency, seconds)
-        self._upkeep = Upkeep(db, seconds, limit, presence, pool, endings, shutdown)
+        self._upkeep = Upkeep(*shared, endings, presence, seconds, limit)
         self.report = endings.report
 
     def stop(self) -> None:
