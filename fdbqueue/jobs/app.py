@@ -643,11 +643,10 @@ def worker_of(
         in_order: Whether the queues are strictly in order, instead of by weight.
         options: The options of the worker.
     """
-    sources: list[Source] = []
-    for name in queues:
-        queue = app.queue(name)
-        keeps = bool(queue.options(app.db).keeps_done)
-        sources.append(Source(queue, at_most.get(name), weights.get(name, 1), keeps))
+    sources = [
+        Source(app.queue(name), at_most.get(name), weights.get(name, 1), stores_results=True)
+        for name in queues
+    ]
     made = handler(app.jobs, app._middleware, app._keep_unknown)
     return Worker(app.db, Turns(sources, in_order=in_order), made, **options)
 

@@ -33,11 +33,6 @@ _WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or
 _AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
 _LATE = 2.0  # times these seconds, after which a job that waits is late
 
-_NO_RESULTS = (
-    "%s keeps no done items, so the results of jobs cannot be stored; use configure(db, keep=...), "
-    "or `fdbq limit --keep-last`, and start the worker again"
-)
-
 
 def _errors() -> tuple[type[Exception], ...]:
     return FdbqueueError, *error_classes()
@@ -307,9 +302,6 @@ class Claiming(Part):
         if not jobs:
             return
         options = source.store.options
-        if source.stores_results and not options.keeps_done:
-            source.stores_results = False
-            _log.warning(_NO_RESULTS, source.name)
         are_last = options.max_attempts == 1 or self.handler.may_be_last
         free = max(0, self.pace.concurrency - (len(self.pool) - len(jobs)))
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]

@@ -28,7 +28,7 @@ from fdbqueue.worker.outcomes import (
     Spent,
 )
 from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
-from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.telemetry import Log, count
 
 if TYPE_CHECKING:
     from fdbqueue.worker.turns import Source
@@ -205,7 +205,7 @@ class Endings(Part):
         if job.was_cancelled and outcome != "lost":
             outcome, level = "cancelled", logging.INFO
         seconds = time.perf_counter() - job.began
-        job.source.telemetry.count(job.job_name, outcome, seconds)
+        count(job.source.name, job.job_name, outcome, seconds)
         if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
             fields = {
                 "queue": job.source.name,

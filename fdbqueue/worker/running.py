@@ -24,7 +24,7 @@ from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Invocation
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Suspended
 from fdbqueue.worker.pool import HeldJob, Part
-from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.telemetry import Log, span
 
 if TYPE_CHECKING:
     from fdbqueue.worker.endings import Endings
@@ -103,7 +103,7 @@ class Running(Part):
         call = job.call = self.handler.call(context)
         if job.is_lone:
             source.store.begin_alone(self.db, job.claim, job.lease.seconds)
-        with source.telemetry.span(context.item.id, context.attempt, call.name, call.pushed):
+        with span(source.name, context.item.id, context.attempt, call.name, call.pushed):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:
                 self._end_with(job, handle)
@@ -146,7 +146,9 @@ class Running(Part):
         return job.variables.run(run)
 
     def _encoded(self, job: HeldJob, call: Invocation, returned: object) -> bytes | None:
-        if not (job.source.stores_results or may_be_member(job.item)):
+        source = job.source
+        is_kept = source.stores_results and source.store.options.keeps_done
+        if not (is_kept or may_be_member(job.item)):
             return None
         try:
             return validate_result(call.encode(returned))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue.queue.base import BaseQueue, Stop, store_of
-from fdbqueue.worker.telemetry import Telemetry
 
 
 @dataclass(eq=False)
@@ -20,12 +19,11 @@ class Source:
         queue: The queue.
         at_most: The number of its jobs that run at a time; `None` for that of the worker.
         weight: Its weight, over 0.
-        stores_results: Whether to store what handlers return.
+        stores_results: Whether to store what handlers return, if the queue keeps done items.
 
     Attributes:
         store: What is behind the queue.
         name: The name of the queue, or the key of its subspace as text.
-        telemetry: Counts its jobs.
         held: The number of its jobs that the worker holds.
         passed: The number of jobs that were claimed, divided by the weight.
         may_have_jobs: False after a claim that found none, until there may be some.
@@ -48,7 +46,6 @@ class Source:
     def __post_init__(self) -> None:
         self.store = store_of(self.queue)
         self.name = self.store.layout.name or repr(self.queue.subspace.key())
-        self.telemetry = Telemetry(self.name)
 
     @property
     def room(self) -> float:

@@ -73,7 +73,7 @@ class Worker:
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
             job becomes a dead letter at once. Needs a queue that keeps done items
-            (`configure(db, keep=...)`).
+            (`configure(db, keep=...)`); in any other one, nothing is stored.
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function

@@ -100,18 +100,6 @@ def test_logging_that_raises_stops_no_worker_and_leaves_no_job_claimed(
     assert_none_is_claimed(db, queue, handler)
 
 
-def test_a_warning_about_the_queue_that_cannot_be_logged_leaves_no_job_claimed(
-    db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name)  # keeps no done items
-    queue.push_many(db, range(JOBS))
-    worker = Worker(db, queue, succeed, lease=600, store_results=True)
-    with logging_that_raises(logging.WARNING):
-        assert run(worker) is None
-    stats = queue.stats(db)
-    assert (stats.claimed, stats.total_completed) == (0, JOBS)
-
-
 def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
