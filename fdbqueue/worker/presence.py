@@ -153,7 +153,8 @@ class Presence:
         return self._renewed.seconds() >= (min(self.lease / 3, _BUSY) if self._jobs else _IDLE)
 
     def write(self, db: Database, jobs: int) -> None:
-        """Write the row, and delete those of workers that were killed."""
+        """Write the row; the first time, also delete those of workers that were killed."""
+        looks_for_dead = self._jobs is None
         self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
@@ -172,6 +173,8 @@ class Presence:
 
         def body(tr: Transaction) -> None:
             tr[self._key] = value
+            if not looks_for_dead:
+                return
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 worker = decode_worker(row.value)
                 if worker is None or worker.end <= now:
@@ -182,6 +185,7 @@ class Presence:
     def end(self, db: Database) -> None:
         """Delete the row, if it was written."""
         if self._jobs is not None:
+            self._jobs = None
             run(db, lambda tr: tr.clear(self._key))
 
 
