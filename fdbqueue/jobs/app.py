@@ -43,11 +43,11 @@ from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
 from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
+from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.processes import Supervisor, limit_of, parent, run_worker, summary_of
 from fdbqueue.worker.shutdown import Shutdown
-from fdbqueue.worker.turns import Source, Turns
 from fdbqueue.worker.worker import Worker
 
 if TYPE_CHECKING:

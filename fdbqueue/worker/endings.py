@@ -31,7 +31,7 @@ from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
 from fdbqueue.worker.telemetry import Log, count
 
 if TYPE_CHECKING:
-    from fdbqueue.worker.turns import Source
+    from fdbqueue.worker.claiming import Source
 
 Release: TypeAlias = Callable[[Transaction, HeldJob], object]
 """Gives back a job in a transaction."""

@@ -25,10 +25,9 @@ from fdbqueue.worker.invocation import Handler, Invocation
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-    from fdbqueue.worker.claiming import Pace
+    from fdbqueue.worker.claiming import Pace, Source
     from fdbqueue.worker.context import Context, HeldLease
     from fdbqueue.worker.shutdown import Shutdown
-    from fdbqueue.worker.turns import Source
 
 _LOOK = 0.1  # seconds from one look at whether jobs or threads have ended to the next
 _HANDOVER = 0.005  # seconds that the caller of `put` waits at most until its jobs begin

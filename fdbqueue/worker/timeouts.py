@@ -21,8 +21,8 @@ from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
+    from fdbqueue.worker.claiming import Source
     from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.turns import Source
 
 _log = Log("fdbqueue.worker")
 

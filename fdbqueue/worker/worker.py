@@ -15,7 +15,7 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
-from fdbqueue.worker.claiming import Claiming, Pace
+from fdbqueue.worker.claiming import Claiming, Pace, Source, Turns
 from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
 from fdbqueue.worker.pool import Pool
@@ -23,7 +23,6 @@ from fdbqueue.worker.presence import Presence, serving_health, trouble_of_databa
 from fdbqueue.worker.running import Running
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
 from fdbqueue.worker.timeouts import Upkeep
-from fdbqueue.worker.turns import Source, Turns
 
 _T = TypeVar("_T")
 
