@@ -34,7 +34,7 @@ from fdbqueue.coordination import store
 from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import pace
+from fdbqueue.worker import claiming
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
@@ -278,7 +278,7 @@ def test_undecodable_items_do_not_block_the_other_items(
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_AHEAD", 1000.0)
+    monkeypatch.setattr(claiming, "_AHEAD", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 
