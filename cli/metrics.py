@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fdbqueue.worker.processes.supervisor import parent
+from fdbqueue.worker.processes import parent
 
 _DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 

@@ -24,8 +24,15 @@ from fdbqueue.queue.base import Stop
 from fdbqueue.queue.registry import wait_for_queue
 from fdbqueue.types import Database
 from fdbqueue.worker.presence import serving_health
-from fdbqueue.worker.processes.lifetime import exit_after_work, own_health, run_worker, summary_of
-from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, stop_after_changes
+from fdbqueue.worker.processes import (
+    Supervisor,
+    exit_after_work,
+    limit_of,
+    own_health,
+    parent,
+    run_worker,
+    summary_of,
+)
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors
@@ -39,8 +46,6 @@ from .options import flag, integer, option, options_of
 from .output import count_noun, report, say
 from .shell import KILLED, handler_of, kill_commands
 from .show import HELD_BY
-
-_RELOADED = 0.5  # seconds from the failure of a changed program to its next start
 
 _log = logging.getLogger("fdbqueue.worker")
 
@@ -119,7 +124,6 @@ _OF_WORKERS = options_of(
             help="Time after which a job is told to stop, and has failed; a command gets SIGTERM.",
         ),
         *_OF_WORKERS,
-        flag("--reload", help="For development: start again when a module's file changes."),
         integer(
             "--metrics-port",
             metavar="PORT",
@@ -244,7 +248,8 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
     if target is None:
         _report(WorkerReport())
         return
-    shutdown = Shutdown(grace if command is None else grace + KILLED, kill_commands)
+    limit = limit_of(given["max_jobs"], given["max_memory"])
+    shutdown = Shutdown(grace if command is None else grace + KILLED, kill_commands, limit)
     with usage_errors():
         worker = Worker(
             db,
@@ -262,8 +267,7 @@ def _work_on_items(db: Database, queues: tuple[str, ...], **given: Any) -> None:
     def run() -> WorkerReport:
         if parent is None:
             _log.info(summary(1))
-        options = {name: given[name] for name in ("drain", "max_jobs", "max_memory", "health")}
-        return run_worker(worker, shutdown, **options)
+        return run_worker(worker, shutdown, drain=given["drain"], health=given["health"])
 
     _work(given, run, summary, db, [queue])
 
@@ -305,20 +309,17 @@ def _work(
         db: The database.
         queues: The names of the queues.
     """
-    processes = given["processes"] or (1 if given["reload"] else None)
+    processes = given["processes"]
     supervises = parent is None and processes is not None
     port = given["metrics_port"] if parent is None else None
     with stop_on_signal(_stop, max_signals=2), serving_metrics(port, of_all=supervises):
         if supervises and processes is not None:
             _log.info(summary(processes))
             command = [sys.executable, *sys.orig_argv[1:]]
-            longest = _RELOADED if given["reload"] else LONGEST
-            supervisor = Supervisor(command, processes, given["grace"], longest)
+            supervisor = Supervisor(command, processes, given["grace"])
             with cleanup_on_signal(partial(supervisor.kill, 0)):
                 done = supervisor.run(given["health"])
         else:
-            if given["reload"]:
-                stop_after_changes()
             done = run()
     if parent is None:
         _report(done)

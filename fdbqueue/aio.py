@@ -75,7 +75,7 @@ from fdbqueue.types import (
     V,
 )
 from fdbqueue.worker import worker
-from fdbqueue.worker.endings import WorkerReport, no_progress
+from fdbqueue.worker.endings import WorkerReport
 from fdbqueue.worker.invocation import FunctionHandler
 
 if TYPE_CHECKING:
@@ -459,27 +459,17 @@ class Worker:
         """Stop the worker: let the running jobs end, and start no others."""
         self._worker.stop()
 
-    async def run(
-        self,
-        *,
-        drain: bool = False,
-        progress: Callable[[WorkerReport], object] = no_progress,
-        health: int | str | None = None,
-    ) -> WorkerReport:
+    async def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
         """Do jobs until `stop` is called or this call is cancelled.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            progress: Called by the event loop with the report after each job.
             health: Where to answer health checks, as for `fdbqueue.Worker.run`.
 
         Returns:
             The numbers of jobs that succeeded, failed, or lost their lease.
         """
         loop = self._handler.coroutines.loop = asyncio.get_running_loop()
-
-        def forward(report: WorkerReport) -> None:
-            loop.call_soon_threadsafe(progress, report)
 
         def stop_with_loop() -> None:
             """Stop the worker if the loop is closed, which cancels nothing by itself."""
@@ -489,7 +479,7 @@ class Worker:
 
         threads = futures.ThreadPoolExecutor(2, thread_name_prefix="fdbqueue.aio.worker")
         in_context = partial(copy_context().run, self._worker.run)
-        work = threads.submit(in_context, drain=drain, progress=forward, health=health)
+        work = threads.submit(in_context, drain=drain, health=health)
         threads.submit(stop_with_loop)
         threads.shutdown(wait=False)
         try:

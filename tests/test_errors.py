@@ -11,7 +11,7 @@ from fdbqueue.jobs import errors as job_errors
 from fdbqueue.layout import errors as layout_errors
 from fdbqueue.queue.transfer import user_keys
 from fdbqueue.queue.transfer.user_keys import KeyExists
-from fdbqueue.worker.steps import errors as worker_errors
+from fdbqueue.worker.functions import errors as worker_errors
 
 ALL = [
     errors.FDBError(1020),

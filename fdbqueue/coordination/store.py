@@ -436,26 +436,15 @@ class Store(Generic[_T]):
         self.change(db, partial(self.claimed.begin_alone, claim=claim, lease=lease))
 
     def extend_each(
-        self,
-        db: Database,
-        extensions: Sequence[Extension],
-        lease: float,
-        also: Callable[[Transaction], None] | None = None,
+        self, db: Database, extensions: Sequence[Extension], lease: float
     ) -> list[LeaseLost | None]:
-        """Renew the leases of several claims; return `None` or `LeaseLost` for each.
-
-        Each transaction makes the change `also`, too.
-        """
-
-        def extend(tr: Transaction, now: int, some: Sequence[Extension]) -> list[LeaseLost | None]:
-            if also is not None:
-                also(tr)
-            return self.claimed.extend_each(tr, now, some, lease=lease)
-
+        """Renew the leases of several claims; return `None` or `LeaseLost` for each."""
         errors: list[LeaseLost | None] = []
         for begin in range(0, len(extensions), MAX_ITEMS):
             some = extensions[begin : begin + MAX_ITEMS]
-            errors += self.change(db, partial(extend, some=some))
+            errors += self.change(
+                db, partial(self.claimed.extend_each, extensions=some, lease=lease)
+            )
         return errors
 
     def release(self, tr: Transactor, claim: Claim, delay: float | None = None) -> None:

@@ -22,13 +22,13 @@ from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
-from fdbqueue.worker.steps.errors import (
+from fdbqueue.worker.functions.errors import (
     ChildFailed,
     ChildNotPushed,
     StepFailed,
     WaitTimedOut,
 )
+from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 
 __all__ = [
     "App",

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from fdbqueue.jobs.app import App
-from fdbqueue.worker.processes.lifetime import exit_after_work
+from fdbqueue.worker.processes import exit_after_work
 
 
 def main() -> None:

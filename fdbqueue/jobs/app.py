@@ -42,12 +42,11 @@ from fdbqueue.queue.base import change_once
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.steps import KEPT
 from fdbqueue.types import Database, Duration, Keep, OnDead, Transaction, Transactor
+from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.context import Context
 from fdbqueue.worker.endings import WorkerReport
-from fdbqueue.worker.processes.lifetime import run_worker, summary_of
-from fdbqueue.worker.processes.supervisor import Supervisor, parent
+from fdbqueue.worker.processes import Supervisor, limit_of, parent, run_worker, summary_of
 from fdbqueue.worker.shutdown import Shutdown
-from fdbqueue.worker.turns import Source, Turns
 from fdbqueue.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -567,11 +566,11 @@ class App:
                 "the app has no jobs; its module has to import the modules that declare them"
             )
         validate_number(concurrency, "concurrency", 1, "jobs")
-        limit_of, weight_of = {**(at_most or {})}, {**(weights or {})}
-        _validate_names("at_most", limit_of, names)
+        most_of, weight_of = {**(at_most or {})}, {**(weights or {})}
+        _validate_names("at_most", most_of, names)
         _validate_names("weights", weight_of, names)
-        for limit in limit_of.values():
-            validate_number(limit, "at_most", 1, "jobs")
+        for most in most_of.values():
+            validate_number(most, "at_most", 1, "jobs")
         for weight in weight_of.values():
             validate_share("a weight", weight)
         limits = {"max_jobs": max_jobs, "max_memory": max_memory}
@@ -602,13 +601,14 @@ class App:
             command = command_of(self, queues, given)
             return Supervisor(command, processes, validate_seconds("grace", grace)).run(health)
         if len(names) == 1:  # it claims ahead, up to the number of jobs at a time
-            concurrency = min(concurrency, limit_of.pop(names[0], concurrency))
+            concurrency = min(concurrency, most_of.pop(names[0], concurrency))
         in_order = bool(queues) and weights is None
-        shutdown = Shutdown(validate_seconds("grace", grace))
+        limit = limit_of(max_jobs, max_memory)
+        shutdown = Shutdown(validate_seconds("grace", grace), limit=limit)
         worker = worker_of(
             self,
             names,
-            at_most=limit_of,
+            at_most=most_of,
             weights=weight_of,
             in_order=in_order,
             concurrency=concurrency,
@@ -618,14 +618,7 @@ class App:
             grace=shutdown,
         )
         with self.schedules.declaring(names):
-            return run_worker(
-                worker,
-                shutdown,
-                drain=drain,
-                max_jobs=max_jobs,
-                max_memory=max_memory,
-                health=health,
-            )
+            return run_worker(worker, shutdown, drain=drain, health=health)
 
 
 def worker_of(
@@ -649,11 +642,10 @@ def worker_of(
         in_order: Whether the queues are strictly in order, instead of by weight.
         options: The options of the worker.
     """
-    sources: list[Source] = []
-    for name in queues:
-        queue = app.queue(name)
-        keeps = bool(queue.options(app.db).keeps_done)
-        sources.append(Source(queue, at_most.get(name), weights.get(name, 1), keeps))
+    sources = [
+        Source(app.queue(name), at_most.get(name), weights.get(name, 1), stores_results=True)
+        for name in queues
+    ]
     made = handler(app.jobs, app._middleware, app._keep_unknown)
     return Worker(app.db, Turns(sources, in_order=in_order), made, **options)
 

@@ -13,7 +13,7 @@ from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry, decided
 from fdbqueue.types import Item, Transaction, stored_job
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Handler, Invocation
 from fdbqueue.worker.outcomes import Dead, Spent
 from fdbqueue.worker.telemetry import Log

@@ -22,7 +22,7 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.batches import Members, push_after
 from fdbqueue.types import Duration, Group, OnDead, StoredJob, Transactor, Unique, UniqueUntil
-from fdbqueue.worker.functions.supplied import supplied
+from fdbqueue.worker.invocation import supplied
 from fdbqueue.worker.telemetry import inject
 
 if TYPE_CHECKING:

@@ -6,28 +6,21 @@ import math
 import random
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import FdbqueueError, error_classes
 from fdbqueue.layout.values import Header, runs_alone
-from fdbqueue.queue.base import Stop, claim_until, wait_to_claim
-from fdbqueue.types import Database, Transaction
+from fdbqueue.queue.base import BaseQueue, Stop, claim_until, store_of, wait_to_claim
+from fdbqueue.types import Transaction
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.endings import Endings, unclaim
-from fdbqueue.worker.pace import Pace
-from fdbqueue.worker.pool import HeldJob
+from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log
-from fdbqueue.worker.turns import Source, Turns
-
-if TYPE_CHECKING:
-    from fdbqueue.worker.invocation import Handler
-    from fdbqueue.worker.pool import Pool
-    from fdbqueue.worker.shutdown import Shutdown
 
 _log = Log("fdbqueue.worker")
 
@@ -36,11 +29,9 @@ _SOON = 0.02  # seconds between looks while jobs wait, or while the last ones of
 _PAUSE = 1.0  # seconds after an error of the database
 _PATIENCE = 1.0  # seconds for which a job that is to run alone waits for running ones, at first
 _MAX_AMONG = 100  # jobs to claim at a time in search of jobs that the handler knows
-
-_NO_RESULTS = (
-    "%s keeps no done items, so the results of jobs cannot be stored; use configure(db, keep=...), "
-    "or `fdbq limit --keep-last`, and start the worker again"
-)
+_WEIGHT = 0.1  # weight of the latest job in the moving average of durations, or that of a mean
+_AHEAD = 0.05  # seconds of work for which jobs are claimed ahead
+_LATE = 2.0  # times these seconds, after which a job that waits is late
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -48,28 +39,201 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(eq=False)
-class Claiming:
+class Source:
+    """A queue of a worker.
+
+    Args:
+        queue: The queue.
+        at_most: The number of its jobs that run at a time; `None` for that of the worker.
+        weight: Its weight, over 0.
+        stores_results: Whether to store what handlers return, if the queue keeps done items.
+
+    Attributes:
+        store: What is behind the queue.
+        name: The name of the queue, or the key of its subspace as text.
+        held: The number of its jobs that the worker holds.
+        passed: The number of jobs that were claimed, divided by the weight.
+        may_have_jobs: False after a claim that found none, until there may be some.
+        away_until: When to try again after an error, by the monotonic clock.
+        among: The number of jobs to look through, behind jobs that the handler does not know.
+        sleep: Ends the sleep of a thread that waits for jobs of the queue; `None` if none waits.
+    """
+
+    queue: BaseQueue[Any]
+    at_most: int | None = None
+    weight: float = 1.0
+    stores_results: bool = False
+    held: int = field(default=0, init=False)
+    passed: float = field(default=0.0, init=False)
+    may_have_jobs: bool = field(default=True, init=False)
+    away_until: float = field(default=-math.inf, init=False)
+    among: int = field(default=1, init=False)
+    sleep: Stop | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.store = store_of(self.queue)
+        self.name = self.store.layout.name or repr(self.queue.subspace.key())
+
+    @property
+    def room(self) -> float:
+        """The number of jobs that may run besides the claimed ones, whatever the others hold."""
+        return math.inf if self.at_most is None else self.at_most - self.held
+
+    @property
+    def is_away(self) -> bool:
+        """True for a while after an error."""
+        return self.away_until > time.monotonic()
+
+
+class Turns:
+    """The queues of a worker, which claims from one after the other.
+
+    In order, the next turn is that of the first queue that may have jobs. By weight, it is that of
+    the queue with the fewest claimed jobs for its weight; a queue that had none does not make up
+    for it later.
+
+    A worker learns of new jobs a moment late. In order, that would be too late: a job that is ready
+    when a slot becomes free would not be the first. So once all slots are taken, each queue may
+    have jobs.
+
+    Args:
+        sources: The queues.
+        in_order: Whether turns go in the order of the queues, instead of by weight.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> mail, images = (fdbqueue.PriorityQueue.named(db, name) for name in ("mail", "images"))
+        >>> turns = Turns([Source(mail, weight=3), Source(images)], in_order=False)
+        >>> for _ in range(5):
+        ...     source, n = turns.next(free=1)
+        ...     turns.note(source, n, free=1)
+        ...     print(source.name)
+        mail
+        images
+        mail
+        mail
+        mail
+    """
+
+    def __init__(self, sources: Sequence[Source], *, in_order: bool = True) -> None:
+        self.sources = sources
+        self.in_order = in_order
+        self._latest = 0.0  # the `passed` of the latest turn's queue, before that turn
+
+    @property
+    def ready(self) -> list[Source]:
+        """The queues that may have jobs, and have room for them."""
+        now = time.monotonic()
+        may = [each for each in self.sources if each.may_have_jobs and each.away_until <= now]
+        return [each for each in may if each.at_most is None or each.held < each.at_most]
+
+    def next(self, free: int) -> tuple[Source, int] | None:
+        """Return the queue to claim from, and how many jobs; `None` if none may have any.
+
+        Args:
+            free: The number of jobs for which the worker has room.
+        """
+        ready = self.ready
+        if not ready:
+            return None
+        if self.in_order:
+            source, n = ready[0], free
+        else:
+            source = min(ready, key=lambda each: each.passed)
+            n = int(free * source.weight / sum(each.weight for each in ready))
+        return source, max(1, int(min(n, source.room)))
+
+    def note(self, source: Source, n: int, free: int) -> None:
+        """Note that `n` jobs were claimed from a queue, while the worker had room for `free`."""
+        source.may_have_jobs = n > 0
+        if not self.in_order and n > 0:
+            self._latest = source.passed
+            source.passed += n / source.weight
+        elif self.in_order and n >= free:
+            self.rouse()
+
+    def want(self, source: Source) -> None:
+        """Note that a queue may have jobs."""
+        if not source.may_have_jobs:
+            source.may_have_jobs = True
+            source.passed = max(source.passed, self._latest)
+
+    def rouse(self) -> None:
+        """Note that any queue may have jobs, and end the sleeps of threads that wait for some."""
+        for each in self.sources:
+            self.want(each)
+            sleep = each.sleep  # which its thread may end meanwhile
+            if sleep is not None:
+                sleep.set()
+
+
+class Pace:
+    """How many jobs to claim, by how long the last ones have taken.
+
+    Args:
+        concurrency: The number of jobs that run at a time.
+        prefetch: The maximum number of jobs to claim ahead.
+
+    Attributes:
+        seconds: The moving average of the duration of a job.
+        n_timed: The number of jobs in it.
+        may_claim_ahead: False if a job that goes back would lose an attempt or a start.
+
+    Example:
+        >>> pace = Pace(concurrency=2, prefetch=100)
+        >>> pace.room(held=0), pace.room(held=2)
+        (2, 0)
+        >>> for _ in range(10):
+        ...     pace.note(0.001)
+        >>> pace.room(held=2)
+        10
+    """
+
+    def __init__(self, concurrency: int, prefetch: int) -> None:
+        self.concurrency = concurrency
+        self._prefetch = prefetch
+        self.seconds = 1.0
+        self.n_timed = 0
+        self.may_claim_ahead = True
+
+    def note(self, seconds: float) -> None:
+        """Note how long a job has taken that was done."""
+        self.n_timed += 1
+        weight = max(_WEIGHT, 1 / self.n_timed)
+        self.seconds += weight * (max(seconds, 1e-6) - self.seconds)
+
+    def room(self, held: int) -> int:
+        """Return how many jobs to claim now; none while more than half are left ahead."""
+        free, waiting = max(0, self.concurrency - held), max(0, held - self.concurrency)
+        ahead = 0
+        if self.may_claim_ahead and self.seconds <= _AHEAD:
+            # At first, no more than were timed: one quick job says little about the next hundred.
+            soon = int(self.concurrency * _AHEAD / self.seconds)
+            ahead = min(self._prefetch, soon, self.n_timed)
+        return free + ahead - waiting if 2 * waiting <= ahead else 0
+
+    def is_late(self, seconds: float) -> bool:
+        """Return whether a job has waited for too long; then running jobs take as long."""
+        is_late = seconds > _LATE * _AHEAD
+        if is_late:  # so none are claimed ahead until jobs are quick again
+            self.seconds = max(self.seconds, seconds)
+        return is_late
+
+
+@dataclass(eq=False)
+class Claiming(Part):
     """Claims jobs for a worker, from one of its queues after the other, and lets them begin.
 
     Args:
-        db: The database.
-        turns: The queues.
-        handler: The handler.
-        pace: Says how many jobs to claim.
-        pool: The jobs that the worker holds.
         endings: Gives back jobs that do not begin.
-        shutdown: Says when to stop.
+        turns: The queues.
         lease: The length of a lease in seconds.
         client: The name that the claims show; `None` for that of the process.
     """
 
-    db: Database
-    turns: Turns
-    handler: Handler
-    pace: Pace
-    pool: Pool
     endings: Endings
-    shutdown: Shutdown
+    turns: Turns
     lease: float
     client: str | None
     _waiting: list[threading.Thread] = field(default_factory=list[threading.Thread])
@@ -268,9 +432,6 @@ class Claiming:
         if not jobs:
             return
         options = source.store.options
-        if source.stores_results and not options.keeps_done:
-            source.stores_results = False
-            _log.warning(_NO_RESULTS, source.name)
         are_last = options.max_attempts == 1 or self.handler.may_be_last
         free = max(0, self.pace.concurrency - (len(self.pool) - len(jobs)))
         back = [job for job in jobs[free:] if are_last or job.claim.attempt > 1]

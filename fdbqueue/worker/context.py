@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from concurrent import futures
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 from fdbqueue.database.binding import Guard
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.layout.values import NO_REPORT, Report, utc_time
 from fdbqueue.queue.arguments import validate_log, validate_report
 from fdbqueue.queue.steps import ClaimedSteps
-from fdbqueue.types import Claim, Database, Duration, Progress, Transaction
-from fdbqueue.worker.steps.callers import InLoop, InThread, finish
-from fdbqueue.worker.steps.children import Child
-from fdbqueue.worker.steps.errors import ChildFailed
-from fdbqueue.worker.steps.stepper import (
-    AioSteps,
-    AttemptSteps,
-    JsonResults,
-    Policy,
-    Results,
-    Stepper,
-    StepperWithOptions,
-    in_thread,
-)
+from fdbqueue.types import Claim, Database, Progress, Transaction
+from fdbqueue.worker.functions.steps import AioSteps, AttemptSteps, JsonResults, Results, Steps
 
 _P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 _guard = Guard()  # of all contexts, because most jobs never need one
 
@@ -117,7 +104,7 @@ class Cancelled:
                 self._told.set_result(None)
 
 
-class Context(Stepper):
+class Context(Steps):
     """An attempt at a job, for a handler whose first parameter is annotated `Context`.
 
     A step is done once: its result is stored under the claim of the job, before the call returns.
@@ -195,20 +182,16 @@ class Context(Stepper):
     @property
     def is_suspended(self) -> bool:
         """True once the job has given up its claim, to go on later."""
-        return "_all_steps" in self.__dict__ and self._all_steps.claimed.is_suspended
+        return "_attempt" in self.__dict__ and self._attempt.claimed.is_suspended
 
     @cached_property
-    def _all_steps(self) -> AttemptSteps:  # most jobs have none
+    def _attempt(self) -> AttemptSteps:  # most jobs have no steps
         return AttemptSteps(self._lease.steps(lambda: self.report), self.item.id, self._results)
-
-    @property
-    def _steps(self) -> AioSteps:
-        return AioSteps(self._all_steps, InThread())
 
     @cached_property
     def aio(self) -> AioSteps:
         """The steps of a coroutine."""
-        return AioSteps(self._all_steps, InLoop())
+        return AioSteps(self)
 
     def limit_attempts(self, attempts: int | None) -> None:
         """Lower the number of attempts to that of the job's own policy."""
@@ -313,59 +296,3 @@ class Context(Stepper):
                 )
 
         self.endings.append(ending)
-
-    run = in_thread(AioSteps.run)
-
-    @overload
-    def gather(
-        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
-    ) -> list[_R]: ...
-
-    @overload
-    def gather(
-        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
-    ) -> list[_R | ChildFailed]: ...
-
-    def gather(
-        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
-    ) -> list[Any]:
-        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
-
-        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
-
-        Args:
-            name: The beginning of the names of the steps.
-            jobs: Up to 1,000 jobs with arguments, each of them a `Job.bind`.
-            return_errors: True to return errors together with the results.
-
-        Raises:
-            ChildFailed: One of the jobs has failed; it is raised once all have ended.
-        """
-        return finish(self._steps.gather(name, jobs, return_errors=return_errors))
-
-    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
-        """Return a way to run steps with options.
-
-        Args:
-            retry: When to try a step again after an error. The job is suspended meanwhile: no
-                worker is held, and no attempt of the job is counted.
-            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
-                cancelled. A function goes on in a thread of its own, because Python cannot end it.
-
-        Example:
-            >>> from fdbqueue.jobs import App, Context, Retry
-            >>> app = App("memory:")
-            >>> @app.job(name="pay")
-            ... def pay(context: Context) -> int:
-            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
-            ...     return careful.step("charge", lambda: 42)
-            >>> handle = pay.push()
-            >>> _ = app.work(drain=True)
-            >>> handle.result()
-            42
-        """
-        return StepperWithOptions(self._steps.using(retry=retry, timeout=timeout))
-
-    sleep = in_thread(AioSteps.sleep)
-
-    wait = in_thread(AioSteps.wait)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import change_once, end_cancelled
-from fdbqueue.types import Database, Transaction
-from fdbqueue.worker.functions.forks import InThisProcess
-from fdbqueue.worker.invocation import Handler, outcome_of
+from fdbqueue.types import Transaction
+from fdbqueue.worker.functions.errors import HandlerExited
+from fdbqueue.worker.functions.guards import InThisProcess
+from fdbqueue.worker.invocation import outcome_of
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
@@ -26,13 +27,11 @@ from fdbqueue.worker.outcomes import (
     Snooze,
     Spent,
 )
-from fdbqueue.worker.pool import Background, HeldJob, Pool, by_source
-from fdbqueue.worker.steps.errors import HandlerExited
-from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.pool import Background, HeldJob, Part, by_source
+from fdbqueue.worker.telemetry import Log, count
 
 if TYPE_CHECKING:
-    from fdbqueue.worker.shutdown import Shutdown
-    from fdbqueue.worker.turns import Source
+    from fdbqueue.worker.claiming import Source
 
 Release: TypeAlias = Callable[[Transaction, HeldJob], object]
 """Gives back a job in a transaction."""
@@ -81,31 +80,15 @@ def sum_of(reports: Iterable[WorkerReport]) -> WorkerReport:
     return total
 
 
-def no_progress(report: WorkerReport) -> None:
-    """Do nothing after a job."""
-
-
 @dataclass(eq=False)
-class Endings:
+class Endings(Part):
     """Ends the jobs of a worker, in the database, in its report and in the log.
-
-    Args:
-        db: The database.
-        handler: The handler.
-        pool: The jobs that the worker holds.
-        shutdown: The shutdown of the worker.
 
     Attributes:
         report: The numbers of jobs that have ended.
-        progress: Called with the report after each job.
     """
 
-    db: Database
-    handler: Handler
-    pool: Pool
-    shutdown: Shutdown
     report: WorkerReport = field(default_factory=WorkerReport)
-    progress: Callable[[WorkerReport], object] = no_progress
 
     def __post_init__(self) -> None:
         self.background = Background(self.shutdown.fail)
@@ -207,7 +190,7 @@ class Endings:
             self.pool.let_go(job)
 
     def end(self, job: HeldJob, outcome: str, error: BaseException | None = None) -> None:
-        """Count and log an attempt that has ended, and tell the caller of `run`.
+        """Count and log an attempt that has ended.
 
         Args:
             job: The job.
@@ -222,7 +205,7 @@ class Endings:
         if job.was_cancelled and outcome != "lost":
             outcome, level = "cancelled", logging.INFO
         seconds = time.perf_counter() - job.began
-        job.source.telemetry.count(job.job_name, outcome, seconds)
+        count(job.source.name, job.job_name, outcome, seconds)
         if _log.logger.isEnabledFor(level):  # few programs log the jobs that are done
             fields = {
                 "queue": job.source.name,
@@ -245,10 +228,7 @@ class Endings:
                 exc_info=None if level < logging.ERROR else raised,
                 extra=fields,
             )
-        try:
-            self.progress(self.report)
-        except BaseException:
-            _log.exception("%s: the progress callback failed", job.source.name)
+        self.shutdown.note(self.report)
 
 
 def _outcome_of(job: HeldJob, failure: BaseException) -> tuple[Outcome | None, BaseException]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fdbqueue.queue.arguments import validate_seconds
 from fdbqueue.types import Duration
-from fdbqueue.worker.steps.errors import HandlerExited
+from fdbqueue.worker.functions.errors import HandlerExited
 
 _MAX_SECONDS = 10**10
 

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from fdbqueue.errors import HandlerTooSlow, TimedOut
 from fdbqueue.layout.values import NO_REPORT, Report
-from fdbqueue.types import Claim
-from fdbqueue.worker.functions.tries import TRANSACTION, Tries
-from fdbqueue.worker.invocation import Invocation
+from fdbqueue.types import Claim, Database
+from fdbqueue.worker.functions.guards import TRANSACTION, Tries
+from fdbqueue.worker.invocation import Handler, Invocation
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
+    from fdbqueue.worker.claiming import Pace, Source
     from fdbqueue.worker.context import Context, HeldLease
-    from fdbqueue.worker.turns import Source
+    from fdbqueue.worker.shutdown import Shutdown
 
 _LOOK = 0.1  # seconds from one look at whether jobs or threads have ended to the next
 _HANDOVER = 0.005  # seconds that the caller of `put` waits at most until its jobs begin
@@ -318,6 +319,25 @@ class Pool:
             if not (self._waiting and self._free):
                 self._begun.notify()
             return job
+
+
+@dataclass(eq=False)
+class Part:
+    """A part of a worker, and what all of its parts share.
+
+    Args:
+        db: The database.
+        handler: The handler.
+        pool: The jobs that the worker holds, and the threads that run them.
+        pace: Says how many jobs to claim, by how long the last ones have taken.
+        shutdown: Says when the worker stops, and how long jobs may go on that were told.
+    """
+
+    db: Database
+    handler: Handler
+    pool: Pool
+    pace: Pace
+    shutdown: Shutdown
 
 
 class Background:

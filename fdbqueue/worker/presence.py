@@ -35,8 +35,8 @@ _log = Log("fdbqueue.worker")
 LOOK = 1.0
 """Seconds after which a worker looks, at the latest, whether to renew its row."""
 
-_CHANGED = 20.0  # seconds after which a worker whose number of jobs has changed renews its row
-_IDLE = 60.0  # seconds after which a worker without jobs does so in any case
+_BUSY = 20.0  # seconds after which one that has jobs, or had some, does so at the latest
+_IDLE = 60.0  # seconds after which one without jobs does so
 _MAX_ROWS = 10_000  # of workers, among which the start of another one looks for dead ones
 _IDLE_LIFE = 150.0  # seconds for which that row counts
 _DATABASE = 2_000  # milliseconds in which the database has to answer
@@ -73,11 +73,10 @@ class WorkerInfo:
 def workers(tr: ReadTransactor) -> list[WorkerInfo]:
     """Return the workers of all queues of a database, in the order in which they started.
 
-    A worker is listed a second after its start. It updates its entry in the transaction that
-    extends the leases of its jobs, when it gets its first job, up to three times a minute if their
-    number changes, and once a minute while it has none. It deletes the entry when it stops. If it
-    was killed, it stays listed until the leases of its jobs are over, or for up to two and a half
-    minutes if it had none.
+    A worker is listed a second after its start. It updates its entry when it gets its first job,
+    every 20 seconds while it has any, or three times per lease if that is shorter, and once a
+    minute while it has none. It deletes the entry when it stops. If it was killed, it stays listed
+    until the leases of its jobs are over, or for up to two and a half minutes if it had none.
 
     Only `Worker` and `fdbq work` are listed, not other clients that claim items. Cost: one read.
 
@@ -148,14 +147,14 @@ class Presence:
         self._renewed = Since()
 
     def is_due(self, jobs: int) -> bool:
-        """Return whether to renew the row now, apart from the transactions that extend leases."""
-        age = self._renewed.seconds()
-        if jobs == self._jobs:
-            return jobs == 0 and age >= _IDLE
-        return not self._jobs or age >= _CHANGED
+        """Return whether to renew the row now."""
+        if not self._jobs and jobs != self._jobs:
+            return True
+        return self._renewed.seconds() >= (min(self.lease / 3, _BUSY) if self._jobs else _IDLE)
 
-    def renewal(self, jobs: int) -> Callable[[Transaction], None]:
-        """Return the change that renews the row, for a transaction that extends leases."""
+    def write(self, db: Database, jobs: int) -> None:
+        """Write the row; the first time, also delete those of workers that were killed."""
+        looks_for_dead = self._jobs is None
         self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
@@ -172,17 +171,10 @@ class Presence:
         )
         value = encode_worker(row)
 
-        def renew(tr: Transaction) -> None:
-            tr[self._key] = value
-
-        return renew
-
-    def write(self, db: Database, jobs: int) -> None:
-        """Write the row, and delete those of workers that were killed."""
-        renew, now = self.renewal(jobs), milliseconds()
-
         def body(tr: Transaction) -> None:
-            renew(tr)
+            tr[self._key] = value
+            if not looks_for_dead:
+                return
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 worker = decode_worker(row.value)
                 if worker is None or worker.end <= now:
@@ -193,6 +185,7 @@ class Presence:
     def end(self, db: Database) -> None:
         """Delete the row, if it was written."""
         if self._jobs is not None:
+            self._jobs = None
             run(db, lambda tr: tr.clear(self._key))
 
 

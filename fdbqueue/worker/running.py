@@ -17,20 +17,17 @@ from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.layout.batches import may_be_member
 from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
-from fdbqueue.types import Database, Transaction
+from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.forks import InThisProcess
-from fdbqueue.worker.invocation import Handler, Invocation
+from fdbqueue.worker.functions.errors import HandlerExited
+from fdbqueue.worker.functions.guards import InThisProcess
+from fdbqueue.worker.invocation import Invocation
 from fdbqueue.worker.outcomes import BatchCancelled, Dead, Suspended
-from fdbqueue.worker.pool import HeldJob
-from fdbqueue.worker.steps.errors import HandlerExited
-from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.pool import HeldJob, Part
+from fdbqueue.worker.telemetry import Log, span
 
 if TYPE_CHECKING:
     from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.pace import Pace
-    from fdbqueue.worker.pool import Pool
-    from fdbqueue.worker.shutdown import Shutdown
 
 _T = TypeVar("_T")
 
@@ -42,24 +39,14 @@ class _Stopped(Exception):
 
 
 @dataclass(eq=False)
-class Running:
+class Running(Part):
     """Runs the jobs of a worker.
 
     Args:
-        db: The database.
-        handler: The handler.
-        pool: The jobs that the worker holds.
         endings: Ends the jobs.
-        shutdown: Says when to stop.
-        pace: Learns how long jobs take that are done.
     """
 
-    db: Database
-    handler: Handler
-    pool: Pool
     endings: Endings
-    shutdown: Shutdown
-    pace: Pace
     _variables: Variables = field(default_factory=copy_context)
 
     def begin(self) -> None:
@@ -116,7 +103,7 @@ class Running:
         call = job.call = self.handler.call(context)
         if job.is_lone:
             source.store.begin_alone(self.db, job.claim, job.lease.seconds)
-        with source.telemetry.span(context.item.id, context.attempt, call.name, call.pushed):
+        with span(source.name, context.item.id, context.attempt, call.name, call.pushed):
             handle = partial(self._call_handler, job, context, call)
             if call.in_transaction:
                 self._end_with(job, handle)
@@ -159,7 +146,9 @@ class Running:
         return job.variables.run(run)
 
     def _encoded(self, job: HeldJob, call: Invocation, returned: object) -> bytes | None:
-        if not (job.source.stores_results or may_be_member(job.item)):
+        source = job.source
+        is_kept = source.stores_results and source.store.options.keeps_done
+        if not (is_kept or may_be_member(job.item)):
             return None
         try:
             return validate_result(call.encode(returned))

@@ -9,9 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from fdbqueue.queue.base import Stop
 from fdbqueue.worker.telemetry import Log
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.endings import WorkerReport
 
 _log = Log("fdbqueue.worker")
 
@@ -22,17 +26,24 @@ class Shutdown:
     Args:
         grace: The seconds that running jobs have to end.
         kill: Called before a second signal ends the process.
+        limit: Returns why no others begin after the jobs that have ended; `None` to go on.
 
     Attributes:
         stop: Set once no other job begins. Not an event, whose lock a signal handler must not take.
         errors: The errors that have stopped the worker.
     """
 
-    def __init__(self, grace: float, kill: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        grace: float,
+        kill: Callable[[], object] = lambda: None,
+        limit: Callable[[WorkerReport], str | None] | None = None,
+    ) -> None:
         self.stop = Stop()
         self.errors: list[BaseException] = []
         self.grace = grace
         self.kill = kill
+        self._limit = limit
         self._began = math.inf
 
     @property
@@ -50,9 +61,11 @@ class Shutdown:
         self._began = min(self._began, time.monotonic())
         self.stop.set()
 
-    def finish(self) -> None:
-        """Begin no other job, and let the running ones end, however long they take."""
-        self.stop.set()
+    def note(self, report: WorkerReport) -> None:
+        """At a limit, begin no other job, and let the running ones end, however long they take."""
+        if self._limit and not self.stop.is_set and (reason := self._limit(report)):
+            self.stop.set()
+            _log.warning("ending after the running jobs: %s", reason)
 
     def fail(self, error: BaseException) -> None:
         """Begin because of an error, which the worker raises at its end."""

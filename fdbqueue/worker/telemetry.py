@@ -119,77 +119,73 @@ def _extracted(value: Mapping[str, Any]) -> Any:
     return _propagator().extract(carrier)
 
 
-class Telemetry:
-    """Metrics and traces of the jobs of one queue.
+def count(queue: str, job: str, outcome: str, seconds: float) -> None:
+    """Count an attempt that ended, in the default registry of `prometheus_client`.
 
-    >>> with Telemetry("jobs").span("id", attempt=1):
-    ...     Telemetry("jobs").count("shop.send", "done", seconds=0.1)
+    Args:
+        queue: The name of its queue.
+        job: The name of a declared job; an empty text for any other one.
+        outcome: How it ended.
+        seconds: How long it took.
+
+    >>> count("jobs", "shop.send", "done", seconds=0.1)
     """
+    _using("prometheus_client", _count, (queue, job, outcome), seconds)
 
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
-        self._tracer: Any = None
 
-    def count(self, job: str, outcome: str, seconds: float) -> None:
-        """Count an attempt that ended, in the default registry of `prometheus_client`.
+def _count(prometheus: Any, labels: tuple[str, ...], seconds: float) -> None:
+    with _guard:  # two of the same name would be an error
+        jobs, durations = _metrics(prometheus)
+    jobs.labels(*labels).inc()
+    durations.labels(*labels).observe(seconds)
 
-        Args:
-            job: The name of a declared job; an empty text for any other one.
-            outcome: How it ended.
-            seconds: How long it took.
-        """
-        _using("prometheus_client", self._count, job, outcome, seconds)
 
-    def _count(self, prometheus: Any, job: str, outcome: str, seconds: float) -> None:
-        with _guard:  # two of the same name would be an error
-            jobs, durations = _metrics(prometheus)
-        labels = self._queue, job, outcome
-        jobs.labels(*labels).inc()
-        durations.labels(*labels).observe(seconds)
+def span(
+    queue: str, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
+) -> AbstractContextManager[None]:
+    """Open a span for one job, by OpenTelemetry's messaging conventions.
 
-    def span(
-        self, item_id: str, attempt: int, job: str = "", pushed: Mapping[str, Any] | None = None
-    ) -> AbstractContextManager[None]:
-        """Open a span for one job, by OpenTelemetry's messaging conventions.
+    Until it ends, it is the current one in the context variables of the caller.
 
-        Until it ends, it is the current one in the context variables of the caller.
+    Args:
+        queue: The name of the queue.
+        item_id: The id of the item.
+        attempt: The number of the attempt.
+        job: The name of the job, if it has one.
+        pushed: The value of the job, to which `inject` has added the span of its push: the span of
+            the job is a child of that one.
 
-        Args:
-            item_id: The id of the item.
-            attempt: The number of the attempt.
-            job: The name of the job, if it has one.
-            pushed: The value of the job, to which `inject` has added the span of its push: the span
-                of the job is a child of that one.
-        """
-        current = _using(_TRACE, self._entered, item_id, attempt, job, pushed or {})
-        return nullcontext() if current is None else _left(current)
+    >>> with span("jobs", "id", attempt=1):
+    ...     pass
+    """
+    current = _using(_TRACE, _entered, queue, item_id, attempt, job, pushed or {})
+    return nullcontext() if current is None else _left(current)
 
-    def _entered(
-        self, trace: Any, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
-    ) -> AbstractContextManager[object] | None:
-        """Return a new span, which is current; `None` if the program has no provider of traces."""
-        attributes: dict[str, Any] = {
-            "messaging.system": "fdbqueue",
-            "messaging.destination.name": self._queue,
-            "messaging.operation.type": "process",
-            "messaging.message.id": item_id,
-            "fdbqueue.attempt": attempt,
-        }
-        if job:
-            attributes["fdbqueue.job"] = job
-        if self._tracer is None:
-            self._tracer = trace.get_tracer("fdbqueue")
-        span = self._tracer.start_span(
-            f"process {self._queue}",
-            context=_extracted(pushed) if "traceparent" in pushed else None,
-            kind=trace.SpanKind.CONSUMER,
-            attributes=attributes,
-        )
-        if not span.get_span_context().is_valid:
-            return None
-        current: AbstractContextManager[object] = trace.use_span(span, end_on_exit=True)
-        current.__enter__()
-        return current
+
+def _entered(
+    trace: Any, queue: str, item_id: str, attempt: int, job: str, pushed: Mapping[str, Any]
+) -> AbstractContextManager[object] | None:
+    """Return a new span, which is current; `None` if the program has no provider of traces."""
+    attributes: dict[str, Any] = {
+        "messaging.system": "fdbqueue",
+        "messaging.destination.name": queue,
+        "messaging.operation.type": "process",
+        "messaging.message.id": item_id,
+        "fdbqueue.attempt": attempt,
+    }
+    if job:
+        attributes["fdbqueue.job"] = job
+    span = trace.get_tracer("fdbqueue").start_span(
+        f"process {queue}",
+        context=_extracted(pushed) if "traceparent" in pushed else None,
+        kind=trace.SpanKind.CONSUMER,
+        attributes=attributes,
+    )
+    if not span.get_span_context().is_valid:
+        return None
+    current: AbstractContextManager[object] = trace.use_span(span, end_on_exit=True)
+    current.__enter__()
+    return current
 
 
 @contextmanager

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.database.clock import Since
 from fdbqueue.errors import HandlerTooSlow, TimedOut
-from fdbqueue.types import Database, Future, Transaction
-from fdbqueue.worker.pool import HeldJob, by_source
+from fdbqueue.types import Database, Future
+from fdbqueue.worker.pool import HeldJob, Part, by_source
 from fdbqueue.worker.presence import LOOK, Presence
 from fdbqueue.worker.telemetry import Log
 
 if TYPE_CHECKING:
+    from fdbqueue.worker.claiming import Source
     from fdbqueue.worker.endings import Endings
-    from fdbqueue.worker.pool import Pool
-    from fdbqueue.worker.shutdown import Shutdown
-    from fdbqueue.worker.turns import Source
 
 _log = Log("fdbqueue.worker")
 
@@ -54,29 +52,23 @@ def stack_of(ident: int) -> TracebackType | None:
 
 
 @dataclass(eq=False)
-class Upkeep:
+class Upkeep(Part):
     """Keeps the claims of one worker, and ends the jobs whose time is over.
 
     Args:
-        db: A database.
+        endings: Ends the jobs.
+        presence: The row of the worker.
         lease: The length of a lease in seconds.
         timeout: The seconds that a job may take; `None` for no limit.
-        presence: The row of the worker, which is renewed together with leases.
-        pool: The jobs that the worker holds, and the threads that run them.
-        endings: Ends the jobs.
-        shutdown: Says when the worker shuts down, and how long jobs may go on that were told.
 
     Attributes:
         woken: Wakes the thread that looks after the time of jobs.
     """
 
-    db: Database
+    endings: Endings
+    presence: Presence
     lease: float
     timeout: float | None
-    presence: Presence
-    pool: Pool
-    endings: Endings
-    shutdown: Shutdown
 
     def __post_init__(self) -> None:
         self._extended = Since()
@@ -204,31 +196,21 @@ class Upkeep:
         In between, extend the leases of jobs that have reported anything, to store that.
         """
         held, now = self.pool.all(), Since()
-        n = len(held)
         if not held or self._extended.seconds() >= 0.99 * self.lease / 3:
             self._extended = now
             extended = held
         else:
             extended = [job for job in held if job.report != job.reported]
-        if not extended:
-            if self.presence.is_due(n):
-                write = partial(self.presence.write, jobs=n)
-                self._try("cannot be listed among the workers", write)
-            return
-        renew = self.presence.renewal(n)
         for source, jobs in by_source(extended).items():
-            self._extend_each(source, jobs, now, renew)
+            self._extend_each(source, jobs, now)
+        if self.presence.is_due(len(held)):
+            write = partial(self.presence.write, jobs=len(held))
+            self._try("cannot be listed among the workers", write)
 
-    def _extend_each(
-        self,
-        source: Source,
-        jobs: list[HeldJob],
-        now: Since,
-        renew: Callable[[Transaction], None],
-    ) -> None:
+    def _extend_each(self, source: Source, jobs: list[HeldJob], now: Since) -> None:
         extensions = [(job.claim, job.report) for job in jobs]
         try:
-            errors = source.store.extend_each(self.db, extensions, self.lease, renew)
+            errors = source.store.extend_each(self.db, extensions, self.lease)
         except Exception as error:
             message = "%s: the leases of %d jobs cannot be extended: %s"
             _log.error(message, source.name, len(jobs), error)

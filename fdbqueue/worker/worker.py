@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -16,16 +15,14 @@ from fdbqueue.queue.arguments import (
 )
 from fdbqueue.queue.base import BaseQueue
 from fdbqueue.types import Database, Duration
-from fdbqueue.worker.claiming import Claiming
-from fdbqueue.worker.endings import Endings, WorkerReport, no_progress
+from fdbqueue.worker.claiming import Claiming, Pace, Source, Turns
+from fdbqueue.worker.endings import Endings, WorkerReport
 from fdbqueue.worker.invocation import AnyHandler, Claimable, FunctionHandler, Handler
-from fdbqueue.worker.pace import Pace
 from fdbqueue.worker.pool import Pool
 from fdbqueue.worker.presence import Presence, serving_health, trouble_of_database
 from fdbqueue.worker.running import Running
 from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
 from fdbqueue.worker.timeouts import Upkeep
-from fdbqueue.worker.turns import Source, Turns
 
 _T = TypeVar("_T")
 
@@ -75,7 +72,7 @@ class Worker:
         store_results: Store what the handler returns, a JSON value of up to 90,000 bytes, with each
             done item; `result` of the queue returns it. If the handler returns anything else, the
             job becomes a dead letter at once. Needs a queue that keeps done items
-            (`configure(db, keep=...)`).
+            (`configure(db, keep=...)`); in any other one, nothing is stored.
         name: The name that `workers` and the claims of this queue object show; `None` for the host
             and the process id. Printable text of up to 255 bytes.
         timeout: The time after which a job is told to stop: a coroutine is cancelled, a function
@@ -119,26 +116,23 @@ class Worker:
         if not is_database(db):
             raise TypeError(f"a worker needs a database, not {db!r}")
         turns = queue if isinstance(queue, Turns) else _turns_of(queue, store_results)
-        self._db = db
-        sources = turns.sources
-        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
         concurrency = validate_number(concurrency, "concurrency", 1)
         seconds = validate_lease(lease)
         limit = None if timeout is None else validate_timeout(timeout)
         client = None if name is None else validate_client_name(name)
-        at_most = {each.name: each.at_most or concurrency for each in sources}
-        self._pace = pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
-        self._pool = pool = Pool(concurrency, pace.room)
         if not isinstance(grace, Shutdown):
             grace = Shutdown(validate_seconds("grace", grace))
-        self._shutdown = shutdown = grace
-        self._endings = endings = Endings(db, self._handler, pool, shutdown)
-        self._running = Running(db, self._handler, pool, endings, shutdown, pace)
-        self._claiming = Claiming(
-            db, turns, self._handler, pace, pool, endings, shutdown, seconds, client
-        )
+        self._db, self._shutdown = db, grace
+        self._handler = handler if isinstance(handler, Handler) else FunctionHandler(handler)
+        self._pace = Pace(concurrency, validate_number(prefetch, "prefetch", 0))
+        self._pool = Pool(concurrency, self._pace.room)
+        shared = db, self._handler, self._pool, self._pace, grace
+        self._endings = endings = Endings(*shared)
+        self._running = Running(*shared, endings)
+        self._claiming = Claiming(*shared, endings, turns, seconds, client)
+        at_most = {each.name: each.at_most or concurrency for each in turns.sources}
         presence = Presence(name, at_most, concurrency, seconds)
-        self._upkeep = Upkeep(db, seconds, limit, presence, pool, endings, shutdown)
+        self._upkeep = Upkeep(*shared, endings, presence, seconds, limit)
         self.report = endings.report
 
     def stop(self) -> None:
@@ -153,20 +147,13 @@ class Worker:
         """
         self._shutdown.begin()
 
-    def run(
-        self,
-        *,
-        drain: bool = False,
-        progress: Callable[[WorkerReport], object] = no_progress,
-        health: int | str | None = None,
-    ) -> WorkerReport:
+    def run(self, *, drain: bool = False, health: int | str | None = None) -> WorkerReport:
         """Run jobs until `stop` is called.
 
         In the main thread, SIGTERM and SIGINT stop the worker.
 
         Args:
             drain: Whether to stop also once no job can be claimed and none is running.
-            progress: Called with the report after each job. Its errors are logged.
             health: The port, of the loopback interface, or the text `"HOST:PORT"`, on which to
                 answer `/live` and, while the worker claims jobs and the database answers, `/ready`.
 
@@ -177,7 +164,6 @@ class Worker:
             OSError: The process cannot listen on the address of `health`.
         """
         pool, shutdown = self._pool, self._shutdown
-        self._endings.progress = progress
         self._running.begin()
         shutdown.errors.clear()
         with (

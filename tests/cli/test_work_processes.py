@@ -234,20 +234,6 @@ def test_a_process_ends_when_its_memory_is_too_large(db: Any, name: str, workers
     assert re.search(r"its memory has grown to [\d,]+ bytes, of at most 1,048,576", workers.log)
 
 
-def test_a_changed_program_is_loaded_again(
-    db: Any, name: str, workers: Workers, fdbq: Shell
-) -> None:
-    push(db, name, "old")
-    workers.start(name, "shop:handler", "--reload")
-    wait_until(lambda: len(workers.notes) == 1)
-    program = fdbq.path / "shop.py"
-    program.write_text("this is no Python")
-    wait_until(lambda: "shop.py has changed" in workers.log and "SyntaxError" in workers.log)
-    program.write_text(PROGRAM.format(queue=name).replace("{what}", "new-{what}"))
-    push(db, name, "job")
-    wait_until(lambda: "new-job" in {what for what, _ in workers.notes})
-
-
 def test_a_command_that_outlasts_the_grace_period_is_killed_and_its_job_goes_back(
     db: Any, name: str, workers: Workers, fdbq: Shell
 ) -> None:

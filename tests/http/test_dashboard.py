@@ -22,7 +22,7 @@ from fdbqueue.http import Tokens, create_app
 from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import Context, Dead, Handle
 from fdbqueue.types import Progress
-from fdbqueue.worker.turns import Source, Turns
+from fdbqueue.worker.claiming import Source, Turns
 from tests.support.chromium import CHROMIUM, in_chromium
 from tests.support.keys import push_undecodable
 from tests.support.many_queues import make_queues

@@ -11,7 +11,6 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
-from fdbqueue.database.retrying import run
 from fdbqueue.queue.overview import by_job
 from fdbqueue.worker.presence import Presence
 from tests.http.api import Api
@@ -416,7 +415,7 @@ def test_the_history_says_what_happened(client: TestClient, db: Any, name: str) 
 def test_workers_are_listed(client: TestClient, db: Any, name: str) -> None:
     presence = Presence("mailer", {name: 4}, 4, 30)
     PriorityQueue.named(db, name).push(db, 1)
-    run(db, presence.renewal(2))
+    presence.write(db, 2)
     (worker,) = Api(client, name).get("/workers")["workers"]
     facts = "name", "queues", "concurrency", "jobs"
     assert [worker[each] for each in facts] == ["mailer", {name: 4}, 4, 2]

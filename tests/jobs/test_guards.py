@@ -509,7 +509,7 @@ async def slow_aio_commit(context: Context, add: Callable[..., None]) -> None:
 def test_a_transaction_of_a_job_that_takes_too_long_fails_the_attempt(
     app: App, name: str, monkeypatch: pytest.MonkeyPatch, way: Any
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.functions.tries.TRANSACTION", 0.01)
+    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.01)
     tries: list[int] = []
 
     def slow(tr: Any) -> None:

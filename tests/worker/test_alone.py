@@ -22,7 +22,7 @@ from fdbqueue.layout.values import runs_alone
 from fdbqueue.operations.timers import LEASE_OVER
 from fdbqueue.queue.base import store_of
 from fdbqueue.worker import claiming
-from fdbqueue.worker.turns import Source, Turns
+from fdbqueue.worker.claiming import Source, Turns
 from tests.support.leases import come_due, lapse
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until

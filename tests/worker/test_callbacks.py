@@ -1,4 +1,4 @@
-"""Logging or a progress callback that raises stops no worker, and leaves no job claimed."""
+"""Logging that raises stops no worker, and leaves no job claimed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import PriorityQueue, Worker, WorkerReport
+from fdbqueue import PriorityQueue, Worker
 from fdbqueue.errors import LeaseLost
 from fdbqueue.queue.base import store_of
 from tests.support.workers import make_quick
@@ -40,13 +40,13 @@ def logging_that_raises(level: int) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def run(worker: Worker, **options: Any) -> BaseException | None:
+def run(worker: Worker) -> BaseException | None:
     """Run a worker until it ends, and return its error."""
     errors: list[BaseException | None] = []
 
     def target() -> None:
         try:
-            worker.run(drain=True, **options)
+            worker.run(drain=True)
         except BaseException as error:
             errors.append(error)
         else:
@@ -57,10 +57,6 @@ def run(worker: Worker, **options: Any) -> BaseException | None:
     thread.join(60)
     assert not thread.is_alive(), "the worker does not end"
     return errors[0]
-
-
-def progress_that_raises(_: WorkerReport) -> None:
-    raise Broken
 
 
 def succeed(_: object) -> None:
@@ -102,28 +98,6 @@ def test_logging_that_raises_stops_no_worker_and_leaves_no_job_claimed(
     with logging_that_raises(logging.INFO):
         assert run(worker) is None
     assert_none_is_claimed(db, queue, handler)
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("handler", HANDLERS)
-def test_a_progress_callback_that_raises_stops_no_worker_and_leaves_no_job_claimed(
-    db: Any, queue: PriorityQueue, handler: Any, concurrency: int
-) -> None:
-    worker = Worker(db, queue, handler, concurrency=concurrency, lease=600)
-    assert run(worker, progress=progress_that_raises) is None
-    assert_none_is_claimed(db, queue, handler)
-
-
-def test_a_warning_about_the_queue_that_cannot_be_logged_leaves_no_job_claimed(
-    db: Any, name: str
-) -> None:
-    queue = PriorityQueue.named(db, name)  # keeps no done items
-    queue.push_many(db, range(JOBS))
-    worker = Worker(db, queue, succeed, lease=600, store_results=True)
-    with logging_that_raises(logging.WARNING):
-        assert run(worker) is None
-    stats = queue.stats(db)
-    assert (stats.claimed, stats.total_completed) == (0, JOBS)
 
 
 def test_jobs_that_are_not_claimed_ahead_are_returned_although_logging_raises(

@@ -15,8 +15,8 @@ import pytest
 from fdbqueue import FDBError, PriorityQueue, Worker
 from fdbqueue.coordination.sans_io import sans_io_of
 from fdbqueue.jobs import App
+from fdbqueue.worker.claiming import Source, Turns
 from fdbqueue.worker.presence import serving_health
-from fdbqueue.worker.turns import Source, Turns
 from tests.support.waiting import MAX_WAIT, wait_until
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
-from fdbqueue.worker import pace
+from fdbqueue.worker import claiming
 from tests.support.shell import Shell
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
@@ -146,7 +146,7 @@ def test_jobs_go_back_once_others_take_longer_than_before(db: Any, queue: Priori
 def test_nothing_is_claimed_ahead_of_jobs_that_take_longer_than_a_claim(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch, concurrency: int
 ) -> None:
-    monkeypatch.setattr(pace, "_AHEAD", 1e-9)  # seconds, which every job takes
+    monkeypatch.setattr(claiming, "_AHEAD", 1e-9)  # seconds, which every job takes
     assert most_held(db, queue, concurrency=concurrency) <= concurrency
 
 

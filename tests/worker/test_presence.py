@@ -59,7 +59,7 @@ def test_a_worker_is_listed_while_it_runs(db: Any, name: str) -> None:
 def test_a_busy_worker_has_jobs_long_before_it_extends_their_leases(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch, asleep: threading.Event
 ) -> None:
-    monkeypatch.setattr(presence, "_CHANGED", 0.05)
+    monkeypatch.setattr(presence, "_BUSY", 0.05)
     queue = PriorityQueue.named(db, name)
     may_end = threading.Event()
     counting = CountingDatabase(db)

@@ -12,7 +12,7 @@ import pytest
 
 from fdbqueue import PriorityQueue, Worker, WorkerReport
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.worker import pace
+from fdbqueue.worker import claiming
 from tests.support.waiting import MAX_WAIT, wait_until
 from tests.support.workers import make_quick
 
@@ -80,7 +80,7 @@ def test_a_job_that_outlasts_the_grace_period_goes_back_and_its_end_has_no_effec
 def test_jobs_that_have_not_begun_go_back_at_once(
     db: Any, queue: PriorityQueue, go: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_AHEAD", MAX_WAIT)
+    monkeypatch.setattr(claiming, "_AHEAD", MAX_WAIT)
     begun: list[Any] = []
 
     def handler(item: Any) -> None:

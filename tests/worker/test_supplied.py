@@ -20,8 +20,7 @@ from fdbqueue.embedded.transaction.transaction import Transaction as EmbeddedTra
 from fdbqueue.jobs import App, Context
 from fdbqueue.types import Item
 from fdbqueue.types import Transaction as Tx
-from fdbqueue.worker.functions.supplied import supplied
-from fdbqueue.worker.invocation import FunctionHandler
+from fdbqueue.worker.invocation import FunctionHandler, supplied
 
 if TYPE_CHECKING:
     from contextvars import Context as TheirContext

@@ -15,9 +15,9 @@ from fdbqueue.coordination.store import Store
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs import App, Context, Retry
 from fdbqueue.queue.base import store_of
+from fdbqueue.worker.claiming import Source
 from fdbqueue.worker.context import HeldLease
 from fdbqueue.worker.pool import HeldJob
-from fdbqueue.worker.turns import Source
 from tests.support.waiting import MAX_WAIT
 
 

@@ -14,7 +14,7 @@ from fdbqueue import FdbqueueError, PriorityQueue, Worker, WorkerReport
 from fdbqueue.admin import workers
 from fdbqueue.coordination import sans_io
 from fdbqueue.coordination.sans_io import sans_io_of, sleep_on
-from fdbqueue.worker.turns import Source, Turns
+from fdbqueue.worker.claiming import Source, Turns
 from tests.support.counting import CountingDatabase
 from tests.support.waiting import MAX_WAIT, wait_until
 

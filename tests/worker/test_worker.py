@@ -34,7 +34,7 @@ from fdbqueue.coordination import store
 from fdbqueue.database import clock
 from fdbqueue.layout.values import utc_time
 from fdbqueue.testing import FaultyDatabase
-from fdbqueue.worker import pace
+from fdbqueue.worker import claiming
 from tests.support.forked import Forked
 from tests.support.keys import layout_of
 from tests.support.leases import come_due, lapse, let_versions_pass
@@ -54,13 +54,9 @@ LEASE = 3.0
 def test_a_handler_gets_each_item_in_order(db: Any, queue: PriorityQueue) -> None:
     queue.push_many(db, "abc", priorities=[3, 1, 2])
     seen: list[Any] = []
-    reports: list[int] = []
-    report = Worker(db, queue, seen.append).run(
-        drain=True, progress=lambda report: reports.append(report.done)
-    )
+    report = Worker(db, queue, seen.append).run(drain=True)
     assert report == WorkerReport(done=3)
     assert [item.value for item in seen] == ["b", "c", "a"]
-    assert reports == [1, 2, 3]
     assert check(db, queue) == fdbqueue.admin.CheckReport(0, 0, 0, 0, 0, (), False)
 
 
@@ -116,8 +112,7 @@ def test_a_failing_job_becomes_a_dead_letter_and_does_not_block_others(
         assert "RuntimeError: no such address" in caplog.text
     assert queue.stats(db).delayed == 2
     come_due(db, queue)
-    worker = Worker(db, queue, handler)
-    assert worker.run(progress=lambda report: report.failed == 2 and worker.stop()).failed == 2
+    assert Worker(db, queue, handler).run(drain=True).failed == 2
     letters = {letter.item.value: letter.error for letter in queue.items(db, state="dead")}
     assert letters == {"bad": "RuntimeError: no such address", "exit": "SystemExit: 3"}
     advice = [each.message for each in caplog.records if "the last attempt" in each.message]
@@ -283,7 +278,7 @@ def test_undecodable_items_do_not_block_the_other_items(
 def test_a_worker_stopped_past_its_lease_leaves_the_job_to_another_worker(
     db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_AHEAD", 1000.0)
+    monkeypatch.setattr(claiming, "_AHEAD", 1000.0)
     queue.push_many(db, ["first", "claimed ahead"])
     seen: list[Any] = []
 
@@ -429,23 +424,10 @@ def test_a_worker_continues_after_any_failure_of_a_handler(
     assert report.done + report.failed == 3
 
 
-@pytest.mark.parametrize("handler", [lambda item: None, lambda tr, item: None])
-def test_a_failing_progress_callback_is_logged(
-    db: Any, queue: PriorityQueue, handler: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue.push_many(db, range(3))
-
-    def progress(report: WorkerReport) -> None:
-        raise RuntimeError("no terminal")
-
-    assert Worker(db, queue, handler).run(drain=True, progress=progress).done == 3
-    assert "no terminal" in caplog.text
-
-
 def test_a_handler_too_slow_for_its_transaction_fails_the_job(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.worker.functions.tries.TRANSACTION", 0.0)
+    monkeypatch.setattr("fdbqueue.worker.functions.guards.TRANSACTION", 0.0)
     queue = PriorityQueue(space["queue"], max_attempts=1)
     queue.push(db, 1)
 

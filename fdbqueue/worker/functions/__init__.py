@@ -1,1 +1,1 @@
-"""The functions of a program, as a worker calls them: what each gets, where it runs, how often."""
+"""What the functions of a program get from a worker: an event loop, steps, guards."""

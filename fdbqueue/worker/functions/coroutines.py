@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from concurrent import futures
 from typing import Any, Protocol
 
-from fdbqueue.worker.functions.forks import InThisProcess
+from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.telemetry import Log
 
 _log = Log("fdbqueue.worker")

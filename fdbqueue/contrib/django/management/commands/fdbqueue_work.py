@@ -17,8 +17,7 @@ from fdbqueue.errors import FdbqueueError
 from fdbqueue.jobs.app import App
 from fdbqueue.jobs.processes import shared_database
 from fdbqueue.queue.arguments import validate_number, validate_seconds
-from fdbqueue.worker.processes.lifetime import exit_after_work, summary_of
-from fdbqueue.worker.processes.supervisor import Supervisor, parent
+from fdbqueue.worker.processes import Supervisor, exit_after_work, parent, summary_of
 
 _LEVELS = {0: logging.ERROR, 1: logging.INFO}
 

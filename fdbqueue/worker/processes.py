@@ -1,4 +1,4 @@
-"""Worker processes: a parent starts them, replaces those that end, and stops them together.
+"""Worker processes: how each runs its worker, and how a parent starts, replaces and stops them.
 
 A child has a socket to its parent. Its end tells the child to stop, also if the parent was killed.
 The child's last message tells the parent what it has done, so a child that ends without one died.
@@ -14,26 +14,36 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+from fdbqueue.database.binding import database_name
+from fdbqueue.types import Database
 from fdbqueue.worker.endings import WorkerReport, sum_of
+from fdbqueue.worker.functions.coroutines import IN_THREAD
 from fdbqueue.worker.presence import check_address
-from fdbqueue.worker.shutdown import stopping_on_signals
+from fdbqueue.worker.shutdown import Shutdown, stopping_on_signals
 from fdbqueue.worker.telemetry import Log
+from fdbqueue.worker.timeouts import has_hung
+
+if TYPE_CHECKING:
+    from fdbqueue.worker.worker import Worker
 
 _log = Log("fdbqueue.worker")
 
 _VARIABLE = "FDBQUEUE_SUPERVISOR"
-_LOOK = 0.1  # seconds between looks at the processes
+_STATM = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOOK = 0.1  # seconds between looks at processes, and at threads that go on
+_MEMORY = 1.0  # seconds between looks at the memory of the process
 _LAST = 5.0  # seconds that a process has to kill what it runs, and itself
 _FIRST = 1.0  # seconds from the death of a process to the start of another one, at first
-LONGEST = 60.0
-"""Seconds from the death of a process to the start of another one, at most."""
+_LONGEST = 60.0  # seconds from a death to that start, at most
 _HEALTHY = 60.0  # seconds after whose life a death is the first one again
 _PATIENCE = 5.0  # seconds beyond the grace period after which a process is killed
-_CHANGES = 0.5  # seconds between looks at the files of modules
 
 # Taken at once, so that no program that this one runs takes itself for a child.
 _given = os.environ.pop(_VARIABLE, None)
@@ -74,6 +84,97 @@ parent = None if _given is None else Parent(*map(int, _given.split(":")))
 """The parent of this process; `None` if it is not supervised."""
 
 
+def run_worker(
+    worker: Worker,
+    shutdown: Shutdown,
+    *,
+    drain: bool = False,
+    health: int | str | None = None,
+) -> WorkerReport:
+    """Run the worker of this process. If it is supervised, its parent stops it and gets the report.
+
+    Args:
+        worker: The worker.
+        shutdown: Its shutdown.
+        drain: As for `Worker.run`.
+        health: As for `Worker.run`; the first of several processes answers.
+    """
+    if parent is not None:
+        parent.stop_with(worker.stop, shutdown.kill)
+    report = worker.run(drain=drain, health=own_health(health))
+    if parent is not None:
+        parent.report(report, is_drained=drain and not shutdown.stop.is_set)
+    return report
+
+
+def own_health(health: int | str | None) -> int | str | None:
+    """Return where this process answers health checks; of several processes, the first one does.
+
+    >>> own_health(9200)
+    9200
+    """
+    return health if parent is None or parent.number == 1 else None
+
+
+def summary_of(db: Database, queues: Iterable[str], jobs: Iterable[str], processes: int) -> str:
+    """Return a line for the log: on what workers work, and how to choose another database.
+
+    >>> import fdbqueue
+    >>> summary_of(fdbqueue.open("memory:"), ["mail"], ["shop.send"], 2)
+    'working on memory: (--db, $FDBQ_DB or App.bind choose another database): queues mail; ...'
+    """
+    return (
+        f"working on {database_name(db)} (--db, $FDBQ_DB or App.bind choose another database): "
+        f"queues {', '.join(queues)}; jobs {', '.join(jobs)}; processes {processes}"
+    )
+
+
+def exit_after_work(code: int) -> NoReturn:
+    """Exit from this process, although threads may hang that Python would wait for."""
+    in_thread = [each for each in threading.enumerate() if each.name.startswith(IN_THREAD)]
+    if has_hung() or any(map(_goes_on, in_thread)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _goes_on(thread: threading.Thread) -> bool:
+    thread.join(_LOOK)  # most have no function left to call, and end at once
+    return thread.is_alive()
+
+
+def limit_of(
+    max_jobs: int | None, max_memory: int | None
+) -> Callable[[WorkerReport], str | None] | None:
+    """Return what tells a worker why it finishes by itself; `None` if it never does.
+
+    Args:
+        max_jobs: The number of ended jobs after which no others begin.
+        max_memory: The bytes of resident memory after which no others begin.
+    """
+    if (max_jobs, max_memory, parent) == (None, None, None):
+        return None
+    looked_at = 0.0
+
+    def reason(report: WorkerReport) -> str | None:
+        nonlocal looked_at
+        jobs = report.done + report.failed + report.lost
+        if max_jobs is not None and jobs >= max_jobs:
+            return f"{jobs:,} jobs have ended, of at most {max_jobs:,}"
+        if parent is not None and has_hung():
+            return "a job hangs, whose thread only the end of the process ends"
+        now = time.monotonic()
+        if max_memory is not None and now - looked_at >= _MEMORY:
+            looked_at = now
+            memory = int(_STATM.read_text().split()[1]) * _PAGE
+            if memory > max_memory:
+                return f"its memory has grown to {memory:,} bytes, of at most {max_memory:,}"
+        return None
+
+    return reason
+
+
 @dataclass
 class _Slot:
     """One of the processes, and after it its successors."""
@@ -101,15 +202,11 @@ class Supervisor:
         command: The command, whose process is `supervised`.
         n: The number of processes.
         grace: The seconds that running jobs have to end after `stop`.
-        longest: The seconds from the death of a process to the start of another one, at most.
     """
 
-    def __init__(
-        self, command: Sequence[str], n: int, grace: float, longest: float = LONGEST
-    ) -> None:
+    def __init__(self, command: Sequence[str], n: int, grace: float) -> None:
         self._command = command
         self._grace = grace
-        self._longest = longest
         self._slots = [_Slot(number) for number in range(1, n + 1)]
         self._reports: list[WorkerReport] = []
         self._stopped_at: float | None = None
@@ -205,25 +302,6 @@ class Supervisor:
         now = time.monotonic()
         if now - slot.began >= _HEALTHY:
             slot.deaths = 0
-        delay = min(self._longest, _FIRST * 2**slot.deaths)
+        delay = min(_LONGEST, _FIRST * 2**slot.deaths)
         slot.due, slot.deaths = now + delay, slot.deaths + 1
         _log.error("process %d died: %s; another one starts in %g s", pid, how, delay)
-
-
-def stop_after_changes() -> None:
-    """Stop this process by SIGTERM once the file of a module that it has loaded changes."""
-    threading.Thread(target=_watch_files, daemon=True).start()
-
-
-def _watch_files() -> None:
-    before: dict[str, int] = {}
-    while True:
-        for module in list(sys.modules.values()):
-            file = str(getattr(module, "__file__", ""))
-            with suppress(OSError):  # it has no file, or an editor replaces it at this moment
-                now = os.stat(file).st_mtime_ns
-                if before.setdefault(file, now) != now:
-                    _log.warning("%s has changed", file)
-                    os.kill(os.getpid(), signal.SIGTERM)
-                    return
-        time.sleep(_CHANGES)

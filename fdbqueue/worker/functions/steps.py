@@ -1,0 +1,690 @@
+"""The steps of a job, each of which is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+from concurrent import futures
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import cached_property, partial, update_wrapper
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+from fdbqueue.database.clock import milliseconds, uuids
+from fdbqueue.errors import (
+    InvalidValue,
+    LeaseLost,
+    PayloadTooLarge,
+    TimedOut,
+    error_classes,
+    error_text,
+)
+from fdbqueue.layout.values import utc_time
+from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
+from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
+from fdbqueue.types import Duration, Transaction
+from fdbqueue.worker.functions.errors import (
+    ChildFailed,
+    ChildNotPushed,
+    DuplicateStep,
+    StepChanged,
+    StepFailed,
+    WaitTimedOut,
+)
+from fdbqueue.worker.functions.guards import Tries
+from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, as_exception
+
+if TYPE_CHECKING:
+    from fdbqueue.queue.base import BaseQueue
+    from fdbqueue.queue.batches import Members
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)
+
+_MAX_SECONDS = 10**10
+_MAX_GATHERED = 1_000
+_RESULTS: tuple[StepKind, ...] = ("step", "commit")
+_NO_FAILURES: tuple[type[BaseException], ...] = (
+    *(Outcome, LeaseLost),
+    *(Suspended, asyncio.CancelledError, GeneratorExit),
+)
+
+
+class Policy(Protocol):
+    """When to try a step again; `fdbqueue.jobs.Retry` is one."""
+
+    def decide(self, error: Exception, attempt: int) -> Outcome:
+        """Return the outcome of the attempt with this number that failed with an error."""
+        ...
+
+
+class Results(Protocol):
+    """The results of a function, and their JSON forms."""
+
+    def encode_result(self, value: Any) -> Any:
+        """Return the JSON form of a result."""
+        ...
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return a result, given its JSON form."""
+        ...
+
+
+class JsonResults:
+    """Results that are JSON values.
+
+    Args:
+        name: The name of the step.
+        function: The function.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        del name, function  # others convert by the annotations of the function
+
+    def encode_result(self, value: Any) -> Any:
+        """Return the result."""
+        return value
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return the result."""
+        return stored
+
+
+class Child(Protocol[_R_co]):
+    """A job with its arguments; `Job.bind` returns one."""
+
+    @property
+    def members(self) -> Members:
+        """The item to push."""
+        ...
+
+    def decode_result(self, stored: Any) -> _R_co:
+        """Return its result, given the JSON form."""
+        ...
+
+
+class ChildJob(Protocol[_P, _R_co]):
+    """A job, perhaps with options of its push."""
+
+    def bind(self, /, *args: _P.args, **kwargs: _P.kwargs) -> Child[_R_co]:
+        """Return it with arguments."""
+        ...
+
+
+def gathered(name: str, children: Iterable[Child[_R]]) -> dict[str, Child[_R]]:
+    """Return jobs by the names of their steps."""
+    jobs = [*children]
+    if len(jobs) > _MAX_GATHERED:
+        raise ValueError(
+            f"gather runs up to {_MAX_GATHERED:,} jobs, not {len(jobs):,}; push a batch of them, "
+            "whose last one sends a signal to this job"
+        )
+    return {f"{name} {number}": job for number, job in enumerate(jobs)}
+
+
+def first_error_or(results: list[Any]) -> list[Any]:
+    """Return the results; raise the first error among them."""
+    for each in results:
+        if isinstance(each, ChildFailed):
+            raise each
+    return results
+
+
+@dataclass(eq=False)
+class AttemptSteps:
+    """The steps of one attempt: what is stored, and to which of them the job has come.
+
+    Args:
+        claimed: The steps of the job as they are stored.
+        id: The id of the job.
+        results: Converts the results of a function.
+    """
+
+    claimed: ClaimedSteps
+    id: str
+    results: Callable[[str, Callable[..., Any]], Results]
+    _names: set[str] = field(default_factory=set[str])
+
+    def take_name(self, name: str) -> None:
+        """Raise `DuplicateStep` if the job has come to another step of this name."""
+        validate_key("the name of a step", name)
+        if name in self._names:
+            raise DuplicateStep(name)
+        self._names.add(name)
+
+
+class ChildPushes:
+    """The pushes of the jobs of some steps, as one batch.
+
+    Args:
+        owner: The prefix of the queue of the job that runs them.
+        job: The first position of that job.
+        children: The jobs by the names of their steps.
+    """
+
+    def __init__(self, owner: bytes, job: bytes, children: Mapping[str, Child[Any]]) -> None:
+        (self.batch,) = uuids(1)
+        self.names = [*children]
+        self._owner, self._job = owner, job
+        self._children = children
+
+    @cached_property
+    def _members(self) -> list[Members]:  # only the first run of the job pushes
+        return [child.members for child in self._children.values()]
+
+    @cached_property
+    def _new(self) -> list[Any]:
+        new: list[Any] = []
+        for name, members in zip(self.names, self._members):
+            new += members.join(self._owner, self.batch, step=name, job=self._job)
+        return new
+
+    def push(self, tr: Transaction, numbers: list[int]) -> list[tuple[bytes, str]]:
+        """Push the jobs of the steps with these numbers.
+
+        Returns:
+            The prefixes of their queues, empty for that of the job, and their ids.
+
+        Raises:
+            ChildNotPushed: An unfinished job has the unique key of one of them.
+            QueueFull: A queue has no room.
+        """
+        of_queue: dict[BaseQueue[Any], list[int]] = {}
+        for number in numbers:
+            of_queue.setdefault(self._members[number].queue, []).append(number)
+        ids: dict[int, str] = {}
+        # One push for each queue: a later one may replace the jobs of a group.
+        for some in of_queue.values():
+            pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
+            for number, item in zip(some, pushed):
+                if not item.is_new:
+                    raise ChildNotPushed(self.names[number], item.id)
+                ids[number] = item.id
+        prefixes = [self._members[number].prefix for number in numbers]
+        return [
+            (b"" if prefix == self._owner else prefix, ids[number])
+            for prefix, number in zip(prefixes, numbers)
+        ]
+
+
+class Stepper:
+    """The steps of a job that call a function, as `Context` or `Context.using` offers them."""
+
+    _retry: Policy | None = None
+    _timeout: float | None = None
+
+    @cached_property
+    def _attempt(self) -> AttemptSteps:
+        """The steps of the attempt."""
+        raise NotImplementedError
+
+    def step(
+        self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        """Call a function, unless the step is done; return its result.
+
+        The function runs at least once, and not again once its result is stored. The result is
+        converted to JSON and back by the return annotation of the function, also the first time.
+
+        If the function raises an exception, the call raises `StepFailed`. A job that catches it and
+        goes on finds the same failure if it runs again; if the attempt fails, the next one tries
+        the step again. The outcomes `Snooze`, `RetryIn`, `Discard` and `Dead` end the attempt.
+
+        Args:
+            name: The name of the step, text of 1 to 255 bytes.
+            function: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            DuplicateStep: The job has come to another step of this name.
+            StepFailed: The function has raised an exception.
+            Dead: The result does not fit the annotation, is not JSON, or has more than 90,000
+                bytes.
+            TooManySteps: The job has 10,000 steps.
+            LeaseLost: Another worker may have the job.
+        """
+        step, results = self._begun("step", name, function)
+        if step.state != "done":
+            call = partial(function, *args, **kwargs)
+            with self._failing(name, step):
+                returned = call() if self._timeout is None else _within(call, self._timeout)
+                if inspect.iscoroutine(returned):
+                    returned.close()
+                    raise TypeError(
+                        "the function of a step is a coroutine function: await context.aio.step"
+                    )
+                value = _encoded(name, results, returned)
+            step = self._stored(name, step, value)
+        result: _R = results.decode_result(json.loads(step.value))
+        return result
+
+    def commit(
+        self,
+        name: str,
+        function: Callable[Concatenate[Transaction, _P], _R],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R:
+        """Run `function(tr, ...)` in the transaction that stores the step; return its result.
+
+        What the function writes takes effect exactly once: data, pushes and signals. The
+        transaction may run several times, so the function must not sleep, commit or create
+        identities, and must end within five seconds. Errors and result are those of `step`.
+
+        Args:
+            name: The name of the step.
+            function: The function.
+            args: Its arguments after the transaction.
+            kwargs: Its keyword arguments.
+        """
+        step, results = self._begun("commit", name, function)
+        tries = Tries()
+
+        def body(tr: Transaction) -> bytes:
+            tries.begin_try()
+            try:
+                return _encoded(name, results, function(tr, *args, **kwargs))
+            finally:
+                tries.end_try()
+
+        if step.state != "done":
+            # The transaction is not the function's own, so its errors are none of the step.
+            with self._failing(name, step, *error_classes()):
+                step = self._attempt.claimed.commit(name, body, step)
+        result: _R = results.decode_result(json.loads(step.value))
+        return result
+
+    def _begun(
+        self, kind: StepKind, name: str, function: Callable[..., Any]
+    ) -> tuple[StoredStep, Results]:
+        """Return a step that calls a function, done or not, and what converts its result."""
+        results = self._attempt.results(name, function)
+        step = self._found(name, _RESULTS)
+        return step or StoredStep(kind, "waiting", milliseconds()), results
+
+    def _stored(self, name: str, step: StoredStep, value: bytes) -> StoredStep:
+        done = step._replace(state="done", ended_at=milliseconds(), due=None, value=value)
+        self._attempt.claimed.store(name, done)
+        return done
+
+    @contextmanager
+    def _failing(
+        self, name: str, step: StoredStep, *passed: type[BaseException]
+    ) -> Generator[None]:
+        """Make a failure of the step of each error but outcomes and those that are passed."""
+        try:
+            yield
+        except (*_NO_FAILURES, *passed):
+            raise
+        except BaseException as error:
+            raise self._failed(name, step, error) from error
+
+    def _found(self, name: str, kinds: tuple[StepKind, ...]) -> StoredStep | None:
+        """Return the stored step of this name, or `None`; suspend the job until it is due.
+
+        Raises:
+            DuplicateStep: The job has come to another step of this name.
+            StepChanged: The stored step did something else.
+            StepFailed: The step has failed, and an earlier run of the job went on all the same.
+        """
+        self._attempt.take_name(name)
+        found = self._attempt.claimed.find(name)
+        if found is None:
+            return None
+        if found.kind not in kinds:
+            raise StepChanged(name, found.kind, kinds[0])
+        if found.state == "failed":
+            raise StepFailed(name, found.error)
+        waits = found.state == "waiting" and found.kind != "wait"
+        if waits and not is_over(found.due, milliseconds()):
+            self._suspend(name, found)
+        return found
+
+    def _suspend(self, name: str, step: StoredStep) -> NoReturn:
+        self._attempt.claimed.suspend(name, step)
+        raise Suspended(name)
+
+    def _failed(self, name: str, step: StoredStep, error: BaseException) -> Exception:
+        """Suspend the job until the step is tried again, or return the error to raise.
+
+        The failure is stored with the next step, if there is one: then the job has caught the
+        error. Otherwise the next attempt tries the step again.
+        """
+        text = error_text(error) or ""
+        now, retry = milliseconds(), self._retry
+        failed = step._replace(failures=step.failures + 1, error=text)
+        outcome = None if retry is None else retry.decide(as_exception(error), failed.failures)
+        if isinstance(outcome, RetryIn):
+            self._suspend(name, failed._replace(due=now + round(1000 * outcome.after)))
+        self._attempt.claimed.add(name, failed._replace(state="failed", ended_at=now))
+        return StepFailed(name, text)
+
+
+class StepperWithOptions(Stepper):
+    """The steps of a job with options, as `Context.using` returns them."""
+
+    def __init__(
+        self, attempt: AttemptSteps, retry: Policy | None, timeout: Duration | None
+    ) -> None:
+        if retry is not None and not hasattr(retry, "decide"):
+            raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
+        self._attempt, self._retry = attempt, retry
+        if timeout is not None:
+            self._timeout = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
+
+
+class Steps(Stepper):
+    """The steps of a job, as `Context` offers them."""
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """Suspend the job for a time: no worker is held, and no attempt is counted.
+
+        Args:
+            name: The name of the step.
+            duration: How long the job sleeps at least, from the first time that it comes here.
+        """
+        seconds = validate_seconds("duration", duration, below=_MAX_SECONDS)
+        found = self._found(name, ("sleep",))
+        if found is None:
+            now = milliseconds()
+            step = StoredStep("sleep", "waiting", now, due=now + round(1000 * seconds))
+            self._suspend(name, step)
+        elif found.state == "waiting":
+            self._attempt.claimed.add(name, found._replace(state="done", ended_at=found.due))
+
+    def wait(
+        self,
+        name: str,
+        *,
+        signal: str | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Signal:
+        """Suspend the job until a signal comes: no worker is held, and no attempt is counted.
+
+        A signal that was sent before counts as well, while it is kept. The wait ends either with
+        a signal or with the time-out, whichever is committed first, and remains so.
+
+        Args:
+            name: The name of the step, and of the signal unless `signal` is given.
+            signal: The name of the signal.
+            key: The key of the signal; by default the id of the job.
+            timeout: How long to wait at most; `None` for no limit.
+
+        Raises:
+            WaitTimedOut: No signal has come in time.
+        """
+        signal = name if signal is None else signal
+        key = self._attempt.id if key is None else key
+        validate_key("the name of a signal", signal)
+        validate_key("the key of a signal", key, may_be_empty=True)
+        seconds = None
+        if timeout is not None:
+            seconds = validate_seconds("timeout", timeout, below=_MAX_SECONDS)
+        found = self._found(name, ("wait",))
+        if found is None or found.state == "waiting":
+            now = milliseconds()
+            due = None if seconds is None else now + round(1000 * seconds)
+            begun = StoredStep("wait", "waiting", now, due=due, key=key)
+            found = self._attempt.claimed.wait(name, begun, signal)
+            if found is None:
+                raise Suspended(name)
+        if found.state == "timed out":
+            raise WaitTimedOut(name, found.key)
+        sent_at = utc_time(found.ended_at or 0)
+        return Signal(signal, found.key, json.loads(found.value), sent_at)
+
+    def run(self, name: str, job: ChildJob[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Push another job, suspend this one until that has ended, and return its result.
+
+        The other job is pushed in the transaction that stores the step, and its result is stored in
+        the step by the transaction that ends it. It may be in the same queue: no worker is held.
+        Its attempts, delays and time-outs are its own. If this job is cancelled, it runs all the
+        same.
+
+        Args:
+            name: The name of the step.
+            job: The job, or what its `using` returned, without a transaction.
+            args: The arguments of its function, by position.
+            kwargs: The arguments of its function, by name.
+
+        Raises:
+            ChildFailed: The other job has died, was discarded or cancelled, or has expired.
+            ChildNotPushed: An unfinished job has its unique key.
+            InvalidArguments: The function does not take these arguments.
+            QueueFull: Its queue is full.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context
+            >>> app = App("memory:")
+            >>> @app.job(name="square")
+            ... def square(number: int) -> int:
+            ...     return number * number
+            >>> @app.job(name="sum")
+            ... def sum_of_squares(context: Context, numbers: list[int]) -> int:
+            ...     one = context.run("one", square, 1)
+            ...     return one + sum(context.gather("squares", map(square.bind, numbers)))
+            >>> handle = sum_of_squares.push([2, 3])
+            >>> _ = app.work(drain=True)
+            >>> handle.result()
+            14
+        """
+        results = self._run({name: job.bind(*args, **kwargs)})
+        result: _R = first_error_or(results)[0]
+        return result
+
+    @overload
+    def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
+    ) -> list[_R]: ...
+
+    @overload
+    def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
+    ) -> list[_R | ChildFailed]: ...
+
+    def gather(
+        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
+    ) -> list[Any]:
+        """Run other jobs at the same time, as `run`; return their results in the order of the jobs.
+
+        The steps have the names `f"{name} 0"`, `f"{name} 1"`, and so on.
+
+        Args:
+            name: The beginning of the names of the steps.
+            jobs: Up to 1,000 jobs with arguments, each of them a `Job.bind`.
+            return_errors: True to return errors together with the results.
+
+        Raises:
+            ChildFailed: One of the jobs has failed; it is raised once all have ended.
+        """
+        results = self._run(gathered(name, jobs))
+        return results if return_errors else first_error_or(results)
+
+    def _run(self, children: Mapping[str, Child[Any]]) -> list[Any]:
+        """Suspend the job until others have ended; return the result or the error of each.
+
+        Args:
+            children: The other jobs by the names of their steps.
+        """
+        for name in children:
+            self._attempt.take_name(name)
+        pushes = ChildPushes(self._attempt.claimed.owner, self._attempt.claimed.job, children)
+        ended = self._attempt.claimed.run(pushes.names, pushes.batch, pushes.push)
+        if ended is None:
+            raise Suspended(next(iter(children)))
+        results: list[Any] = []
+        for (name, child), step in zip(children.items(), ended):
+            if step.kind != "run":
+                raise StepChanged(name, step.kind, "run")
+            if step.state == "failed":
+                results.append(ChildFailed(name, step.error, step.key))
+            else:
+                results.append(child.decode_result(json.loads(step.value)))
+        return results
+
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
+        """Return a way to run steps with options.
+
+        Args:
+            retry: When to try a step again after an error. The job is suspended meanwhile: no
+                worker is held, and no attempt of the job is counted.
+            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
+                cancelled. A function goes on in a thread of its own, because Python cannot end it.
+
+        Example:
+            >>> from fdbqueue.jobs import App, Context, Retry
+            >>> app = App("memory:")
+            >>> @app.job(name="pay")
+            ... def pay(context: Context) -> int:
+            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
+            ...     return careful.step("charge", lambda: 42)
+            >>> handle = pay.push()
+            >>> _ = app.work(drain=True)
+            >>> handle.result()
+            42
+        """
+        return StepperWithOptions(self._attempt, retry, timeout)
+
+
+def _awaited(
+    method: Callable[Concatenate[Any, _P], _R],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """Return the method that does in another thread what a method of `Context` does."""
+
+    async def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return await asyncio.to_thread(method, self._steps, *args, **kwargs)
+
+    update_wrapper(call, method)
+    return call
+
+
+class AioStepper:
+    """The steps of a coroutine that call a function: await the methods of `Context.using`.
+
+    Args:
+        steps: The same for a function.
+    """
+
+    def __init__(self, steps: Stepper) -> None:
+        self._steps: Any = steps
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[_P, Coroutine[Any, Any, _R]],
+        /,
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _R: ...
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R: ...
+
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a function or coroutine function once, as `Context.step`."""
+        steps = self._steps
+        step, results = await asyncio.to_thread(steps._begun, "step", name, function)
+        if step.state != "done":
+            try:
+                returned = function(*args, **kwargs)
+                if inspect.isawaitable(returned):
+                    returned = await _awaited_within(returned, steps._timeout)
+                value = _encoded(name, results, returned)
+            except _NO_FAILURES:
+                raise
+            except BaseException as error:
+                raise await asyncio.to_thread(steps._failed, name, step, error) from error
+            step = await asyncio.to_thread(steps._stored, name, step, value)
+        return results.decode_result(json.loads(step.value))
+
+    commit = _awaited(Stepper.commit)
+
+
+class AioSteps(AioStepper):
+    """The steps of a coroutine: await the methods of `Context`."""
+
+    sleep = _awaited(Steps.sleep)
+
+    wait = _awaited(Steps.wait)
+
+    run = _awaited(Steps.run)
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[False] = False
+    ) -> list[_R]: ...
+
+    @overload
+    async def gather(
+        self, name: str, jobs: Iterable[Child[_R]], *, return_errors: Literal[True]
+    ) -> list[_R | ChildFailed]: ...
+
+    async def gather(
+        self, name: str, jobs: Iterable[Child[Any]], *, return_errors: bool = False
+    ) -> list[Any]:
+        """Run other jobs at the same time and return their results, as `Context.gather`."""
+        gather: Any = self._steps.gather
+        return await asyncio.to_thread(gather, name, jobs, return_errors=return_errors)
+
+    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
+        """Return a way to run steps with options, as `Context.using`."""
+        return AioStepper(self._steps.using(retry=retry, timeout=timeout))
+
+
+def _within(function: Callable[[], Any], timeout: float) -> Any:
+    """Call a function in a thread of its own, which is left to itself if it takes longer."""
+    future: futures.Future[Any] = futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    run_here = partial(copy_context().run, run)
+    threading.Thread(target=run_here, name="fdbqueue-step", daemon=True).start()
+    if not futures.wait([future], timeout).done:
+        raise TimedOut(timeout)
+    return future.result()
+
+
+def _encoded(name: str, results: Results, returned: object) -> bytes:
+    try:
+        return validate_result(results.encode_result(returned)) or b"null"
+    except (InvalidValue, PayloadTooLarge) as error:
+        raise Dead(f"the result of the step {name}") from error
+    except Exception as error:
+        raise Dead(str(error)) from error  # another attempt would repeat the work in vain
+
+
+async def _awaited_within(awaitable: Awaitable[Any], timeout: float | None) -> Any:
+    """Return what an awaitable returns; cancel it if it takes longer."""
+    task = asyncio.ensure_future(awaitable)
+    done, _ = await asyncio.wait([task], timeout=timeout)
+    if not done:
+        task.cancel()
+        raise TimedOut(timeout or 0)
+    return task.result()

@@ -1,1 +1,0 @@
-"""The steps of a job, each of which is done once."""
