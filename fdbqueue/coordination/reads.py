@@ -23,7 +23,6 @@ from fdbqueue.operations.maintainers.history import read_history
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
-from fdbqueue.operations.views.matching import Matching
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     Database,
@@ -88,8 +87,7 @@ class Reads(Generic[_T]):
         self._sweep = sweep
         self._sweeper = sweeper
         self.numbers = Numbers(items, first_key)
-        self._infos = ItemInfos(items, codec)
-        self._matching = Matching(items, codec, self._infos, options.kind)
+        self._infos = ItemInfos(items, codec, options.kind)
         self.decode = self._infos.decode
 
     def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
@@ -251,7 +249,7 @@ class Reads(Generic[_T]):
             found = self._changes.done_at(tr, read) if is_done else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
-            tests = [self._matching.begin(tr, of.wanted, each) for each in found]
+            tests = [self._infos.begin_match(tr, of.wanted, each) for each in found]
             matching = [each for each, test in zip(found, tests, strict=True) if test()]
             shown = dict(zip((each.key for each in matching), show(tr, matching), strict=True))
             return [(each, shown.get(each.key)) for each in found]
