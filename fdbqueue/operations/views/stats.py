@@ -123,26 +123,27 @@ def _counts_by_priority(layout: Layout, counters: Counters) -> dict[Any, int]:
 def _begin_oldest(
     tr: ReadTransaction, layout: Layout, counters: Counters, first_key: FirstKey
 ) -> Callable[[], Moment | None]:
-    """Start to read the first key of some levels, and which groups have ready items.
+    """Start to read the first key of some levels.
 
     Returns:
         A function that waits for the reads and returns when the oldest ready item was pushed.
     """
     # All items of a FIFO queue are in one level, which has no counter.
     prefixes = [*islice(counters.levels, _MAX_LEVELS)] or [layout.items]
-    members = layout.group_members
-    groups = tr.get_range(*layout.range_of(members), limit=_MAX_LEVELS)
-
-    def begin(prefix: bytes) -> tuple[bytes, Key]:
-        return prefix, first_key(tr, prefix + FIRST_COUNT)
-
-    firsts = [*map(begin, prefixes)]
+    firsts = [(prefix, first_key(tr, prefix + b"\x00")) for prefix in prefixes]
 
     def oldest() -> Moment | None:
-        found = [layout.unpack_group_key(members, row.key) for row in groups]
-        in_groups = [begin(layout.group_level_prefix(layout.items, *each)) for each in found]
+        levels = [*firsts]
+        grouped = [prefix for prefix, first in firsts if _is_of_group(layout, first.value, prefix)]
+        if grouped:
+            rows = tr.get_range(*layout.range_of(layout.group_members), limit=_MAX_LEVELS)
+            levels += [(prefix, first_key(tr, prefix + FIRST_COUNT)) for prefix in grouped]
+            for row in rows:
+                member = layout.unpack_group_key(layout.group_members, row.key)
+                prefix = layout.group_level_prefix(layout.items, *member)
+                levels.append((prefix, first_key(tr, prefix + FIRST_COUNT)))
         times: list[Moment | None] = []
-        for prefix, first in (*firsts, *in_groups):
+        for prefix, first in levels:
             key = first.value
             if key.startswith(prefix) and layout.is_item_key(key, prefix):
                 times.append(layout.pushed_at(key))
@@ -152,3 +153,8 @@ def _begin_oldest(
         return min((time for time in times if time is not None), default=None)
 
     return oldest
+
+
+def _is_of_group(layout: Layout, key: bytes, prefix: bytes) -> bool:
+    """Return whether a key is that of an item of a group in the priority with this prefix."""
+    return key.startswith(prefix) and not layout.is_item_key(key, prefix)
