@@ -47,8 +47,8 @@ def group() -> None:
 def ls(db: Database, queue: str) -> None:
     """List the groups of QUEUE that have ready, delayed or claimed items or settings, by name.
 
-    The settings of all groups come first, as `(all groups)`, with --json as the group `null`. The
-    items without a group follow as `(none)`. Settings follow the numbers of items.
+    The settings of all groups come first, as `(all groups)`, with --json as the group `null`.
+    Settings follow the numbers of items.
 
     \b
     Example:
@@ -69,11 +69,11 @@ def ls(db: Database, queue: str) -> None:
 
 def _line(info: GroupInfo) -> str:
     fields = group_as_json(info)
-    numbers = [f"{fields[state]} {state}" for state in _STATES if fields[state] is not None]
+    numbers = [f"{fields[state]} {state}" for state in _STATES]
     settings = {name: fields[name] for name in _FLAGS if fields[name] not in _UNSET[name]}
     if info.concurrency != 1:
         settings.pop("in_order", None)  # only one at a time is in order
-    line = [printable(info.name) or "(none)", *numbers, *_set_text(settings)]
+    line = [printable(info.name), *numbers, *_set_text(settings)]
     if info.held_until is not None:
         line.append(f"held back by its rate until {info.held_until.isoformat(timespec='seconds')}")
     elif info.held_by == "retry":

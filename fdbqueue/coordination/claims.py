@@ -19,7 +19,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
-from fdbqueue.operations.maintainers.slots import First, Slots
+from fdbqueue.operations.limits.places import First, Slots
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import has_expired

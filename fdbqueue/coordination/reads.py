@@ -23,7 +23,6 @@ from fdbqueue.operations.maintainers.history import read_history
 from fdbqueue.operations.push import Pushed
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
-from fdbqueue.operations.views.matching import Matching
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     Database,
@@ -82,8 +81,7 @@ class Reads(Generic[_T]):
     def __post_init__(self) -> None:
         self.layout = self.items.layout
         self.numbers = Numbers(self.items, first_key)
-        self._infos = ItemInfos(self.items, self.codec)
-        self._matching = Matching(self.items, self.codec, self._infos, self.given_options.kind)
+        self._infos = ItemInfos(self.items, self.codec, self.given_options.kind)
         self.decode = self._infos.decode
 
     def look(self, tr: ReadTransactor, body: Callable[[ReadTransaction], _R]) -> _R:
@@ -245,7 +243,7 @@ class Reads(Generic[_T]):
             found = self.changes.done_at(tr, read) if is_done else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
-            tests = [self._matching.begin(tr, of.wanted, each) for each in found]
+            tests = [self._infos.begin_match(tr, of.wanted, each) for each in found]
             matching = [each for each, test in zip(found, tests, strict=True) if test()]
             shown = dict(zip((each.key for each in matching), show(tr, matching), strict=True))
             return [(each, shown.get(each.key)) for each in found]

@@ -48,9 +48,8 @@ from fdbqueue.operations.items import (
 from fdbqueue.operations.jobs.schedules import Schedules
 from fdbqueue.operations.jobs.steps import DurableSteps
 from fdbqueue.operations.limits.bounds import Bounds
-from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.places import Places, Slots
 from fdbqueue.operations.maintainers.batches import leave_batches
-from fdbqueue.operations.maintainers.slots import Slots
 from fdbqueue.operations.options import LIMITING
 from fdbqueue.operations.push import Pusher, PushRequest
 from fdbqueue.operations.sweep import Sweep

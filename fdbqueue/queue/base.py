@@ -71,7 +71,6 @@ from fdbqueue.types import (
     Priority,
     Progress,
     QueueStats,
-    ReadTransaction,
     ReadTransactor,
     SearchPage,
     State,
@@ -936,11 +935,9 @@ class BaseQueue(ABC, Generic[_T]):
     ) -> list[GroupInfo]:
         """Return the groups that have ready, delayed or claimed items or settings, ordered by name.
 
-        Up to `limit` groups, behind the name `after`. If there are items without a group, they come
-        first in a queue that has groups, with an empty name. They are counted unless more than
-        10,000 groups have items. In a transaction, the call conflicts with every change of these
-        groups. Cost: reads of up to six small rows for each group, and for the items without a
-        group, of two rows for each group of the queue.
+        Up to `limit` groups, behind the name `after`. The items without a group are not among them.
+        In a transaction, the call conflicts with every change of these groups. Cost: reads of up to
+        six small rows for each group.
 
         Example:
             >>> _ = jobs.push_many(db, [1, 2], group="ada")
@@ -952,13 +949,8 @@ class BaseQueue(ABC, Generic[_T]):
         limit = validate_number(limit, "limit", 1)
         if after is not None:
             after = validate_key("a group", after, may_be_empty=True)
-        store = self._store
-        layout, begin_counters = store.layout, store.items.begin_counters
-
-        def body(tr: ReadTransaction) -> list[GroupInfo]:
-            return list_groups(tr, layout, begin_counters, after, limit)
-
-        return read(tr, body)
+        layout = self._store.layout
+        return read(tr, lambda tr: list_groups(tr, layout, after, limit))
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:

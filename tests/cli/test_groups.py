@@ -190,14 +190,13 @@ def test_a_task_queue_has_groups(fdbq: Shell) -> None:
     ]
     fdbq.output("task", "push", "tasks", "1")
     assert fdbq.output("group", "ls", "tasks") == (
-        "(none)  1 ready  0 claimed\n"
         "ada  2 ready  0 claimed  0 delayed\nbob  1 ready  0 claimed  0 delayed\n"
     )
     fdbq.output("group", "set", "tasks", "--concurrency", "5")
     fdbq.output("group", "set", "tasks", "ada", "--concurrency", "2", "--rate", "9/1m")
     fdbq.output("group", "pause", "tasks", "ada")
     assert "held_by         Its group is paused.\n" in fdbq.output("show", "tasks", pushed[0])
-    assert fdbq.output("group", "ls", "tasks").splitlines()[2:] == [
+    assert fdbq.output("group", "ls", "tasks").splitlines()[1:] == [
         "ada  2 ready  0 claimed  0 delayed  concurrency 2  rate 9/1m  paused",
         "bob  1 ready  0 claimed  0 delayed  concurrency 5",
     ]
@@ -258,14 +257,12 @@ def test_a_dead_letter_of_a_group_that_cannot_be_retried_is_told(fdbq: Shell) ->
     assert "was not retried: the queue is full, or its key is taken" in refused.stderr
 
 
-def test_items_without_a_group_are_listed_and_have_a_weight(fdbq: Shell) -> None:
+def test_items_without_a_group_have_a_weight(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1")
     fdbq.output("push", "jobs", "2", "--group", "ada")
     fdbq.output("group", "set", "jobs", "", "--weight", "2")
-    listed = ["(none)  1 ready  0 claimed  weight 2", "ada  1 ready  0 claimed  0 delayed"]
-    assert fdbq.output("group", "ls", "jobs").splitlines() == listed
-    fdbq.output("group", "set", "jobs", "", "--reset", "--weight", "1")
-    assert "weight" not in fdbq.output("group", "ls", "jobs")
+    assert fdbq.output("group", "ls", "jobs") == "ada  1 ready  0 claimed  0 delayed\n"
+    assert [fdbq.output("pop", "jobs") for _ in range(2)] == ["1\n", "2\n"]
     refused = error_of(fdbq("group", "set", "jobs", "", "--concurrency", "2"))
     assert "concurrency: the items without a group have only a weight" in refused
 

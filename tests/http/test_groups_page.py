@@ -131,25 +131,6 @@ def test_the_items_of_a_group_are_listed_and_changed(
     assert not any(line.startswith("a b |") for line in after["lines"])
 
 
-def test_items_without_a_group_are_shown_and_get_a_weight(
-    serve: Any, db: Any, name: str, tmp_path: Path
-) -> None:
-    jobs = fdbqueue.PriorityQueue.named(db, name)
-    jobs.push_many(db, [1, 2, 3], groups=[None, "ada", None])
-    with serve() as (_, client):
-        before, asked, after = visit(
-            *(tmp_path, str(client.base_url), f"#/queues/{name}/groups", ("show",)),
-            *(("press", "Limits (none)"), ("show",), ("fill", "weight", "2.5")),
-            *(("press", "Save"), ("show",)),
-        )
-    row = "(none) | 2 | 0 | no limit | no limit | no limit | {} | waits for its turn | Limits"
-    assert row.format(1) in before["lines"]
-    assert asked["lines"][0] == "Limits of (none)"
-    assert "Concurrency" not in asked["lines"]
-    assert row.format(2.5) in after["lines"]
-    assert jobs.groups(db)[0].weight == 2.5
-
-
 def test_groups_are_paged_by_name(serve: Any, db: Any, name: str, tmp_path: Path) -> None:
     jobs = fdbqueue.PriorityQueue.named(db, name)
     names = [f"group {number:03}" for number in range(60)]
@@ -185,7 +166,7 @@ def test_a_queue_without_groups_says_how_to_get_them(
             (page,) = visit(tmp_path, str(client.base_url), address, ("show",))
             texts.append("\n".join(page["lines"]))
     assert f"{name} has no groups." in texts[0]
-    assert "(none) | 1 | 0 | no limit | no limit | no limit | 1 | waits for its turn" in texts[1]
+    assert "(none)" not in texts[1]
     assert "ada | 1 | 1 | 1 | no limit | no limit | 1 | at its concurrency | Pause" in texts[1]
     assert "There is no such queue." in texts[2]
 

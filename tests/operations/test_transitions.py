@@ -16,10 +16,10 @@ from fdbqueue import PriorityQueue
 from fdbqueue.coordination.pops import PopRequests
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.operations import transitions
+from fdbqueue.operations.limits.places import Slots
 from fdbqueue.operations.maintainers.batches import Memberships
 from fdbqueue.operations.maintainers.groups import Groups
 from fdbqueue.operations.maintainers.owned import OwnedRows
-from fdbqueue.operations.maintainers.slots import Slots
 from fdbqueue.operations.maintainers.unique_keys import UniqueKeys
 from fdbqueue.operations.transitions import TABLE, Why
 from fdbqueue.queue.base import store_of

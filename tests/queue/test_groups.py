@@ -15,7 +15,6 @@ import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layout.items import GroupSettings
-from fdbqueue.operations.views import groups as views
 from fdbqueue.queue.base import store_of
 from tests.support.counting import CountingDatabase, writes
 from tests.support.keys import layout_of
@@ -77,7 +76,7 @@ def test_a_group_whose_items_are_all_delayed_is_listed(db: Any, jobs: Any) -> No
         assert paged == names
 
 
-def test_items_without_a_group_are_counted_and_have_a_weight(db: Any, jobs: Any) -> None:
+def test_items_without_a_group_have_a_weight_and_are_not_listed(db: Any, jobs: Any) -> None:
     def shown() -> list[tuple[Any, ...]]:
         return [(each.name, each.ready, each.claimed, each.weight) for each in jobs.groups(db)]
 
@@ -87,17 +86,14 @@ def test_items_without_a_group_are_counted_and_have_a_weight(db: Any, jobs: Any)
     jobs.set_group(db, "", weight=3)
     claim = jobs.claim(db, n=8)
     assert Counter(item.value for item in claim.items) == {None: 6, "ada": 2}
-    assert shown() == [("", 14, 6, 3), ("ada", 18, 2, 1)]
-    assert jobs.groups(db, after="") == jobs.groups(db)[1:]
-    assert jobs.groups(db, limit=1) == jobs.groups(db)[:1]
+    assert shown() == [("ada", 18, 2, 1)]
+    assert jobs.groups(db, after="") == jobs.groups(db)
     jobs.set_group(db, None, weight=0.5)
     jobs.set_group(db, "", weight=None)
     jobs.ack(db, claim)
-    assert shown() == [("", 14, 0, 0.5), ("ada", 18, 0, 0.5)]
-    jobs.change_all(db, "clear", group="")
     assert shown() == [("ada", 18, 0, 0.5)]
-    jobs.set_group(db, "", weight=2)
-    assert shown()[0] == ("", 0, 0, 2)
+    jobs.change_all(db, "clear", group="")
+    assert jobs.size(db) == 18
     assert admin.check(db, jobs).problems == ()
 
 
@@ -131,17 +127,6 @@ def test_a_change_of_the_weight_of_items_without_a_group_conflicts_with_taking_o
     with pytest.raises(fdbqueue.error_classes()) as caught:
         tr.commit().wait()
     assert caught.value.code == 1020
-
-
-def test_items_without_a_group_are_not_counted_beside_very_many_groups(
-    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "_MAX_COUNTED", 2)
-    jobs.push_many(db, [1, 2, 3], groups=["a", "b", None])
-    assert (jobs.groups(db)[0].ready, jobs.groups(db)[0].claimed) == (1, 0)
-    jobs.push(db, 4, group="c")
-    assert (jobs.groups(db)[0].ready, jobs.groups(db)[0].claimed) == (None, None)
-    assert [each.name for each in jobs.groups(db)] == ["", "a", "b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ import { ask, attempt, badge, button, cell, command, empty, h, icon, reconcile, 
 const PAGE = 50; // groups
 
 /**
- * The items without a group have an empty name; their numbers are null if there are too many groups to count them.
- *
- * @typedef {{name: string, ready: number | null, claimed: number | null, weight: number, concurrency: number | null, paused: boolean,
+ * @typedef {{name: string, ready: number, claimed: number, weight: number, concurrency: number | null, paused: boolean,
  *   rate: [number, number] | null, max_size: number | null, latest: boolean, held_by: string | null, held_until: string | null}} Group
  */
 
@@ -97,7 +95,7 @@ function leadText(groups) {
 
 /** @type {{label: string, style: string, hidden?: boolean, show: (group: Group, queue: string, refresh: () => Promise<void>) => any}[]} */
 const COLUMNS = [
-  { label: "Group", style: "group-name", show: ({ name }) => (name ? h("strong", {}, name) : h("span.muted", {}, shown(name))) },
+  { label: "Group", style: "group-name", show: ({ name }) => h("strong", {}, name) },
   { label: "Ready", style: "number", show: (group, queue) => itemsLink(queue, group, "ready") },
   { label: "Claimed", style: "number", show: (group, queue) => itemsLink(queue, group, "claimed") },
   { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
@@ -108,12 +106,11 @@ const COLUMNS = [
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
 ];
 
-const shown = (name) => (name === null ? "all groups" : name || "(none)");
+const shown = (name) => (name === null ? "all groups" : name);
 
 const itemsLink = (queue, group, state) => {
   const { name, [state]: count } = group;
-  if (count === null) return "–";
-  return count && name ? h("a", { href: address(queue, { state, group: name }), data: { key: state } }, number(count)) : number(count);
+  return count ? h("a", { href: address(queue, { state, group: name }), data: { key: state } }, number(count)) : number(count);
 };
 
 /** Say how many items a group may have; empty for no limit. */
@@ -130,11 +127,10 @@ function stateCell({ ready, claimed, held_by, held_until, queue_paused }) {
 function buttons(group, queue, refresh) {
   if (!can("admin")) return null;
   const { name, paused } = group;
-  const path = name ? `${queuePath(queue)}/groups/${encodeURIComponent(name)}` : `${queuePath(queue)}/ungrouped`;
+  const path = `${queuePath(queue)}/groups/${encodeURIComponent(name)}`;
   const small = (label, action, props) => button(label, async () => { await action(); await refresh(); },
     { kind: "small", "aria-label": `${label} ${shown(name)}`, ...props });
   const limits = small("Limits", () => editGroup(group, path));
-  if (!name) return h("div.actions", {}, limits);
   return h("div.actions", {},
     small(paused ? "Resume" : "Pause", () => attempt(() => patch(path, { paused: !paused }), `${name} was ${paused ? "resumed" : "paused"}.`), { key: "pause" }),
     limits,
@@ -183,7 +179,7 @@ async function editGroup(group, path) {
       { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `The maximum number of its items that are claimed at a time. ${rest}` },
       { name: "rate", label: "Rate", value: stored.rate, hint: `The maximum number of its items that start in a time, such as 100/1m. ${rest}` },
       { name: "size", label: "Size", value: stored.size, hint: `The maximum number of its ready, delayed and claimed items; “latest” if a push cancels the waiting items. ${rest}` },
-    ].filter((field) => group.name !== "" || field.name === "weight"),
+    ],
     yes: "Save",
     async action(values) {
       const changed = Object.keys(values).filter((setting) => values[setting].trim() !== stored[setting]);

@@ -10,8 +10,8 @@ from fdbqueue.errors import QueueFull
 from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_count, encode_count
-from fdbqueue.operations.limits.group_settings import begin_settings
 from fdbqueue.operations.limits.places import Places
+from fdbqueue.operations.limits.turns import begin_settings
 from fdbqueue.types import Options, State, Transaction
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -129,6 +129,28 @@ class Turn:
 
 def _left(most: int | None, count: Value | None) -> float:
     return math.inf if most is None or count is None else most - decode_count(count.value)
+
+
+def begin_settings(
+    reads: ReadTransaction, layout: Layout, groups: Iterable[str]
+) -> Callable[[], dict[str, GroupSettings]]:
+    """Start to read the settings of some groups; return a function that waits for them."""
+    key, space = layout.group_key, layout.group_settings
+    own = {group: reads[key(space, group)] for group in groups}
+    for_all = reads[key(space, None)] if own else None
+
+    def finish() -> dict[str, GroupSettings]:
+        default = decode_group_settings(None if for_all is None else for_all.value)
+        return {
+            group: decode_group_settings(each.value).over(default) for group, each in own.items()
+        }
+
+    return finish
+
+
+def read_settings(reads: ReadTransaction, layout: Layout, group: str) -> GroupSettings:
+    """Return the settings of a group."""
+    return begin_settings(reads, layout, [group])()[group]
 
 
 Taking: TypeAlias = Counter[Turn]

@@ -28,9 +28,8 @@ from fdbqueue.layout.values import (
     encode_count,
     encode_pass,
 )
-from fdbqueue.operations.limits.group_settings import read_settings
 from fdbqueue.operations.limits.rates import Starts
-from fdbqueue.operations.limits.turns import IDLE, NO_SETTINGS, Taking, Turn
+from fdbqueue.operations.limits.turns import IDLE, NO_SETTINGS, Taking, Turn, read_settings
 from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer

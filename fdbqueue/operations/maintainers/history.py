@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from fdbqueue.layout.counters import Counters, totals_range
 from fdbqueue.layout.items import StoredItem
@@ -33,20 +32,16 @@ _BETWEEN_NOTES = 1_000  # milliseconds
 _ENDED = ("acked", "failed", "lease over")
 
 
-class _Periods(NamedTuple):
-    """The periods of one length, and how many of them have a sample at most."""
-
-    seconds: int
-    kept: int
-
-    def number(self, now: int) -> int:
-        """Return the number of the period of a time in milliseconds since 1970."""
-        return now // (1000 * self.seconds)
-
-
-_SHORT, _LONG = _Periods(30, 120), _Periods(900, 96)
+_SHORT, _LONG = 30, 900
+_KEPT = {_SHORT: 120, _LONG: 96}
+"""The lengths of periods in seconds, and how many periods of each have a sample at most."""
 
 _WINDOWS = ((300, _SHORT), (3_600, _SHORT), (86_400, _LONG))
+
+
+def _number(seconds: int, now: int) -> int:
+    """Return the number of the period of this length that a time in milliseconds is in."""
+    return now // (1000 * seconds)
 
 
 class History:
@@ -60,14 +55,13 @@ class History:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._known_until = 0  # the end of the last period that is known to have a sample
-        self._sampled_by: Callable[[], object] = _nothing
+        self._sampled_by: Callable[[], object] = lambda: None
         self._waits_noted = self._runs_noted = 0
 
-    def _sample_keys(self, now: int) -> dict[_Periods, bytes]:
-        """Return the keys of the samples of the present periods."""
+    def _sample_keys(self, now: int) -> dict[int, bytes]:
+        """Return the keys of the samples of the present periods, by their lengths."""
         return {
-            periods: self._layout.sample_key(periods.seconds, periods.number(now))
-            for periods in (_SHORT, _LONG)
+            seconds: self._layout.sample_key(seconds, _number(seconds, now)) for seconds in _KEPT
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
@@ -87,19 +81,18 @@ class History:
             return
         layout, snapshot = self._layout, tr.snapshot
         keys = self._sample_keys(now)
-        reads = {periods: snapshot.get(key) for periods, key in keys.items()}
-        missing = [periods for periods, read in reads.items() if read.value is None]
+        reads = {seconds: snapshot.get(key) for seconds, key in keys.items()}
+        missing = [seconds for seconds, read in reads.items() if read.value is None]
         if not missing:
             # A sample that this transaction itself has stored may never be committed.
             if self._sampled_by() is not tr:
-                self._known_until = 1000 * _SHORT.seconds * (_SHORT.number(now) + 1)
+                self._known_until = 1000 * _SHORT * (_number(_SHORT, now) + 1)
             return
         sample = encode_sample(_begin_sample(snapshot, layout)())
-        for periods in missing:
-            tr[keys[periods]] = sample
-            first_kept = max(0, periods.number(now) - periods.kept)
-            oldest, end = (layout.sample_key(periods.seconds, n) for n in (0, first_kept))
-            tr.clear_range(oldest, end)
+        for seconds in missing:
+            tr[keys[seconds]] = sample
+            first_kept = max(0, _number(seconds, now) - _KEPT[seconds])
+            tr.clear_range(layout.sample_key(seconds, 0), layout.sample_key(seconds, first_kept))
         self._sampled_by = weakref.ref(tr)
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
@@ -140,10 +133,6 @@ class History:
         return None if since is None else max(1, now - since)
 
 
-def _nothing() -> None:
-    return None
-
-
 def _begin_sample(tr: ReadTransaction, layout: Layout) -> Callable[[], tuple[int, ...]]:
     """Start to read the totals of a queue; return a function that waits for them."""
     rows = tr.get_range(*totals_range(layout.subspace), streaming_mode=WANT_ALL)
@@ -168,27 +157,24 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
     """
     rows = tr.get_range(*layout.range_of(layout.samples), streaming_mode=WANT_ALL)
     begun = _begin_sample(tr, layout)
-    samples: dict[int, dict[int, tuple[int, ...]]] = {_SHORT.seconds: {}, _LONG.seconds: {}}
+    samples: dict[int, dict[int, tuple[int, ...]]] = {seconds: {} for seconds in _KEPT}
     for row in rows:
         seconds, number = layout.unpack_sample_key(row.key)
         if 1000 * seconds * number <= now:  # otherwise by a clock that is ahead
             samples[seconds][number] = decode_sample(row.value)
     present = begun()
-    return [
-        _window(seconds, periods, samples[periods.seconds], present, now)
-        for seconds, periods in _WINDOWS
-    ]
+    return [_window(seconds, period, samples[period], present, now) for seconds, period in _WINDOWS]
 
 
 def _window(
     seconds: int,
-    periods: _Periods,
+    period: int,
     samples: dict[int, tuple[int, ...]],
     present: tuple[int, ...],
     now: int,
 ) -> HistoryWindow:
-    """Return what changed within this many seconds, by periods."""
-    first = periods.number(now) + 1 - seconds // periods.seconds
+    """Return what changed within this many seconds, by periods of a length in seconds."""
+    first = _number(period, now) + 1 - seconds // period
     # A client whose clock is ahead stores a sample too early: later ones may have smaller totals.
     ends = pairwise(accumulate([*samples.values(), present], _larger))
     changes = {
@@ -199,13 +185,13 @@ def _window(
     totals = [*map(sum, zip(*changes.values()))] or [0] * len(present)
     waits, runs = totals[len(SAMPLED) : -TIMES], totals[-TIMES:]
     buckets = [
-        HistoryBucket(utc_time(1000 * periods.seconds * number), **dict(zip(SAMPLED, change)))
+        HistoryBucket(utc_time(1000 * period * number), **dict(zip(SAMPLED, change)))
         for number, change in changes.items()
         if any(change)
     ]
     return HistoryWindow(
         seconds,
-        utc_time(1000 * periods.seconds * first),
+        utc_time(1000 * period * first),
         waiting_median=_quantile(waits, 0.5),
         waiting_p95=_quantile(waits, 0.95),
         running_median=_quantile(runs, 0.5),

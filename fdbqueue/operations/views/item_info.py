@@ -1,18 +1,18 @@
-"""Everything that is known of an item."""
+"""Everything that is known of an item, and whether it passes the filter of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from fdbqueue.errors import UndecodableItem
 from fdbqueue.layout.codecs import decode_json
-from fdbqueue.layout.items import ItemRow, StoredItem
+from fdbqueue.layout.items import Filter, ItemRow, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
-from fdbqueue.operations.failures import begin_attempts
+from fdbqueue.operations.failures import begin_attempts, begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.timers import begin_lease
@@ -42,12 +42,14 @@ class ItemInfos(Generic[_T]):
     Args:
         items: The items of the queue within a transaction.
         codec: The conversion between items and rows.
+        kind: The kind of the queue.
     """
 
-    def __init__(self, items: Items, codec: RowCodec[_T]) -> None:
+    def __init__(self, items: Items, codec: RowCodec[_T], kind: str | None) -> None:
         self._layout = items.layout
         self._items = items
         self._codec = codec
+        self._kind = kind
 
     def decode(self, tr: ReadTransaction, item: StoredItem) -> _T:
         """Return a stored item as its user sees it; raise `UndecodableItem` if that fails."""
@@ -114,3 +116,63 @@ class ItemInfos(Generic[_T]):
             )
 
         return finish
+
+    def begin_match(
+        self, tr: ReadTransaction, wanted: Filter, found: ItemRow
+    ) -> Callable[[], bool]:
+        """Start to read whether an item passes a filter; return a function that waits for it."""
+        if not self._may_match(tr, wanted, found):
+            return _never
+        error, client, job = wanted.error, wanted.client, wanted.job
+        begun_error = begun_lease = None
+        if error is not None and not found.error:
+            position = self._layout.position(found.key)
+            begun_error = begin_last_error(tr, self._layout, position)
+        if client is not None:
+            begun_lease = begin_lease(tr, self._layout, found)
+
+        def test() -> bool:
+            if job is not None:
+                stored = job_of(self.decoded_if_possible(tr, found))
+                if stored is None or not _is_named(stored.name, job):
+                    return False
+            lease = begun_lease and begun_lease()
+            last_error = begun_error() if begun_error else found.error
+            return _has(last_error, error) and _has(lease and lease.client, client)
+
+        return test
+
+    def _may_match(self, tr: ReadTransaction, wanted: Filter, found: ItemRow) -> bool:
+        """Return whether an item matches the part of a filter that needs no other rows."""
+        level, priority = found.item.level, wanted.priority
+        if wanted.group is not None and (level.group or "") != wanted.group:
+            return False
+        if wanted.id is not None and wanted.id not in self._codec.id_of(found.item):
+            return False
+        if priority is not None and self._kind == "priority":
+            if not found.key.startswith(self._items.levels.level(priority).prefix):
+                return False
+        elif priority is not None and cast("tuple[Any, ...]", level.priority)[0] != priority:
+            return False
+        if wanted.agent is None:
+            return True
+        task: Any = self.decoded_if_possible(tr, found)
+        return task is not None and _has(task.agent_name, wanted.agent)
+
+
+def _never() -> bool:
+    return False
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    """Return whether a job has this name, or one that ends with it, as in `module.function`.
+
+    >>> [_is_named("shop.send", wanted) for wanted in ("shop.send", "send", "end")]
+    [True, True, False]
+    """
+    return f".{name}".endswith(f".{wanted}")
+
+
+def _has(text: str | None, part: str | None) -> bool:
+    """Return whether a text contains a part, ignoring case; any text has the part `None`."""
+    return part is None or part.casefold() in (text or "").casefold()

@@ -11,8 +11,8 @@ from fdbqueue.layout.items import ItemRow, StoredItem
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.steps import StoredStep, decode_step
 from fdbqueue.layout.values import NEVER, decode_count, utc_time
-from fdbqueue.operations.limits.group_settings import read_settings
 from fdbqueue.operations.limits.rates import QueueRate
+from fdbqueue.operations.limits.turns import read_settings
 from fdbqueue.operations.maintainers.batches import get_batch, get_counts
 from fdbqueue.operations.names import name_of
 from fdbqueue.operations.views.groups import held_by
