@@ -84,7 +84,6 @@ BESIDE = {
     "operations": {
         "operations.changes",
         "operations.claims",
-        "operations.failures",
         "operations.items",
         "operations.names",
         "operations.options",

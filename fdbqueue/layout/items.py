@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdb import tuple as fdb_tuple
 
-from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
@@ -17,6 +16,7 @@ from fdbqueue.layout.values import (
     header_of,
     milliseconds_of,
     payload_size,
+    record_codec,
     with_header,
 )
 from fdbqueue.types import Outcome, Priority, State

@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.items import ItemRow
-    from fdbqueue.layout.keys import Layout
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
@@ -105,20 +105,19 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     tr[layout.scheduled] = b""
 
 
-def drop_ended(
-    tr: Transaction, ended: tuple[bytes, bytes], limit: int, row_of: Callable[[bytes], bytes]
-) -> int:
+def drop_ended(tr: Transaction, now: int, ends: bytes, entries: bytes, limit: int) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
     Args:
         tr: A transaction.
-        ended: A range of an index by end. Each value in it equals the value of the row.
+        now: The time in milliseconds since 1970.
+        ends: The prefix of an index by end. Each value in it equals the value of the row.
+        entries: The prefix of the rows.
         limit: The maximum number of rows.
-        row_of: Returns the key of the row, given that in the index.
     """
-    rows = [*tr.snapshot.get_range(*ended, limit=limit)]
+    rows = [*tr.snapshot.get_range(*Layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:
         # Unless another transaction stores the row again meanwhile.
-        tr.compare_and_clear(row_of(each.key), each.value)
+        tr.compare_and_clear(Layout.undated_key(ends, entries, each.key), each.value)
         tr.clear(each.key)
     return len(rows)

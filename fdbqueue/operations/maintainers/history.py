@@ -65,9 +65,9 @@ class History:
 
     def _sample_keys(self, now: int) -> dict[_Periods, bytes]:
         """Return the keys of the samples of the present periods."""
+        layout, kinds = self._layout, (_SHORT, _LONG)
         return {
-            periods: self._layout.sample_key(periods.seconds, periods.number(now))
-            for periods in (_SHORT, _LONG)
+            kind: layout.entry_key(layout.samples, kind.seconds, kind.number(now)) for kind in kinds
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
@@ -98,8 +98,8 @@ class History:
         for periods in missing:
             tr[keys[periods]] = sample
             first_kept = max(0, periods.number(now) - periods.kept)
-            oldest, end = (layout.sample_key(periods.seconds, n) for n in (0, first_kept))
-            tr.clear_range(oldest, end)
+            of_kind = layout.entry_key(layout.samples, periods.seconds)
+            tr.clear_range(of_kind, layout.entry_key(of_kind, first_kept))
         self._sampled_by = weakref.ref(tr)
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
@@ -170,7 +170,7 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
     begun = _begin_sample(tr, layout)
     samples: dict[int, dict[int, tuple[int, ...]]] = {_SHORT.seconds: {}, _LONG.seconds: {}}
     for row in rows:
-        seconds, number = layout.unpack_sample_key(row.key)
+        seconds, number = layout.unpack_entry(layout.samples, row.key)
         if 1000 * seconds * number <= now:  # otherwise by a clock that is ahead
             samples[seconds][number] = decode_sample(row.value)
     present = begun()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fdbqueue.layout.items import Filter, ItemRow
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.operations.failures import begin_last_error
+from fdbqueue.operations.changes import begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.timers import begin_lease
 from fdbqueue.types import Item, ReadTransaction, Task, job_of
