@@ -13,12 +13,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NOW, Header, Lease, decode_lease
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.items import ItemRow
+    from fdbqueue.layout.keys import Layout
 
 VERSIONS = 1_000_000
 """The approximate number of read versions per second."""
@@ -105,19 +105,22 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
     tr[layout.scheduled] = b""
 
 
-def drop_ended(tr: Transaction, now: int, ends: bytes, entries: bytes, limit: int) -> int:
+def drop_ended(
+    tr: Transaction, layout: Layout, now: int, ends: bytes, entries: bytes, limit: int
+) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
     Args:
         tr: A transaction.
+        layout: The layout of the queue.
         now: The time in milliseconds since 1970.
         ends: The prefix of an index by end. Each value in it equals the value of the row.
         entries: The prefix of the rows.
         limit: The maximum number of rows.
     """
-    rows = [*tr.snapshot.get_range(*Layout.entries_before(ends, now + 1), limit=limit)]
+    rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:
         # Unless another transaction stores the row again meanwhile.
-        tr.compare_and_clear(Layout.undated_key(ends, entries, each.key), each.value)
+        tr.compare_and_clear(layout.undated_key(ends, entries, each.key), each.value)
         tr.clear(each.key)
     return len(rows)

@@ -244,7 +244,7 @@ class DurableSteps:
             tr.clear(row.key)
             wait = row.key[len(layout.signal_waits) :]
             n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait), signal)
-        drop_ended(tr, now, layout.signal_ends, layout.signals, _MAX_DROPPED)
+        drop_ended(tr, layout, now, layout.signal_ends, layout.signals, _MAX_DROPPED)
         return n
 
     def _end_wait(

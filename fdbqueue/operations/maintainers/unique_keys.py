@@ -83,7 +83,7 @@ class UniqueKeys:
             The number of keys.
         """
         layout = self._layout
-        return drop_ended(tr, now, layout.unique_ends, layout.unique_keys, limit)
+        return drop_ended(tr, layout, now, layout.unique_ends, layout.unique_keys, limit)
 
     # Items that return
 
