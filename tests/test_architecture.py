@@ -58,7 +58,7 @@ ROOMS = {
     "worker.steps": {"worker.functions", "queue", "database", "layout"},
     "worker.functions": set[str](),
     "queue": {"coordination", "database", *_OPERATIONS, "layout"},
-    "queue.transfer": {"queue", "database", "operations", "operations.maintainers", "layout"},
+    "queue.transfer": {"queue", "database", "operations", "layout"},
     "coordination": {"database", *_OPERATIONS, "layout"},
     "operations": {"operations.jobs", "operations.limits", "operations.maintainers", "layout"},
     "operations.jobs": {"layout", "operations.limits", "operations.maintainers"},
