@@ -52,7 +52,7 @@ ROOMS = {
     "worker": {"worker.functions", "queue", "database", "layout"},
     "worker.functions": {"queue", "database", "layout"},
     "queue": {"coordination", "database", *_OPERATIONS, "layout"},
-    "queue.transfer": {"queue", "database", "operations", "operations.maintainers", "layout"},
+    "queue.transfer": {"queue", "database", "operations", "layout"},
     "coordination": {"database", *_OPERATIONS, "layout"},
     "operations": {"operations.jobs", "operations.limits", "operations.maintainers", "layout"},
     "operations.jobs": {"layout", "operations.limits", "operations.maintainers"},
@@ -77,7 +77,6 @@ BESIDE = {
     "operations": {
         "operations.changes",
         "operations.claims",
-        "operations.failures",
         "operations.items",
         "operations.names",
         "operations.options",

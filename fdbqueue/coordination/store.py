@@ -28,7 +28,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, Header
-from fdbqueue.operations.changes import MOVABLE, Changes
+from fdbqueue.operations.changes import MOVABLE, Changes, traceback_text
 from fdbqueue.operations.claims import (
     AckRequest,
     ClaimedItems,
@@ -36,7 +36,6 @@ from fdbqueue.operations.claims import (
     EndWith,
     Extension,
 )
-from fdbqueue.operations.failures import Failures, traceback_text
 from fdbqueue.operations.items import (
     BATCH_BYTES,
     ITEM_BYTES,
@@ -113,11 +112,10 @@ class Store(Generic[_T]):
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(random.randrange)
         stored = self.options = items.options
-        failures = self._failures = Failures(items)
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
         items.transitions.followers.append(slots)
-        claimed = self.claimed = ClaimedItems(items, codec, failures, retry_delay)
+        claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
         bounds = self._bounds = Bounds(items, places, changes.cancel)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
@@ -461,7 +459,7 @@ class Store(Generic[_T]):
     def _retry(self, tr: Transaction, now: int, found: ItemRow, by: str) -> bool:
         if found.state == "dead":
             reserve = partial(self._bounds.reserve, group=found.item.level.group)
-            return self._failures.retry(tr, now, found, by, reserve)
+            return self.changes.retry(tr, now, found, by, reserve)
         has_delay = found.state == "delayed" and found.due != NEVER
         return has_delay and self.changes.run_now(tr, now, found)
 

@@ -10,9 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.layout.codecs import json_bytes
+from fdbqueue.layout.jobs import decode_step, encode_step
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.records import record_codec
-from fdbqueue.layout.steps import decode_step, encode_step
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
@@ -22,6 +21,7 @@ from fdbqueue.layout.values import (
     encode_fields,
     encode_metadata,
     header_of,
+    record_codec,
     with_header,
 )
 from fdbqueue.types import OnDead
@@ -94,10 +94,6 @@ class BatchCounts(NamedTuple):
     def plus(self, other: BatchCounts) -> BatchCounts:
         """Return the sum of both."""
         return BatchCounts(*map(sum, zip(self, other)))
-
-    def times(self, n: int) -> BatchCounts:
-        """Return each number `n` times as large."""
-        return BatchCounts(*(n * number for number in self))
 
 
 def encode_counts(counts: BatchCounts) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fdbqueue.layout.records import record_codec
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
@@ -15,6 +14,7 @@ from fdbqueue.layout.values import (
     header_of,
     milliseconds_of,
     payload_size,
+    record_codec,
     with_header,
 )
 from fdbqueue.types import Outcome, Priority, State

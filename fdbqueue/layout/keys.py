@@ -103,6 +103,18 @@ class _Prefix:
         return prefix
 
 
+class _OfItems(_Prefix):
+    """A prefix of keys that a queue without items does not have."""
+
+
+class _Index(_OfItems):
+    """A prefix of keys that lead to an item, a schedule or a signal."""
+
+
+class _Counter(_OfItems):
+    """A prefix of counters that have no key at zero."""
+
+
 class Layout:
     """The keys of one queue.
 
@@ -118,13 +130,13 @@ class Layout:
     (7, 0, b'rrrrrrrrrrrrrrrr')
     """
 
-    items = _Prefix(0)
-    counts = _Prefix(1)
+    items = _OfItems(0)
+    counts = _Counter(1)
     totals = _Prefix(2)
     total_in = _Prefix(2, 0)
     total_rejected = _Prefix(2, 1)
     tallies = _Prefix(2, 2)
-    pieces = _Prefix(3)
+    pieces = _OfItems(3)
     options = _Prefix(5, "layout")
     scheduled = _Prefix(5, "scheduled")
     linked = _Prefix(5, "linked")
@@ -135,54 +147,54 @@ class Layout:
     waiting_claims = _Prefix(5, "idle", 0)
     waiting_pops = _Prefix(5, "idle", 1)
     requests = _Prefix(7)
-    results = _Prefix(8)
+    results = _OfItems(8)
     leader = _Prefix(9)
     places = _Prefix(10)
     idempotency_keys = _Prefix(11)
     idempotency_hours = _Prefix(12)
-    claims = _Prefix(16)
-    leases = _Prefix(17)
-    delayed = _Prefix(18)
-    dues = _Prefix(19)
-    dead = _Prefix(20)
-    expiries = _Prefix(21)
-    unique_keys = _Prefix(22)
-    unique_ends = _Prefix(30)
-    slots = _Prefix(23)
+    claims = _OfItems(16)
+    leases = _Index(17)
+    delayed = _OfItems(18)
+    dues = _Index(19)
+    dead = _OfItems(20)
+    expiries = _Index(21)
+    unique_keys = _Index(22)
+    unique_ends = _Index(30)
+    slots = _Counter(23)
     slot_places = _Prefix(23, 2)
-    attempts = _Prefix(24)
-    done = _Prefix(25)
-    done_times = _Prefix(26)
-    returned = _Prefix(27)
-    moved = _Prefix(28)
-    history = _Prefix(29)
+    attempts = _OfItems(24)
+    done = _OfItems(25)
+    done_times = _Index(26)
+    returned = _OfItems(27)
+    moved = _Index(28)
+    history = _OfItems(29)
     waits = _Prefix(29, 0)
     samples = _Prefix(29, 1)
     runs = _Prefix(29, 2)
     schedules = _Prefix(31)
-    steps = _Prefix(32)
-    signals = _Prefix(33)
-    signal_ends = _Prefix(34)
-    signal_waits = _Prefix(35)
-    batches = _Prefix(36, 0)
-    batch_counts = _Prefix(36, 1)
+    steps = _OfItems(32)
+    signals = _OfItems(33)
+    signal_ends = _Index(34)
+    signal_waits = _Index(35)
+    batches = _OfItems(36, 0)
+    batch_counts = _OfItems(36, 1)
     batch_places = _Prefix(36, 2)
-    followers = _Prefix(36, 3)
+    followers = _OfItems(36, 3)
     group_slots = _Prefix(23, 3)
-    turns = _Prefix(37, 0)
-    group_members = _Prefix(37, 1)
-    group_passes = _Prefix(37, 2)
-    idle_groups = _Prefix(37, 3)
-    taken_passes = _Prefix(37, 4)
+    turns = _Index(37, 0)
+    group_members = _Index(37, 1)
+    group_passes = _OfItems(37, 2)
+    idle_groups = _OfItems(37, 3)
+    taken_passes = _OfItems(37, 4)
     group_settings = _Prefix(37, 5)
     held_groups = _Prefix(37, 6)
-    group_counts = _Prefix(37, 7)
+    group_counts = _Counter(37, 7)
     starts = _Prefix(37, 8)
     start_counts = _Prefix(37, 9)
-    awaited_retries = _Prefix(37, 10)
-    group_delays = _Prefix(37, 11)
+    awaited_retries = _OfItems(37, 10)
+    group_delays = _Counter(37, 11)
     group_places = _Prefix(37, 12)
-    settling = _Prefix(37, 13)
+    settling = _OfItems(37, 13)
 
     def __init__(self, subspace: Subspace, name: str | None = None) -> None:
         if not isinstance(subspace, Subspace):
@@ -211,35 +223,24 @@ class Layout:
             "done": self.done,
         }
 
+    def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
+        names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
+        return tuple(getattr(self, name) for name in names)
+
     @property
     def counters(self) -> tuple[bytes, ...]:
         """The prefixes of the counters that have no key at zero, and of the levels."""
-        return (
-            *(self.counts, self.slots),
-            *(self.group_counts, self.group_delays),
-        )
+        return self._of_kind(_Counter)
 
     @property
     def indexes(self) -> tuple[bytes, ...]:
         """The prefixes of all keys that lead to an item, a schedule or a signal."""
-        return (
-            *(self.leases, self.dues, self.expiries, self.unique_keys, self.done_times),
-            *(self.moved, self.unique_ends, self.signal_ends, self.signal_waits),
-            *(self.turns, self.group_members),
-        )
+        return self._of_kind(_Index)
 
     @property
     def of_items(self) -> tuple[bytes, ...]:
         """The prefixes of all keys that a queue without items does not have, but for totals."""
-        return (
-            *(self.items, self.pieces, self.results),
-            *(self.counts, self.slots),
-            *(*self.indexes, self.delayed, self.claims, self.dead, self.attempts),
-            *(self.done, self.returned, self.history, self.steps),
-            *(self.signals, self.batches, self.batch_counts, self.followers),
-            *(self.group_passes, self.idle_groups, self.taken_passes),
-            *(self.group_counts, self.group_delays, self.awaited_retries, self.settling),
-        )
+        return self._of_kind(_OfItems)
 
     # Items
 
@@ -318,18 +319,43 @@ class Layout:
     # Entries and counters
 
     @staticmethod
-    def entry_key(index: bytes, name: bytes | str | None) -> bytes:
-        """Return the key of the entry of an index for a name.
+    def entry_key(index: bytes, *names: bytes | str | int | None) -> bytes:
+        """Return the key of the entry of an index for a name, or for several.
 
-        The indexes are the schedules, the unique keys, the waiting clients, and the spaces of
-        groups by name.
+        | Index | Names |
+        | --- | --- |
+        | schedules, waiting clients, spaces of groups | the name |
+        | samples | the length in seconds and the number of a period |
+        | a prefix of pieces | the number of the piece |
+        | idempotency keys, unique keys | the key |
+        | signals | the name and the key of the signal |
+        | the last two, by their hour or end | the time, and then the names |
         """
-        return index + fdb_tuple.pack((name,))
+        return index + fdb_tuple.pack(names)
+
+    @staticmethod
+    def unpack_entry(index: bytes, key: bytes) -> tuple[Any, ...]:
+        """Return the names from a key of `entry_key`."""
+        return fdb_tuple.unpack(key[len(index) :])
 
     @staticmethod
     def unpack_entry_key(index: bytes, key: bytes) -> Any:
-        """Return the name from a key of `entry_key`."""
-        return fdb_tuple.unpack(key[len(index) :])[0]
+        """Return the name from a key of `entry_key` that has one."""
+        return Layout.unpack_entry(index, key)[0]
+
+    @staticmethod
+    def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
+        """Return the range of the entries of an index of hours or milliseconds since 1970."""
+        return Layout.entry_key(index, 0), Layout.entry_key(index, time)
+
+    @staticmethod
+    def undated_key(dated: bytes, index: bytes, key: bytes) -> bytes:
+        r"""Return the entry of an index to which a key of an index by time leads.
+
+        >>> Layout.undated_key(b"t", b"i", Layout.entry_key(b"t", 7, "a")) == b"i\x02a\x00"
+        True
+        """
+        return Layout.entry_key(index, *Layout.unpack_entry(dated, key)[1:])
 
     def counter_key(self, prefix: bytes) -> bytes:
         """Return the key of the counter of the level with this prefix."""
@@ -391,24 +417,6 @@ class Layout:
         name: str = fdb_tuple.unpack(key[len(self.steps) :])[1]
         return name
 
-    def signal_key(self, name: str, key: str) -> bytes:
-        """Return the key of the last signal of this name and key."""
-        return self.signals + fdb_tuple.pack((name, key))
-
-    def unpack_signal_key(self, key: bytes) -> tuple[str, str]:
-        """Return the name and the key of the signal from a key of `signal_key`."""
-        name, signal = fdb_tuple.unpack(key[len(self.signals) :])
-        return name, signal
-
-    def signal_end_key(self, end: int, name: str, key: str) -> bytes:
-        """Return the key that finds a signal by its end, in milliseconds since 1970."""
-        return self.signal_ends + fdb_tuple.pack((end, name, key))
-
-    def signal_of_end(self, key: bytes) -> bytes:
-        """Return the key of the signal from a key of `signal_end_key`."""
-        _, name, signal = fdb_tuple.unpack(key[len(self.signal_ends) :])
-        return self.signal_key(name, signal)
-
     @staticmethod
     def signal_wait(name: str, key: str, step: str, reference: bytes) -> bytes:
         """Return the key of a step that waits for a signal, without the prefix of its space.
@@ -418,10 +426,6 @@ class Layout:
         ('parcel',)
         """
         return fdb_tuple.pack((name, key, step)) + reference
-
-    def signal_waits_range(self, name: str, key: str) -> tuple[bytes, bytes]:
-        """Return the range of the steps that wait for a signal."""
-        return self.range_of(self.signal_waits + fdb_tuple.pack((name, key)))
 
     @staticmethod
     def unpack_signal_wait(wait: bytes) -> tuple[str, bytes]:
@@ -445,11 +449,6 @@ class Layout:
         """Return the prefix that all pieces of a payload share, given the key of one."""
         random, _ = fdb_tuple.unpack(key[len(self.pieces) :])
         return self.pieces + fdb_tuple.pack((random,))
-
-    @staticmethod
-    def piece_key(prefix: bytes, number: int) -> bytes:
-        """Return the key of a piece, or of a part of the items staged for a request."""
-        return prefix + fdb_tuple.pack((number,))
 
     def unique_key(self, key: str) -> bytes:
         """Return the key that holds the position of the item that has this unique key."""
@@ -630,24 +629,12 @@ class Layout:
         for position, value in chain.from_iterable(results):
             yield self.items + position, value
 
-    # History
-
-    def sample_key(self, seconds: int, number: int) -> bytes:
-        """Return the key of the totals at the beginning of a period of this many seconds."""
-        return self.samples + fdb_tuple.pack((seconds, number))
-
-    def unpack_sample_key(self, key: bytes) -> tuple[int, int]:
-        """Return the length in seconds and the number of a period."""
-        seconds, number = fdb_tuple.unpack(key[len(self.samples) :])
-        return seconds, number
-
     # The queue itself
 
     def known_ranges(self) -> list[tuple[bytes, bytes]]:
         """Return the ranges of all keys that the queue may have, in order."""
-        names = [name for name, each in vars(Layout).items() if isinstance(each, _Prefix)]
         known: list[bytes] = []
-        for prefix in sorted([self.receipts.key(), *[getattr(self, name) for name in names]]):
+        for prefix in sorted([self.receipts.key(), *self._of_kind(_Prefix)]):
             if not (known and prefix.startswith(known[-1])):
                 known.append(prefix)
         return [(prefix, prefix + b"\xff") for prefix in known]
@@ -668,30 +655,6 @@ class Layout:
     def newest_waiter(self, waiters: bytes) -> bytes:
         """Return the key that holds the name of the client of this kind that came last."""
         return self.arrivals + waiters[len(self.waiters) :]
-
-    def idempotency_key(self, key: str) -> bytes:
-        """Return the key that holds the record of the push with this idempotency key."""
-        return self.idempotency_keys + fdb_tuple.pack((key,))
-
-    @staticmethod
-    def dated_key(index: bytes, number: int, name: str) -> bytes:
-        """Return the key of a name in an index of hours or milliseconds since 1970.
-
-        The indexes are those of idempotency keys by hour, and of unique keys by the time at which
-        their periods end.
-        """
-        return index + fdb_tuple.pack((number, name))
-
-    @staticmethod
-    def dated_before(index: bytes, number: int) -> tuple[bytes, bytes]:
-        """Return the range of the keys of earlier hours or milliseconds."""
-        return index + fdb_tuple.pack((0,)), index + fdb_tuple.pack((number,))
-
-    @staticmethod
-    def unpack_dated_key(index: bytes, key: bytes) -> str:
-        """Return the name from a key of `dated_key`."""
-        name: str = fdb_tuple.unpack(key[len(index) :])[1]
-        return name
 
     @staticmethod
     def range_of(prefix: bytes) -> tuple[bytes, bytes]:

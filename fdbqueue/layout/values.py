@@ -10,16 +10,17 @@ import dataclasses
 import functools
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fdb import tuple as fdb_tuple
 
 from fdbqueue.errors import InvalidClaimToken, LayoutVersionMismatch, UndecodableQueue
-from fdbqueue.layout.records import record_codec
 from fdbqueue.types import Options, PriorityKind, State
+
+_R = TypeVar("_R", bound=tuple[Any, ...])
 
 LAYOUT_VERSION = 1
 
@@ -69,6 +70,46 @@ UNDECODABLE = (
     *(RecursionError, struct.error),
 )
 """The errors of reading bytes that are not of this layout. No error of a database is one."""
+
+
+def record_codec(record: type[_R]) -> tuple[Callable[[_R], bytes], Callable[[bytes], _R]]:
+    """Return the functions that encode and decode a record of this type.
+
+    A record is a `NamedTuple`, stored as its fields, each behind its number, which is its place in
+    the declaration. Fields that have their defaults are not stored, so a record may get another
+    field at its end.
+
+    The second one raises one of `UNDECODABLE` for other bytes.
+
+    >>> from fdbqueue.layout.jobs import StoredSignal
+    >>> encode, decode = record_codec(StoredSignal)
+    >>> signal = StoredSignal(1000, 5000, b"{}")
+    >>> decode(encode(signal)) == signal
+    True
+    """
+    kind: Any = record
+    # `...` stands for no default; no field has this value.
+    defaults = [kind._field_defaults.get(name, ...) for name in kind._fields]
+
+    def encode(fields: _R) -> bytes:
+        stored: list[Any] = []
+        for number, value in enumerate(fields):
+            if value != defaults[number]:
+                stored += (number, value)
+        packed: bytes = fdb_tuple.pack(tuple(stored))
+        return packed
+
+    def decode(value: bytes) -> _R:
+        stored = fdb_tuple.unpack(value)
+        fields = [*defaults]
+        for number, field in zip(stored[::2], stored[1::2]):
+            fields[number] = field
+        if ... in fields:
+            raise ValueError(f"{kind.__name__} has no {kind._fields[fields.index(...)]}")
+        found: _R = kind(*fields)
+        return found
+
+    return encode, decode
 
 
 class Header(NamedTuple):

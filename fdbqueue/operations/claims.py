@@ -25,7 +25,7 @@ from fdbqueue.layout.values import (
     text_end,
     text_room,
 )
-from fdbqueue.operations.failures import Failed, Failures, traceback_text, unknown_delay
+from fdbqueue.operations.changes import Changes, Failed, traceback_text, unknown_delay
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.maintainers.batches import is_cancelled, note_end
 from fdbqueue.operations.parallel import read_all
@@ -162,7 +162,7 @@ class ClaimedItems:
         self,
         items: Items,
         codec: RowCodec[Any],
-        failures: Failures,
+        changes: Changes,
         retry_delay: Callable[[int], float],
     ) -> None:
         self._layout = items.layout
@@ -170,7 +170,7 @@ class ClaimedItems:
         self._row = items.levels.row
         self._perform = items.transitions.perform
         self._codec = codec
-        self._failures = failures
+        self._changes = changes
         self._retry_delay = retry_delay
 
     # Begin
@@ -223,7 +223,7 @@ class ClaimedItems:
         self._perform(tr, now, changes, is_marked=is_marked)
         for failed, why in undecodable:  # counts as a failed attempt
             _log.warning("%s", why)
-            self._failures.fail(tr, now, [failed], error_text(why), traceback_text(why))
+            self._changes.fail(tr, now, [failed], error_text(why), traceback_text(why))
         return claims
 
     def _claimed_row(
@@ -539,7 +539,7 @@ class ClaimedItems:
             Failed(row, due_of[row.key], claim.client, log)
             for row in self._uncancelled(tr, now, claim)
         ]
-        self._failures.fail(tr, now, failed, error, traceback, dead)
+        self._changes.fail(tr, now, failed, error, traceback, dead)
 
     def bury(self, tr: Transaction, now: int, claim: Claim, why: str | None = None) -> bool:
         """Make dead letters of the items of a claim, which does not count; return true.
@@ -547,7 +547,7 @@ class ClaimedItems:
         `why` is their error; `None` if their attempts were used up before this claim.
         """
         for row in self._uncancelled(tr, now, claim):
-            self._failures.bury(tr, now, row, why)
+            self._changes.bury(tr, now, row, why)
         return True
 
     # The end of a lease
@@ -591,7 +591,7 @@ class ClaimedItems:
             else:
                 failed.append(Failed(row, None, lease.client, lease.report.log))
         self._perform(tr, now, renewed)
-        self._failures.fail(tr, now, failed, None, are_lost=True)
+        self._changes.fail(tr, now, failed, None, are_lost=True)
 
 
 def _waiting(row: ItemRow, due: int | None, header: Header) -> ItemRow:

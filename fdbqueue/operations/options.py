@@ -39,16 +39,6 @@ def reconcile_options(given: Options, stored: Options) -> Options:
     return stored
 
 
-def begin_options(tr: ReadTransaction, layout: Layout) -> Callable[[], Options | None]:
-    """Start to read the options of a queue; return a function that waits for them."""
-    read = tr.get(layout.options)
-
-    def finish() -> Options | None:
-        return None if read.value is None else decode_options(read.value)
-
-    return finish
-
-
 def has_kept(options: Options) -> bool:
     """Return whether done items may be stored, perhaps some that are no longer to be kept."""
     return (options.keep_seconds, options.keep_number) != (None, None)

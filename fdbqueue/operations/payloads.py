@@ -35,7 +35,7 @@ def write_payload(
 def write_pieces(tr: Transaction, prefix: bytes, payload: bytes) -> None:
     """Store bytes of any size in several values behind a prefix."""
     for number, offset in enumerate(range(0, len(payload), _PIECE_SIZE)):
-        tr[Layout.piece_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
+        tr[Layout.entry_key(prefix, number)] = payload[offset : offset + _PIECE_SIZE]
 
 
 def read_payloads(tr: ReadTransaction, layout: Layout, contents: list[bytes]) -> list[bytes]:

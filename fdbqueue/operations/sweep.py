@@ -14,7 +14,7 @@ from fdbqueue.operations.items import EXPIRED, Items
 from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.timers import VERSIONS, clear_timers, has_expired, timer_over
 from fdbqueue.operations.transitions import Change
-from fdbqueue.types import KeyValue, Transaction
+from fdbqueue.types import KeyValue, State, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.claims import ClaimedItems
@@ -107,10 +107,10 @@ class Sweep:
             moves = bool(leases or dues) and (is_all or not may_leave)
             is_behind = False
             if expiries:
-                self._expire(tr, now, expiries)
+                self._end_timers(tr, now, "ready", expiries)
             if moves:
                 # Leases last: an item that returns has its unique key again unless another has it.
-                self._make_available(tr, now, dues)
+                self._end_timers(tr, now, "delayed", dues)
                 self._claimed.end_over(tr, now, leases)
                 is_behind = self._schedules.tick_all(tr, now, dues)
                 self._items.waiters.wake(tr, self._items.groups.end_holds(tr, now, dues))
@@ -133,44 +133,39 @@ class Sweep:
         if found is None or timer is None:
             return found
         rows = list(tr.get_range(timer, timer + b"\x00", limit=1))
-        if found.state == "ready":
-            self._expire(tr, now, rows)
-        elif found.state == "delayed":
-            self._make_available(tr, now, rows)
-        else:
+        if found.state == "claimed":
             self._claimed.end_over(tr, now, rows)
+        else:
+            self._end_timers(tr, now, found.state, rows)
         return self._items.at(tr, reference)
 
-    def _make_available(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """Make the items of these delays available, and delete those that have expired.
+    def _end_timers(self, tr: Transaction, now: int, state: State, timers: list[KeyValue]) -> None:
+        """Make the items of these timers ready, and delete those that have expired.
 
-        Timers of schedules and groups may be among them, which have no item.
+        Timers of schedules and groups may be among those of delays, which have no item.
+
+        Args:
+            tr: A transaction.
+            now: The time in milliseconds since 1970.
+            state: The state of the items: delayed, or ready for those that have expired.
+            timers: Their timers.
         """
         layout, changes = self._layout, list[Change]()
-        dues = [layout.unpack_timer_key(layout.dues, timer.key) for timer in timers]
-        due_of = {position: due for due, position in dues}
-        found = stored_at(tr, layout.delayed, due_of)
+        index = layout.dues if state == "delayed" else layout.expiries
+        ends = [layout.unpack_timer_key(index, timer.key) for timer in timers]
+        end_of = {position: end for end, position in ends}
+        found = stored_at(tr, layout.prefix_of[state], end_of)
         clear_timers(tr, timers)
         for position, stored in found:
-            row = self._items.levels.row("delayed", layout.items + position, stored)
+            row = self._items.levels.row(state, layout.items + position, stored)
+            if state == "ready":
+                tr.add_read_conflict_key(row.key)
             if has_expired(row.item.header.expires, now):
                 changes.append(Change("expired", row, None, EXPIRED))
-                continue
-            header = row.item.header._replace(since=due_of[position])
-            ready = ItemRow("ready", row.item.with_header(header), row.attempts)
-            changes.append(Change("due", row, ready))
-        self._items.transitions.perform(tr, now, changes)
-
-    def _expire(self, tr: Transaction, now: int, timers: list[KeyValue]) -> None:
-        """Delete the ready items of these timers."""
-        layout, changes = self._layout, list[Change]()
-        positions = [layout.unpack_timer_key(layout.expiries, timer.key)[1] for timer in timers]
-        found = stored_at(tr, layout.items, positions)
-        clear_timers(tr, timers)
-        for position, stored in found:
-            item = self._items.levels.item(layout.items + position, stored)
-            tr.add_read_conflict_key(item.key)
-            changes.append(Change("expired", ItemRow("ready", item, 0), None, EXPIRED))
+            elif state == "delayed":
+                header = row.item.header._replace(since=end_of[position])
+                ready = ItemRow("ready", row.item.with_header(header), row.attempts)
+                changes.append(Change("due", row, ready))
         self._items.transitions.perform(tr, now, changes)
 
     def seconds_left(self, tr: Transaction, now: int) -> float:

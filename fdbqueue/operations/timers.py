@@ -106,19 +106,21 @@ def set_timer(tr: Transaction, layout: Layout, due: int, reference: bytes) -> No
 
 
 def drop_ended(
-    tr: Transaction, ended: tuple[bytes, bytes], limit: int, row_of: Callable[[bytes], bytes]
+    tr: Transaction, layout: Layout, now: int, ends: bytes, entries: bytes, limit: int
 ) -> int:
     """Delete up to `limit` rows whose time is over, without conflicts; return their number.
 
     Args:
         tr: A transaction.
-        ended: A range of an index by end. Each value in it equals the value of the row.
+        layout: The layout of the queue.
+        now: The time in milliseconds since 1970.
+        ends: The prefix of an index by end. Each value in it equals the value of the row.
+        entries: The prefix of the rows.
         limit: The maximum number of rows.
-        row_of: Returns the key of the row, given that in the index.
     """
-    rows = [*tr.snapshot.get_range(*ended, limit=limit)]
+    rows = [*tr.snapshot.get_range(*layout.entries_before(ends, now + 1), limit=limit)]
     for each in rows:
         # Unless another transaction stores the row again meanwhile.
-        tr.compare_and_clear(row_of(each.key), each.value)
+        tr.compare_and_clear(layout.undated_key(ends, entries, each.key), each.value)
         tr.clear(each.key)
     return len(rows)

@@ -19,10 +19,10 @@ from fdbqueue.layout.batches import (
     memberships_of,
 )
 from fdbqueue.layout.batches import BatchKind as BatchKind
-from fdbqueue.layout.errors import BatchClosed as BatchClosed
-from fdbqueue.layout.errors import BatchNotFound as BatchNotFound
-from fdbqueue.layout.errors import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.items import ItemRow
+from fdbqueue.layout.jobs import BatchClosed as BatchClosed
+from fdbqueue.layout.jobs import BatchNotFound as BatchNotFound
+from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem

@@ -16,8 +16,7 @@ from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import has_read_for_too_long
 from fdbqueue.errors import ForeignKey, QueueTooLargeToCheck, error_classes
 from fdbqueue.layout.items import ItemRow, Level
-from fdbqueue.layout.schedules import decode_schedule
-from fdbqueue.layout.steps import decode_signal
+from fdbqueue.layout.jobs import decode_schedule, decode_signal
 from fdbqueue.layout.values import (
     PARKED,
     PIECES,
@@ -274,8 +273,8 @@ class _Check:
         """Note the ends of signals."""
         layout = self._layout
         for row in self._rows(layout.signals):
-            name, key = layout.unpack_signal_key(row.key)
-            end = layout.signal_end_key(decode_signal(row.value).ends, name, key)
+            name, key = layout.unpack_entry(layout.signals, row.key)
+            end = layout.entry_key(layout.signal_ends, decode_signal(row.value).ends, name, key)
             self._indexed[end] = row.value
 
     def _scan_schedules(self) -> None:
@@ -326,7 +325,7 @@ class _Check:
             if ends is not None and row.key not in self._indexed:
                 name = layout.unpack_entry_key(layout.unique_keys, row.key)
                 self._indexed[row.key] = row.value
-                self._indexed[layout.dated_key(layout.unique_ends, ends, name)] = row.value
+                self._indexed[layout.entry_key(layout.unique_ends, ends, name)] = row.value
 
     # What is stored
 

@@ -63,7 +63,7 @@ def remembered(
     if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_TEXT:
         raise InvalidIdempotencyKey(key, MAX_TEXT)
     layout = store_of(queue).layout
-    stored_key = layout.idempotency_key(key)
+    stored_key = layout.entry_key(layout.idempotency_keys, key)
     hour = int(time.time() // 3600)
 
     def body(tr: Transaction) -> list[str]:
@@ -75,14 +75,14 @@ def remembered(
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
                 return ids
-            del tr[layout.dated_key(layout.idempotency_hours, stored_hour, key)]
+            del tr[layout.entry_key(layout.idempotency_hours, stored_hour, key)]
         ids = push(tr)
         if ids:
             record = encode_push(hour, digest, ids)
             if len(record) > _MAX_RECORD:
                 raise PushTooLarge(len(ids), len(record), _MAX_RECORD)
             tr[stored_key] = record
-            tr[layout.dated_key(layout.idempotency_hours, hour, key)] = b""
+            tr[layout.entry_key(layout.idempotency_hours, hour, key)] = b""
         return ids
 
     return run_once(db, body, layout.receipts)
@@ -90,10 +90,10 @@ def remembered(
 
 def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
     """Delete some keys that are no longer remembered, without conflicts."""
-    outdated = layout.dated_before(layout.idempotency_hours, hour - _HOURS)
+    outdated = layout.entries_before(layout.idempotency_hours, hour - _HOURS)
     notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
     keys = [
-        layout.idempotency_key(layout.unpack_dated_key(layout.idempotency_hours, note))
+        layout.undated_key(layout.idempotency_hours, layout.idempotency_keys, note)
         for note in notes
     ]
     # All reads start before the first is waited for.

@@ -15,11 +15,10 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.jobs import MAX_ROW, Definition, Timing, schedule_size
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.layout.schedules import MAX_ROW, Definition, Timing, schedule_size
 from fdbqueue.layout.values import time_as_json, utc_time
-from fdbqueue.operations.jobs.schedules import Found, has_stopped
-from fdbqueue.operations.jobs.ticks import next_tick, ticks_from
+from fdbqueue.operations.jobs.schedules import Found, has_stopped, next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
     validate_choice,

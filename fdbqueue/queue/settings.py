@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import decode_group_settings
-from fdbqueue.operations.failures import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
+from fdbqueue.operations.changes import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.limits.places import MAX_SLOTS
 from fdbqueue.options import GroupSettings, QueueOptions, QueueSettings
 from fdbqueue.queue.arguments import (

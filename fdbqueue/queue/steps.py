@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
-from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
-from fdbqueue.layout.steps import (
+from fdbqueue.layout.jobs import (
     NamedStep,
     StepKind,
     StepState,
     StoredSignal,
     StoredStep,
+    TooManySteps,
+    TooManyWaiting,
     is_over,
 )
 from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time

@@ -11,7 +11,7 @@ import pytest
 from fdbqueue.admin import backup, check, drop, restore
 from fdbqueue.errors import error_classes
 from fdbqueue.jobs import App, Dead, Discard, Handle, Retry
-from fdbqueue.layout.errors import TooManyFollowing
+from fdbqueue.layout.jobs import TooManyFollowing
 from fdbqueue.queue import batches
 from fdbqueue.queue.batches import batches_of
 from fdbqueue.testing import Clock, FaultyDatabase

@@ -10,7 +10,7 @@ import pytest
 from fdbqueue.admin import check
 from fdbqueue.errors import QueueFull
 from fdbqueue.jobs import App, InvalidArguments, Job, Retry
-from fdbqueue.layout.errors import BatchClosed, BatchNotFound
+from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.testing import Clock, drain
 
 Report = Job[..., ..., Any, "list[int]"]

@@ -13,7 +13,7 @@ import pytest
 from fdbqueue.admin import check
 from fdbqueue.errors import LeaseLost, QueueFull
 from fdbqueue.jobs import App, Context, Dead, Handle, Retry, RetryIn, StepFailed, WaitTimedOut
-from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
+from fdbqueue.layout.jobs import TooManySteps, TooManyWaiting
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_metadata
 from fdbqueue.operations.jobs import steps as operations

@@ -17,10 +17,10 @@ import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.database import clock
 from fdbqueue.errors import LayoutVersionMismatch
+from fdbqueue.layout.jobs import StoredStep
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import default_subspace, name_key, renames_key
 from fdbqueue.layout.priorities import Priorities
-from fdbqueue.layout.steps import StoredStep
 from fdbqueue.layout.values import (
     NO_REPORT,
     SLOT_OF_QUEUE,

@@ -9,9 +9,8 @@ import pytest
 
 from fdbqueue.layout.batches import Membership, StoredBatch
 from fdbqueue.layout.items import GroupSettings
-from fdbqueue.layout.records import record_codec
-from fdbqueue.layout.steps import StoredSignal, StoredStep
-from fdbqueue.layout.values import UNDECODABLE, Header, StoredAttempt, StoredWorker
+from fdbqueue.layout.jobs import StoredSignal, StoredStep
+from fdbqueue.layout.values import UNDECODABLE, Header, StoredAttempt, StoredWorker, record_codec
 
 RECORDS: list[Any] = [
     Header(3, 1, "key", b"p", 2, 3, "key", 4, "nightly", 5, True, 6, b"w", b"", True, 2.5, 7, 1),

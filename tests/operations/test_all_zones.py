@@ -14,8 +14,8 @@ from itertools import takewhile
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, available_timezones
 
-from fdbqueue.layout.schedules import Timing
-from fdbqueue.operations.jobs.ticks import ticks_after
+from fdbqueue.layout.jobs import Timing
+from fdbqueue.operations.jobs.schedules import ticks_after
 
 MINUTE, DAY = 60, 86_400
 FROM, UNTIL = (int(datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()) for year in (2026, 2038))

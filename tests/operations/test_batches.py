@@ -14,7 +14,7 @@ from fdbqueue import PriorityQueue
 from fdbqueue.admin import check
 from fdbqueue.errors import error_classes
 from fdbqueue.layout.batches import decode_batch
-from fdbqueue.layout.errors import BatchClosed, BatchNotFound
+from fdbqueue.layout.jobs import BatchClosed, BatchNotFound
 from fdbqueue.layout.values import ONE, decode_count
 from fdbqueue.operations.maintainers import batches as operations
 from fdbqueue.queue.base import store_of

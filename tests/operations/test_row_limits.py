@@ -14,7 +14,7 @@ from fdbqueue.admin import check
 from fdbqueue.errors import PayloadTooLarge, PushTooLarge, error_text
 from fdbqueue.jobs import App, Context
 from fdbqueue.layout.batches import Membership, encode_membership
-from fdbqueue.layout.errors import TooManyWaiting
+from fdbqueue.layout.jobs import TooManyWaiting
 from fdbqueue.layout.keys import MAX_PREFIX, Layout
 from fdbqueue.layout.priorities import MAX_LEVEL
 from fdbqueue.layout.values import (

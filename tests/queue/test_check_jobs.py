@@ -18,7 +18,7 @@ from fdbqueue.layout.batches import (
     encode_counts,
     encode_membership,
 )
-from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
+from fdbqueue.layout.jobs import StoredStep, decode_step, encode_step
 from fdbqueue.operations.maintainers import batches as ends
 from fdbqueue.queue.base import store_of
 from tests.support.keys import layout_of
@@ -173,7 +173,7 @@ def lose_end_of_signal(jobs: Jobs) -> None:
 
 
 def invent_end_of_signal(jobs: Jobs) -> None:
-    jobs.db[jobs.layout.signal_end_key(1, "nothing", "")] = b""
+    jobs.db[jobs.layout.entry_key(jobs.layout.signal_ends, 1, "nothing", "")] = b""
 
 
 def invent_batch(jobs: Jobs) -> None:

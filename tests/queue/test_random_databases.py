@@ -20,9 +20,8 @@ import fdbqueue
 from fdbqueue.admin import backup, copy, drop, restore
 from fdbqueue.layout.batches import decode_batch, memberships_of
 from fdbqueue.layout.items import decode_group_settings
+from fdbqueue.layout.jobs import decode_schedule, decode_signal, decode_step
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.schedules import decode_schedule
-from fdbqueue.layout.steps import decode_signal, decode_step
 from fdbqueue.layout.values import (
     Header,
     decode_attempt,

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.layout.batches import decode_batch, decode_counts, is_link, memberships_of
+from fdbqueue.layout.jobs import decode_step
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.steps import decode_step
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.maintainers.batches import clear_batch, end_batch, run_again
 from fdbqueue.types import ENDED, State, Transaction

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from functools import partial
 
 from fdbqueue.layout.batches import StoredBatch
-from fdbqueue.layout.errors import TooManySteps, TooManyWaiting
 from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.steps import (
+from fdbqueue.layout.jobs import (
     NamedStep,
     StoredSignal,
     StoredStep,
+    TooManySteps,
+    TooManyWaiting,
     decode_signal,
     decode_step,
     encode_signal,
@@ -143,7 +144,7 @@ class DurableSteps:
             return known
         waiting = known or begun
         wait = layout.signal_wait(signal, waiting.key, name, header.origin or position)
-        stored = tr[layout.signal_key(signal, waiting.key)].value
+        stored = tr[layout.entry_key(layout.signals, signal, waiting.key)].value
         sent = None if stored is None else decode_signal(stored)
         ended = None
         if sent is not None and sent.ends > now:
@@ -224,25 +225,26 @@ class DurableSteps:
     def signal(self, tr: Transaction, now: int, name: str, key: str, signal: StoredSignal) -> int:
         """Send a signal: store it, and end the steps that wait for it; return how many do."""
         layout = self._layout
-        stored_key = layout.signal_key(name, key)
+        stored_key = layout.entry_key(layout.signals, name, key)
         # Each step stores the value, and one transaction has to hold all of them.
         limit = min(MAX_SIGNALLED, MAX_PAYLOAD // max(1, len(signal.value)))
-        waits = tr.get_range(*layout.signal_waits_range(name, key), limit=limit + 1)
+        waiting = layout.range_of(layout.entry_key(layout.signal_waits, name, key))
+        waits = tr.get_range(*waiting, limit=limit + 1)
         before = tr[stored_key].value
         rows = [*waits]
         if len(rows) > limit:
             raise TooManyWaiting(name, limit)
         if before is not None:
-            tr.clear(layout.signal_end_key(decode_signal(before).ends, name, key))
+            tr.clear(layout.entry_key(layout.signal_ends, decode_signal(before).ends, name, key))
         value = encode_signal(signal)
-        tr[stored_key] = tr[layout.signal_end_key(signal.ends, name, key)] = value
+        tr[stored_key] = value
+        tr[layout.entry_key(layout.signal_ends, signal.ends, name, key)] = value
         n = 0
         for row in rows:
             tr.clear(row.key)
             wait = row.key[len(layout.signal_waits) :]
             n += self._end_wait(tr, now, *layout.unpack_signal_wait(wait), signal)
-        ended = layout.dated_before(layout.signal_ends, now + 1)
-        drop_ended(tr, ended, _MAX_DROPPED, layout.signal_of_end)
+        drop_ended(tr, layout, now, layout.signal_ends, layout.signals, _MAX_DROPPED)
         return n
 
     def _end_wait(

@@ -13,8 +13,9 @@ only, so that neither pushes nor ends conflict with each other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 
 from fdbqueue.layout.batches import (
     BatchCounts,
@@ -33,10 +34,9 @@ from fdbqueue.layout.batches import (
     with_counts,
     with_memberships,
 )
-from fdbqueue.layout.errors import BatchClosed
 from fdbqueue.layout.items import StoredItem
+from fdbqueue.layout.jobs import BatchClosed, StoredStep, decode_step, encode_step
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.steps import StoredStep, decode_step, encode_step
 from fdbqueue.layout.values import (
     NO_HEADER,
     UNDECODABLE,
@@ -51,17 +51,11 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.payloads import read_payload, write_payload
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, ReadTransaction, Transaction
+from fdbqueue.types import ReadTransaction, Transaction
 
-_COUNTED: dict[Ending, BatchCounts] = {
-    "done": BatchCounts(done=1),
-    "discarded": BatchCounts(done=1),
-    "popped": BatchCounts(done=1),
-    "dead": BatchCounts(dead=1),
-    "cancelled": BatchCounts(cancelled=1),
-    "removed": BatchCounts(cancelled=1),
-    "expired": BatchCounts(cancelled=1),
-}
+_COUNTED: dict[Ending, str] = dict.fromkeys(("done", "discarded", "popped"), "done")
+_COUNTED["dead"] = "dead"
+"""The counts of the ends of jobs; the others count as cancelled."""
 
 _FAILED: dict[Ending, str] = {
     "discarded": "the job was discarded",
@@ -230,7 +224,7 @@ def count_end(
         for membership in members:
             if membership.step:
                 _store_result(tr, layout, now, batch.job, membership.step, end)
-        ended = _COUNTED[end.outcome].times(len(members))
+        ended = BatchCounts(**{_COUNTED.get(end.outcome, "cancelled"): len(members)})
         is_wrong = not ended.done if batch.kind == "after" else ended.dead
         if is_wrong and batch.on_dead == "cancel" and not batch.cancelled:
             batch = batch._replace(cancelled=True)
@@ -278,7 +272,9 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
 
     last: bytes | None = None
     n = size = 0
-    for row in _rows_of(tr.snapshot, linking_ranges(own), after + b"\x00"):
+    begin = after + b"\x00"
+    ranges = [(max(begin, first), end) for first, end in linking_ranges(own) if after < end]
+    for row in chain.from_iterable(tr.snapshot.get_range(*each) for each in ranges):
         if n == _CHUNK_ROWS or size >= _CHUNK_BYTES or len(batches) == _MAX_ENDED:
             last = after
             break
@@ -290,15 +286,6 @@ def leave_batches(tr: Transaction, own: Layout, now: int, after: bytes) -> bytes
                 tr[row.key] = value
     count_end(tr, own, now, gone, own.subspace.key(), _GONE)
     return last
-
-
-def _rows_of(
-    tr: ReadTransaction, ranges: list[tuple[bytes, bytes]], begin: bytes = b""
-) -> Iterator[KeyValue]:
-    """Yield the rows of some ranges from a key on."""
-    for first, end in ranges:
-        if begin < end:
-            yield from tr.get_range(max(begin, first), end)
 
 
 def _waiting_steps(tr: ReadTransaction, layout: Layout, position: bytes) -> dict[str, StoredStep]:

@@ -60,8 +60,10 @@ class History:
 
     def _sample_keys(self, now: int) -> dict[int, bytes]:
         """Return the keys of the samples of the present periods, by their lengths."""
+        layout = self._layout
         return {
-            seconds: self._layout.sample_key(seconds, _number(seconds, now)) for seconds in _KEPT
+            seconds: layout.entry_key(layout.samples, seconds, _number(seconds, now))
+            for seconds in _KEPT
         }
 
     def begin_again(self, tr: Transaction, now: int) -> None:
@@ -92,7 +94,8 @@ class History:
         for seconds in missing:
             tr[keys[seconds]] = sample
             first_kept = max(0, _number(seconds, now) - _KEPT[seconds])
-            tr.clear_range(layout.sample_key(seconds, 0), layout.sample_key(seconds, first_kept))
+            of_length = layout.entry_key(layout.samples, seconds)
+            tr.clear_range(of_length, layout.entry_key(of_length, first_kept))
         self._sampled_by = weakref.ref(tr)
 
     def begin(self, tr: Transaction, now: int, changes: Sequence[Change]) -> None:
@@ -159,7 +162,7 @@ def read_history(tr: ReadTransaction, layout: Layout, now: int) -> list[HistoryW
     begun = _begin_sample(tr, layout)
     samples: dict[int, dict[int, tuple[int, ...]]] = {seconds: {} for seconds in _KEPT}
     for row in rows:
-        seconds, number = layout.unpack_sample_key(row.key)
+        seconds, number = layout.unpack_entry(layout.samples, row.key)
         if 1000 * seconds * number <= now:  # otherwise by a clock that is ahead
             samples[seconds][number] = decode_sample(row.value)
     present = begun()

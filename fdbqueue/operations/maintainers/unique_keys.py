@@ -63,13 +63,13 @@ class UniqueKeys:
             return False
         holder = encode_holder(layout.position(row.key), ends)
         tr[layout.unique_key(name)] = holder
-        tr[layout.dated_key(layout.unique_ends, ends, name)] = holder
+        tr[layout.entry_key(layout.unique_ends, ends, name)] = holder
         return True
 
     def end_period(self, tr: Transaction, name: str, ends: int) -> None:
         """Free a key whose period is over."""
         tr.clear(self._layout.unique_key(name))
-        tr.clear(self._layout.dated_key(self._layout.unique_ends, ends, name))
+        tr.clear(self._layout.entry_key(self._layout.unique_ends, ends, name))
 
     def drop_ended_periods(self, tr: Transaction, now: int, limit: int = _MAX_DROPPED) -> int:
         """Delete up to `limit` keys whose periods are over, without conflicts.
@@ -83,11 +83,7 @@ class UniqueKeys:
             The number of keys.
         """
         layout = self._layout
-
-        def row(end: bytes) -> bytes:
-            return layout.unique_key(layout.unpack_dated_key(layout.unique_ends, end))
-
-        return drop_ended(tr, layout.dated_before(layout.unique_ends, now + 1), limit, row)
+        return drop_ended(tr, layout, now, layout.unique_ends, layout.unique_keys, limit)
 
     # Items that return
 

@@ -12,7 +12,7 @@ from fdbqueue.layout.codecs import decode_json
 from fdbqueue.layout.items import Filter, ItemRow, StoredItem
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER, UUID_SIZE, Lease, time_of, utc_time
-from fdbqueue.operations.failures import begin_attempts, begin_last_error
+from fdbqueue.operations.changes import begin_attempts, begin_last_error
 from fdbqueue.operations.items import Items
 from fdbqueue.operations.payloads import read_payload
 from fdbqueue.operations.timers import begin_lease

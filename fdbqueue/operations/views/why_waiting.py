@@ -8,8 +8,8 @@ from typing import cast
 from fdbqueue.errors import unknown_job
 from fdbqueue.layout.batches import StoredBatch, layout_at, memberships_of
 from fdbqueue.layout.items import ItemRow, StoredItem
+from fdbqueue.layout.jobs import StoredStep, decode_step
 from fdbqueue.layout.keys import Layout
-from fdbqueue.layout.steps import StoredStep, decode_step
 from fdbqueue.layout.values import NEVER, decode_count, utc_time
 from fdbqueue.operations.limits.rates import QueueRate
 from fdbqueue.operations.limits.turns import read_settings

@@ -213,7 +213,7 @@ def _extension_in_vain() -> None:
 @_found_by("queues", "was claimed for attempt", "and should be")
 def _uncounted_attempt() -> None:
     """An attempt that failed does not count."""
-    from fdbqueue.operations.failures import Failures
+    from fdbqueue.operations.changes import Changes
 
     def fail(fail: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         def without_count(
@@ -227,7 +227,7 @@ def _uncounted_attempt() -> None:
 
         return without_count
 
-    _change(Failures, "fail", fail)
+    _change(Changes, "fail", fail)
 
 
 # Timers
@@ -242,7 +242,7 @@ def _sweep_without_conflict() -> None:
     def by_snapshot(sweep: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         return lambda self, tr, *args: sweep(self, _Snapshot(tr), *args)
 
-    _change(Sweep, "_make_available", by_snapshot)
+    _change(Sweep, "_end_timers", by_snapshot)
     _change(ClaimedItems, "end_over", by_snapshot)
 
 
@@ -266,7 +266,14 @@ def _unexpired() -> None:
     """An item that has expired is handed out."""
     from fdbqueue.operations.sweep import Sweep
 
-    _change(Sweep, "_expire", lambda _: lambda *args: None)
+    def end_timers(end: Callable[..., None]) -> Callable[..., None]:
+        def of_delays(self: Any, tr: Any, now: int, state: str, timers: Any) -> None:
+            if state == "delayed":
+                end(self, tr, now, state, timers)
+
+        return of_delays
+
+    _change(Sweep, "_end_timers", end_timers)
 
 
 # Bounds and unique keys
@@ -474,7 +481,7 @@ def _tick_apart() -> None:
 def _resumed_by_clock() -> None:
     """A client with a slow clock resumes a schedule, which pushes a tick again."""
     from fdbqueue.operations.jobs import schedules
-    from fdbqueue.operations.jobs.ticks import next_tick
+    from fdbqueue.operations.jobs.schedules import next_tick
 
     def first_tick(_: object) -> Callable[..., int | None]:
         return lambda schedule, now: next_tick(schedule.definition.timing, now)
@@ -579,7 +586,7 @@ def _timer_left_by_signal() -> None:
 def _signal_ignored() -> None:
     """A wait times out once its time is over, although a signal has ended it."""
     from fdbqueue.database.clock import milliseconds
-    from fdbqueue.layout.steps import NamedStep
+    from fdbqueue.layout.jobs import NamedStep
     from fdbqueue.operations.jobs.steps import DurableSteps
     from fdbqueue.queue.steps import ClaimedSteps
 

@@ -19,9 +19,7 @@ import fdbqueue
 from fdbqueue.database.clock import Since, milliseconds
 from fdbqueue.errors import LeaseLost, error_classes
 from fdbqueue.jobs import Context, Dead
-from fdbqueue.layout.errors import BatchClosed
-from fdbqueue.layout.schedules import StoredSchedule
-from fdbqueue.layout.steps import StoredStep
+from fdbqueue.layout.jobs import BatchClosed, StoredSchedule, StoredStep
 from fdbqueue.layout.values import Report
 from fdbqueue.operations.jobs.schedules import PUNCTUAL
 from fdbqueue.queue.base import end_cancelled, store_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.layout.steps import SKEW
+from fdbqueue.layout.jobs import SKEW
 from fdbqueue.types import ItemInfo
 from tests.simulation.durable.log import Entry
 from tests.simulation.durable.programs import FAILED, TIMED_OUT

@@ -1,0 +1,265 @@
+"""What jobs store besides their items: steps, signals and schedules; and the errors of these.
+
+The batches of jobs are in `batches`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from fdbqueue.errors import FdbqueueError
+from fdbqueue.layout.values import record_codec
+from fdbqueue.types import Missed, Overlap
+
+StepKind: TypeAlias = Literal["step", "commit", "sleep", "wait", "run"]
+"""The kind of a step: a call of a function, in a transaction or not, a sleep, a wait for a signal,
+or another job."""
+
+StepState: TypeAlias = Literal["done", "failed", "timed out", "waiting"]
+"""How a step has ended; while it is waiting, the job goes on with it later."""
+
+
+SKEW = 60_000
+"""The milliseconds by which the clocks of clients may differ."""
+
+
+class StoredStep(NamedTuple):
+    """A step of a job. Times are in milliseconds since 1970.
+
+    Attributes:
+        kind: What the job does in it.
+        state: Whether it has ended, and how.
+        began_at: When the job first came to it.
+        ended_at: When it ended; `None` until then.
+        failures: How often its function has failed.
+        due: When the job goes on at the latest, if it sleeps or waits; `None` for never.
+        key: The key of the signal that it waits for, or the id of the job that it runs.
+        error: Why it failed last, or `None`.
+        value: Its result as JSON, once it is done.
+        number: How many steps of the job were stored before it.
+        queue: The prefix of the queue of the job that it runs; empty if that is its own.
+    """
+
+    kind: StepKind
+    state: StepState
+    began_at: int
+    ended_at: int | None = None
+    failures: int = 0
+    due: int | None = None
+    key: str = ""
+    error: str | None = None
+    value: bytes = b"null"
+    number: int = 0
+    queue: bytes = b""
+
+
+encode_step, decode_step = record_codec(StoredStep)
+
+
+class StoredSignal(NamedTuple):
+    """A signal that was sent. Times are in milliseconds since 1970.
+
+    Attributes:
+        sent_at: When it was sent.
+        ends: When it is forgotten.
+        value: Its value as JSON.
+    """
+
+    sent_at: int
+    ends: int
+    value: bytes
+
+
+encode_signal, decode_signal = record_codec(StoredSignal)
+
+
+class NamedStep(NamedTuple):
+    """A step with its name."""
+
+    name: str
+    stored: StoredStep
+
+
+def is_over(due: int | None, now: int) -> bool:
+    """Return whether a job that was suspended until a time, and runs again, may go on.
+
+    The client that made the job ready has found that it is due. The clock of this one may be
+    behind, and would suspend the job again and again.
+
+    >>> is_over(10_000, 9_000), is_over(100_000, 9_000), is_over(None, 9_000)
+    (True, False, False)
+    """
+    return due is not None and due - SKEW <= now
+
+
+# Schedules
+
+
+class Timing(NamedTuple):
+    """When a schedule is due: by an expression of cron, or at a fixed interval.
+
+    Attributes:
+        cron: The expression, of five or six fields; empty for an interval.
+        every: The interval in milliseconds; 0 for an expression.
+        tz: The name of the time zone in which the expression holds.
+    """
+
+    cron: str = ""
+    every: int = 0
+    tz: str = "UTC"
+
+
+class Definition(NamedTuple):
+    """The item that a schedule pushes, and its timing.
+
+    Attributes:
+        timing: When it is due.
+        payload: The encoded value that it pushes.
+        level: The prefix of the level to which it pushes, without the prefix of all items.
+        missed: What happens to ticks that nobody has found in time.
+        overlap: What happens to a tick while the item of the last one has not ended.
+        group: The group of the items, or `None`.
+    """
+
+    timing: Timing
+    payload: bytes
+    level: bytes
+    missed: Missed
+    overlap: Overlap
+    group: str | None = None
+
+
+class StoredSchedule(NamedTuple):
+    """A schedule and its state. Times are in milliseconds since 1970.
+
+    Attributes:
+        definition: What it pushes, and when.
+        next: Its next tick; `None` while it is paused, or if there is none.
+        declared_at: When a worker last declared it; `None` if it was added by a call.
+        paused: Whether it pushes nothing.
+        last: Its last tick for which it has pushed an item, or `None`.
+        position: The position of that item; empty if there is none.
+        pushed: How many items it has pushed.
+        skipped: For how many ticks it pushed none, because the last item had not ended or the
+            queue was full.
+    """
+
+    definition: Definition
+    next: int | None = None
+    declared_at: int | None = None
+    paused: bool = False
+    last: int | None = None
+    position: bytes = b""
+    pushed: int = 0
+    skipped: int = 0
+
+    def unique_key(self, name: str) -> str | None:
+        """Return the unique key of its items if its ticks do not overlap; `None` otherwise."""
+        return None if self.definition.overlap == "allow" else f"schedule {name}"
+
+
+encode_schedule, _decode_schedule = record_codec(StoredSchedule)
+
+
+def decode_schedule(value: bytes) -> StoredSchedule:
+    """Return the schedule with this value.
+
+    >>> timing = Timing("*/5 * * * *", tz="Europe/Lisbon")
+    >>> schedule = StoredSchedule(Definition(timing, b"{}", b"", "latest", "allow"), 300_000)
+    >>> decode_schedule(encode_schedule(schedule)) == schedule
+    True
+    """
+    schedule = _decode_schedule(value)
+    definition = Definition(*schedule.definition)
+    definition = definition._replace(timing=Timing(*definition.timing))
+    return schedule._replace(definition=definition)
+
+
+MAX_ROW = 100_000
+"""Bytes of the row of a schedule: FoundationDB's limit of a value."""
+
+_STATE_SIZE = 1_500  # bytes of the state of a schedule, apart from the level of its last item
+
+
+def schedule_size(definition: Definition) -> int:
+    """Return the most bytes that the row of a schedule with this definition may have."""
+    largest = StoredSchedule(definition, position=definition.level)
+    return len(encode_schedule(largest)) + _STATE_SIZE
+
+
+# Errors
+
+
+class BatchClosed(FdbqueueError):
+    """A push to a batch that is closed, or gone. Nothing was pushed.
+
+    Attributes:
+        id: The id of the batch.
+    """
+
+    id: str
+
+    _template = (
+        "the batch {self.id} takes no more jobs: it is closed, or the job that it pushes at its "
+        "end was removed; push to it within its `with` block, or begin another one"
+    )
+
+
+class BatchNotFound(FdbqueueError, LookupError):
+    """A batch that no queue at hand has. It goes with the job that it pushes at its end.
+
+    Attributes:
+        id: The id of the batch.
+    """
+
+    id: str
+
+    _template = (
+        "there is no batch {self.id}; its id is that of the job that it pushes at its end, and it "
+        "is gone once that job is"
+    )
+
+
+class TooManyFollowing(FdbqueueError):
+    """A push after a job that already has as many followers as are allowed.
+
+    A transaction in which it is raised must not commit.
+
+    Attributes:
+        id: The id of the job.
+        limit: The number of jobs and batches that may wait for one job.
+    """
+
+    id: str
+    limit: int
+
+    _template = (
+        "{self.limit} jobs and batches wait for the job {self.id} already; push the others when it "
+        "ends, with context.at_end, or after one that follows it"
+    )
+
+
+class TooManySteps(FdbqueueError):
+    """Another step of a job that has as many as a job may have.
+
+    Attributes:
+        limit: The number of steps that a job may have.
+    """
+
+    limit: int
+
+    _template = "a job has at most {self.limit:,} steps; let it push other jobs for the rest"
+
+
+class TooManyWaiting(FdbqueueError):
+    """A signal for which more jobs wait than one transaction can wake.
+
+    Attributes:
+        name: The name of the signal.
+        limit: The number of jobs that may wait for the same name and key.
+    """
+
+    name: str
+    limit: int
+
+    _template = "more than {self.limit:,} jobs wait for {self.name!r}; let each use another key"
