@@ -231,7 +231,7 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     timeout = click.get_current_context().params["timeout"]
     for name in queues:
         existing_queue(db, name)  # before the other database is created
-    target = open_database(target_url, None, True)
+    target = open_database(target_url, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         with _counting("copy") as progress:

@@ -13,7 +13,7 @@ from fdbqueue.types import Database, Duration, ItemInfo, JobRef
 
 from .command import ID, QUEUE, command
 from .items import info_fields
-from .output import count_noun, fail, json_line, say, wants_json
+from .output import count_noun, fail, json_line, say, show_fields, wants_json
 from .output import show as show_line
 
 HELD_BY = {
@@ -57,7 +57,7 @@ def show(db: Database, queue: str, id: str) -> None:
         say(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
-    _say_fields(_readable(db, queue, info, fields))
+    show_fields(_readable(db, queue, info, fields))
     _say_indented("log", log)
     for step in steps:
         say(_step_line(step))
@@ -67,7 +67,7 @@ def show(db: Database, queue: str, id: str) -> None:
 
 def _readable(db: Database, queue: str, info: ItemInfo, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an item with some of them in words."""
-    shown = {**fields, "in_batch": info.in_batch or None}
+    shown = {**fields, "in_batch": info.in_batch or None, "value": json_line(fields["value"])}
     del shown["stored_steps"]  # which follow
     if info.held_by is not None:
         shown["held_by"] = HELD_BY[info.held_by]
@@ -84,14 +84,7 @@ def _readable(db: Database, queue: str, info: ItemInfo, fields: dict[str, Any]) 
         shown["job"] = str(info.job)
     if info.progress is not None:
         shown["progress"] = f"{info.progress.fraction:.0%} {info.progress.message}".rstrip()
-    return shown
-
-
-def _say_fields(fields: dict[str, Any]) -> None:
-    for name, value in fields.items():
-        if value is not None or name == "value":
-            text = value if isinstance(value, str) and name != "value" else json_line(value)
-            say(f"{name:<14}  {text}")
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _say_attempt(attempt: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from fdbqueue.worker.processes.supervisor import LONGEST, Supervisor, parent, st
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors
-from .command import OF_EVERY_COMMAND, QUEUES, database_options, on_database
+from .command import OF_EVERY_COMMAND, QUEUES, database_option, on_database
 from .interrupts import cleanup_on_signal, exit_on, stop_on_signal
 from .loading import loaded_app, loaded_function
 from .logs import log_to_stderr
@@ -133,7 +133,7 @@ _OF_WORKERS = options_of(
             help="Format of the log on standard error; json writes an object a line.",
         ),
         flag("-q", "--quiet", help="No line for each job that ends."),
-        *database_options("--db"),
+        database_option("--db"),
         *OF_EVERY_COMMAND,
     ]
 )
@@ -194,11 +194,9 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
     app = loaded_app(path)
     queues, weights = _queues_and_weights(names)
-    url, cluster_file = chosen_database(
-        click.get_current_context(), given["url"], given["cluster_file"]
-    )
-    if url is not None or cluster_file is not None or not app.is_bound:
-        app.bind(open_database(url, cluster_file, create=True))
+    url = chosen_database(click.get_current_context(), given["url"])
+    if url is not None or not app.is_bound:
+        app.bind(open_database(url, create=True))
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
     options = {each.name: given[each.name] for each in _OF_WORKERS if each.name != "processes"}
     options["at_most"] = dict(given["at_most"])
