@@ -20,7 +20,6 @@ from .interrupts import INTERRUPTED, exit_on, stop_on_signal
 from .options import integer, option
 from .output import say
 
-_TOKENS = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -36,13 +35,8 @@ _FILE = click.Path(exists=True, dir_okay=False)
     ),
     option(
         "--token-file",
-        type=_TOKENS,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File of tokens, one per line, each with its role and queues; $FDBQ_TOKEN adds one.",
-    ),
-    option(
-        "--read-only-token-file",
-        type=_TOKENS,
-        help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
     ),
     integer(
         "--body-limit", metavar="BYTES", default=9_000_000, help="Maximum size of a request body."
@@ -80,7 +74,6 @@ def serve(
     host: str,
     port: int,
     token_file: Path | None,
-    read_only_token_file: Path | None,
     body_limit: int,
     forwarded_allow_ips: str,
     connection_limit: int,
@@ -111,15 +104,13 @@ def serve(
     try:
         import uvicorn
 
-        from fdbqueue.http import TokenFile, Tokens, create_app, listening_socket, server_config
+        from fdbqueue.http import Tokens, create_app, listening_socket, server_config
     except ImportError as error:
         raise click.ClickException(
             f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
-        files = [TokenFile(token_file)] if token_file else []
-        files += [TokenFile(read_only_token_file, "read")] if read_only_token_file else []
-        tokens = Tokens(_token("FDBQ_TOKEN"), _token("FDBQ_READ_ONLY_TOKEN"), files)
+        tokens = Tokens(filter(None, [os.environ.get("FDBQ_TOKEN", "").strip()]), token_file)
         app = create_app(db, tokens=tokens, max_body=body_limit, origins=origins)
         config = server_config(
             app,
@@ -175,11 +166,6 @@ def serve(
     if signal.SIGINT in received:
         say(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
-
-
-def _token(variable: str) -> list[str]:
-    """Return the token in an environment variable, if there is one."""
-    return [os.environ[variable].strip()] if os.environ.get(variable) else []
 
 
 def _is_loopback(host: str) -> bool:

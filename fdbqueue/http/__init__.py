@@ -24,13 +24,13 @@ from fdbqueue.http import dashboard, push_and_pop
 from fdbqueue.http.metrics import Metrics
 from fdbqueue.http.responses import add_error_handlers, answer
 from fdbqueue.http.routing import RequestLog, SegmentPaths
-from fdbqueue.http.security import Guard, TokenFile, Tokens
+from fdbqueue.http.security import Guard, Tokens
 from fdbqueue.http.served import Served
 from fdbqueue.http.server import listening_socket, server_config
 from fdbqueue.http.v1 import groups, items, jobs, queues, schedules, steps
 from fdbqueue.types import Database
 
-__all__ = ["TokenFile", "Tokens", "create_app", "listening_socket", "server_config"]
+__all__ = ["Tokens", "create_app", "listening_socket", "server_config"]
 
 _router = APIRouter(responses=push_and_pop.ERRORS)
 
