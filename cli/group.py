@@ -138,7 +138,7 @@ def pause(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group pause jobs ada
     """
-    _pause(db, queue, name, True)
+    _pause(db, queue, name, "paused")
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -149,15 +149,15 @@ def resume(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group resume jobs ada
     """
-    _pause(db, queue, name, False)
+    _pause(db, queue, name, "resumed")
 
 
-def _pause(db: Database, queue: str, name: str, paused: bool) -> None:
+def _pause(db: Database, queue: str, name: str, done: str) -> None:
+    paused = done == "paused"
     with usage_errors():
         existing_queue(db, queue).set_group(db, name, paused=paused)
-    verb = "paused" if paused else "resumed"
     fields = {"queue": queue, "group": name, "paused": paused}
-    report(fields, f"{verb} {printable(name)} in {queue}")
+    report(fields, f"{done} {printable(name)} in {queue}")
 
 
 @command(QUEUE, _GROUP, YES, group=group)

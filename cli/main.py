@@ -40,7 +40,7 @@ _MODULES = {
     "main": ("completion",),
     "pop": ("peek",),
     "queues": ("ls", "stats", "history", "counts", "clear", "pause", "resume", "rename", "drop"),
-    "show": ("result",),
+    "show": ("result", "batch"),
     "transfer": ("import", "export"),
 }
 """The modules of the commands that have no module of their name."""

@@ -100,14 +100,9 @@ def fail(text: str) -> NoReturn:
     sys.exit(1)
 
 
-def line_of(fields: object, text: str) -> str:
-    """Return fields as a line of JSON with `--json`; otherwise the text."""
-    return json_line(fields) if wants_json() else text
-
-
-def show(fields: object, text: str) -> None:
+def show(fields: object, text: str, *, err: bool = False) -> None:
     """Print what was read: with `--json` as JSON, otherwise as text."""
-    say(line_of(fields, text))
+    say(json_line(fields) if wants_json() else text, err=err)
 
 
 def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
@@ -117,14 +112,18 @@ def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = Non
     show(fields, "\n".join(f"{name:<{width}}  {text}" for name, text in rows))
 
 
-def value_text(value: Any) -> str:
+def value_text(
+    value: dict[str, int] | tuple[int, str | float] | list[Any] | str | float | None,
+) -> str:
     """Return a value for people, where there is one in the form that options accept.
 
     >>> [value_text(each) for each in (None, True, 1000, (10, 60.0), {"0": 2, "5": 1})]
     ['none', 'yes', '1,000', '10/1m', '0: 2  5: 1']
     """
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return "  ".join(f"{name}: {number:,}" for name, number in value.items()) or "none"
     if isinstance(value, tuple):
@@ -143,7 +142,7 @@ def report(fields: object, text: str) -> None:
     Raises:
         OutputError: The line could not be printed. The message says that the change was made.
     """
-    line = line_of(fields, text)
+    line = json_line(fields) if wants_json() else text
     try:
         say(line)
         sys.stdout.flush()
@@ -205,24 +204,16 @@ def show_table(
         row: Returns the cells of a record.
         empty: The text to print instead of a table without rows.
     """
-    if not wants_json():
-        print_table(titles, ([row(record) for record in page] for page in pages), empty)
-        return
-    for page in pages:
-        for record in page:
-            say(json_line(fields(record)))
-
-
-def print_table(
-    titles: Sequence[str], pages: Iterable[Sequence[Sequence[str]]], empty: str = ""
-) -> None:
-    """Print rows below the titles of their columns, page by page; `empty` if there are none."""
     widths = [0] * len(titles)
     header = [titles]
-    for rows in filter(None, pages):
-        print("\n".join(table_lines(titles, [*header, *rows], widths)), flush=True)
+    for records in filter(None, map(list, pages)):
+        if wants_json():
+            lines = [json_line(fields(record)) for record in records]
+        else:
+            lines = table_lines(titles, [*header, *map(row, records)], widths)
+        print("\n".join(lines), flush=True)
         header = []
-    if header and empty:
+    if header and empty and not wants_json():
         print(empty, flush=True)
 
 

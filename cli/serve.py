@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import signal
@@ -104,7 +103,7 @@ def serve(
     try:
         import uvicorn
 
-        from fdbqueue.http import Tokens, create_app, listening_socket, server_config
+        from fdbqueue.http import Tokens, create_app, is_loopback, listening_socket, server_config
     except ImportError as error:
         raise click.ClickException(
             f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
@@ -124,7 +123,7 @@ def serve(
         raise click.UsageError(f"the certificate or its key cannot be used: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if not tokens and not _is_loopback(host):
+    if not tokens and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(
             f"{host} is reachable from other machines; set a token with --token-file or $FDBQ_TOKEN"
         )
@@ -166,10 +165,3 @@ def serve(
     if signal.SIGINT in received:
         say(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import count
 from typing import Any
 
 from rich.cells import cell_len
@@ -17,9 +18,9 @@ from fdbqueue.types import Database, QueueStats
 
 from .arguments import Duration
 from .command import command
+from .interrupts import restoring_cursor
 from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
-from .terminal import restoring_cursor
 
 _BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
@@ -55,16 +56,14 @@ def top(db: Database, interval: float, updates: int) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     previous: dict[str, QueueStats] = {}
     updated_at = time.monotonic()
-    update = 0
     live = Live(console=console, auto_refresh=False, transient=updates == 0)
     with restoring_cursor(console), live:
-        while True:
+        for update in count(1):
             found = overview(db)
             seconds = max(1e-9, time.monotonic() - updated_at)
             updated_at += seconds
             rows = [_row(name, stats, previous.get(name), seconds) for name, stats in found.items()]
             previous = found
-            update += 1
             if wants_json():
                 for row in rows:
                     say(json_line(row))

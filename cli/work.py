@@ -45,15 +45,6 @@ _RELOADED = 0.5  # seconds from the failure of a changed program to its next sta
 _log = logging.getLogger("fdbqueue.worker")
 
 
-def _address(text: str) -> str:
-    """Return a port of the loopback interface, or a host and its port."""
-    try:
-        validate_address(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return text
-
-
 def _queue_number(text: str) -> tuple[str, float]:
     """Return the name of a queue and a number, such as `images=2`."""
     queue, _, number = text.rpartition("=")
@@ -93,7 +84,6 @@ _OF_WORKERS = options_of(
     health=option(
         *("--health-port", "health"),
         metavar="[HOST:]PORT",
-        type=_address,
         help="Answer /live and /ready on this port; without a host, on 127.0.0.1.",
     ),
 )
@@ -176,6 +166,9 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     stdout: Any = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
+    if given["health"] is not None:
+        with usage_errors():
+            validate_address(given["health"])
     if given["metrics_port"] is not None:
         continue_metrics()
     is_verbose = given["verbose"] or (app is not None and not given["quiet"])

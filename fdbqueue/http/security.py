@@ -250,7 +250,7 @@ class Guard:
         if method not in _READS and not is_own:
             return f"a page of {origin} must not change the queues"
         # Without tokens the server serves only this machine, under any of its names.
-        if not self._tokens and not _is_loopback(host):
+        if not self._tokens and not is_loopback(host):
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
 
@@ -260,8 +260,8 @@ def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
 
 
 @functools.lru_cache(1024)
-def _is_loopback(host: str) -> bool:
-    """Return whether a Host header names the local machine."""
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header, or an address in its form, names the local machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

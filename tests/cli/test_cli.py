@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from fdbq import __file__ as package
 from fdbq.arguments import Duration
 from fdbq.main import cli
-from fdbq.output import print_table
+from fdbq.output import show_table
 from fdbq.top import screen
 
 import fdbqueue
@@ -246,7 +246,8 @@ def test_a_table_is_printed_as_soon_as_a_page_is_there(capsys: pytest.CaptureFix
             yield page
         printed.append(capsys.readouterr().out)
 
-    print_table(("queue", "items"), pages())
+    with click.Context(cli):
+        show_table(("queue", "items"), pages(), list, list)
     assert printed == [
         "",
         "",
@@ -560,14 +561,13 @@ def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url:
     assert "--as gives a name to one QUEUE" in error_of(fdbq(*two, "--as", "one"))
 
 
-def test_an_import_is_stored_once_unless_again_is_given(fdbq: Shell, name: str) -> None:
+def test_an_import_is_stored_once_for_each_source(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
     second = fdbq.output("import", name, "f.jsonl")
-    assert (
-        second == "stored 0 lines, skipped 2 that were stored before (--again stores them again)\n"
-    )
-    assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
+    hint = "(another --source stores them again)"
+    assert second == f"stored 0 lines, skipped 2 that were stored before {hint}\n"
+    assert fdbq.output("import", name, "f.jsonl", "--source", "again") == "stored 2 lines\n"
     for _ in range(2):
         assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
     named = ("import", name, "--source", "nightly")
