@@ -20,11 +20,10 @@ from fdbqueue.queue.transfer.user_keys import ALL, distinct, prefix_from, prefix
 from fdbqueue.types import Database
 
 from .command import QUEUES, command
-from .files import replacing
+from .files import progress_bar, replacing
 from .opening import check_integrity, open_database
 from .options import argument, flag, option
-from .output import count_noun, line_of, report, say, states_text
-from .terminal import progress_bar
+from .output import count_noun, report, say, show, states_text
 
 
 @contextmanager
@@ -56,7 +55,7 @@ def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
 
 
 def _report(fields: object, text: str, to_stderr: bool) -> None:
-    say(line_of(fields, text), err=True) if to_stderr else report(fields, text)
+    show(fields, text, err=True) if to_stderr else report(fields, text)
 
 
 def write_backup(
@@ -231,7 +230,7 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     timeout = click.get_current_context().params["timeout"]
     for name in queues:
         existing_queue(db, name)  # before the other database is created
-    target = open_database(target_url, None, True)
+    target = open_database(target_url, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
         with _counting("copy") as progress:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from shlex import quote
+from types import MappingProxyType
 from typing import Any, Literal
 
 import click
@@ -25,17 +26,23 @@ from .options import argument
 from .output import report_each
 
 _MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
-_REASONS: dict[Change, dict[State | None, str]] = {
-    "retry": {
-        "dead": "the queue is full, or another item has its unique key",
-        "delayed": "it waits for a signal, or for jobs that have not ended",
-    },
-    "release": {},
-    "cancel": dict.fromkeys((*STATES, None), "it has ended, or is not in the queue"),
-    "remove": {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"},
-    "reprioritize": dict.fromkeys(_MOVABLE, "it has this priority already"),
+_CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
+    "retry": (
+        "retried",
+        {
+            "dead": "the queue is full, or another item has its unique key",
+            "delayed": "it waits for a signal, or for jobs that have not ended",
+        },
+    ),
+    "release": ("released", {}),
+    "cancel": ("cancelled", dict.fromkeys((*STATES, None), "it has ended, or is not in the queue")),
+    "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
+    "reprioritize": ("moved", dict.fromkeys(_MOVABLE, "it has this priority already")),
 }
-"""Why an item in a state was not changed; by default, its state is the reason."""
+"""What the changes are called once they are made, and why one of an item in a state was not.
+
+By default, the state is the reason.
+"""
 
 
 def user_name() -> str:
@@ -47,25 +54,16 @@ def user_name() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def validate_choice(ids: tuple[str, ...], state: State | None, **filters: object) -> None:
-    """Raise a usage error unless items are chosen either by id, or by state and its filters."""
-    for name, wanted in filters.items():
-        if wanted is not None and state is None:
-            raise click.UsageError(f"--{name} needs --state")
-    if bool(ids) == (state is not None):
-        raise click.UsageError("give either the ids of items, or --state")
-
-
-def change_items(
+def _change_items(
     db: Database,
     queue: AnyQueue,
     name: str,
     ids: tuple[str, ...],
-    done: str,
     kind: Change,
-    change: Callable[[Database, str], object],
     state: State | None = None,
-    **wanted: Any,
+    filters: Mapping[str, Any] = MappingProxyType({}),
+    change: Callable[[Database, str], object] | None = None,
+    to: Any = None,
 ) -> None:
     """Change items by id, or all items in a state, and print the results.
 
@@ -74,29 +72,36 @@ def change_items(
         queue: The queue of the items.
         name: The name of the queue.
         ids: The ids of the items, or none.
-        done: The change, as a past participle.
         kind: The change, as `change_all` names it.
-        change: The same change of one item.
         state: The state of the items, instead of ids.
-        wanted: The other arguments of `change_all`.
+        filters: The filters of items in a state.
+        change: The same change of one item, if it is not the method of this name.
+        to: The new priority, for `reprioritize`.
     """
+    for option, wanted in filters.items():
+        if wanted is not None and state is None:
+            raise click.UsageError(f"--{option} needs --state")
+    if bool(ids) == (state is not None):
+        raise click.UsageError("give either the ids of items, or --state")
     for item_id in ids:
         queue.pushed_at(item_id)  # raises for an invalid id, before anything is changed
+    done, reasons = _CHANGES[kind]
+    change_one = change or getattr(queue, kind)
 
     def try_change(item_id: str) -> bool:
         with suppress(QueueFull, WrongState):
-            return bool(change(db, item_id))
+            return bool(change_one(db, item_id))
         return False
 
     def explain(item_id: str) -> str:
         found = queue.state(db, item_id)
         other = "the queue has no such item" if found is None else f"it is {found}"
-        return _REASONS[kind].get(found, other).format(queue=quote(name), id=item_id)
+        return reasons.get(found, other).format(queue=quote(name), id=item_id)
 
     if state is None:
         results = {item_id: try_change(item_id) for item_id in ids}
     else:
-        results = queue.change_all(db, kind, state=state, by=user_name(), **wanted)
+        results = queue.change_all(db, kind, state=state, by=user_name(), to=to, **filters)
     report_each(results, done, explain)
 
 
@@ -135,13 +140,12 @@ def retry(
     """
     if step is not None and (state is not None or len(ids) != 1):
         raise click.UsageError("--step takes one ID, and no --state")
-    validate_choice(ids, state, error=error, job=job)
     target = existing_queue(db, queue)
     change = partial(target.retry, by=user_name())
     if step is not None:
         steps = item_queue(target, queue).steps
         change = partial(steps.retry_from, step=step, by=user_name())
-    change_items(db, target, queue, ids, "retried", "retry", change, state, error=error, job=job)
+    _change_items(db, target, queue, ids, "retry", state, {"error": error, "job": job}, change)
 
 
 @command(QUEUE, IDS)
@@ -163,9 +167,7 @@ def release(
     Options:
         state: Release all claimed items, instead of items by ID.
     """
-    validate_choice(ids, state)
-    target = existing_queue(db, queue)
-    change_items(db, target, queue, ids, "released", "release", target.release, state)
+    _change_items(db, existing_queue(db, queue), queue, ids, "release", state)
 
 
 @command(QUEUE, argument("ids", metavar="ID...", nargs=-1, required=True))
@@ -181,8 +183,7 @@ def cancel(db: Database, queue: str, ids: tuple[str, ...]) -> None:
     Example:
       fdbq cancel jobs FQUUAQD_AQIDBAUGBwgJCgsMDQ4PAA
     """
-    target = existing_queue(db, queue)
-    change_items(db, target, queue, ids, "cancelled", "cancel", target.cancel)
+    _change_items(db, existing_queue(db, queue), queue, ids, "cancel")
 
 
 @command(QUEUE, IDS)
@@ -208,10 +209,9 @@ def rm(
         state: Remove all items in this state, instead of items by ID.
         priority: With --state, only items of this priority.
     """
-    validate_choice(ids, state, priority=priority)
     target = existing_queue(db, queue)
-    exact = exact_priority(target, queue, priority)
-    change_items(db, target, queue, ids, "removed", "remove", target.remove, state, priority=exact)
+    filters = {"priority": exact_priority(target, queue, priority)}
+    _change_items(db, target, queue, ids, "remove", state, filters)
 
 
 @command(QUEUE, IDS, argument("to", metavar="PRIORITY"))
@@ -241,7 +241,6 @@ def reprioritize(
         state: Move all items in this state, instead of items by ID.
         priority: With --state, only items of this priority.
     """
-    validate_choice(ids, state, priority=priority)
     target = existing_queue(db, queue)
     new: Any
     if target.kind == "task":
@@ -250,7 +249,5 @@ def reprioritize(
         target = priority_queue(target, queue, "`fdbq reprioritize`")
         new = exact_priority(target, queue, PRIORITY(to))
     change: Callable[..., object] = partial(target.reprioritize, priority=new)
-    exact = exact_priority(target, queue, priority)
-    change_items(
-        *(db, target, queue, ids, "moved", "reprioritize", change, state), priority=exact, to=new
-    )
+    filters = {"priority": exact_priority(target, queue, priority)}
+    _change_items(db, target, queue, ids, "reprioritize", state, filters, change, to=new)

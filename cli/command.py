@@ -27,8 +27,7 @@ from .output import AS_JSON
 
 def _complete_queue(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     try:
-        given = context.params.get("url"), context.params.get("cluster_file")
-        db = open_database(*chosen_database(context, *given), False)
+        db = open_database(chosen_database(context, context.params.get("url")), False)
         db.options.set_transaction_timeout(1000)
         return [name for name in queue_names(db) if name.startswith(incomplete)]
     except (FdbqueueError, click.UsageError):
@@ -44,22 +43,15 @@ IDS = argument("ids", metavar="[ID]...", nargs=-1)
 YES = flag("-y", "--yes", help="Do not ask for confirmation.")
 
 
-def database_options(*names: str) -> list[click.Parameter]:
-    """Return the options that name the database; the first of them has these names."""
-    return [
-        option(
-            *names,
-            "url",
-            metavar="DATABASE",
-            show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
-            help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
-        ),
-        option(
-            *("-C", "--cluster-file"),
-            type=click.Path(exists=True, dir_okay=False),
-            help="FoundationDB cluster file, instead of --db.",
-        ),
-    ]
+def database_option(*names: str) -> click.Option:
+    """Return the option that names the database."""
+    return option(
+        *names,
+        "url",
+        metavar="DATABASE",
+        show_default="$FDBQ_DB, else $FDB_CLUSTER_FILE, else the user's data directory",
+        help="Database: a directory, embedded:PATH, or a FoundationDB cluster file.",
+    )
 
 
 def _note_json(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -107,7 +99,7 @@ def command(
     def declare(function: Callable[..., None]) -> click.Command:
         run = on_database(function, creates)
         own = options_of(function, omit={each.name for each in params})
-        every = [*params, *own, *database_options(*database), *OF_EVERY_COMMAND]
+        every = [*params, *own, database_option(*database), *OF_EVERY_COMMAND]
         help = inspect.cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")[0]
         declared = click.command(name or function.__name__, params=every, help=help)(run)
         if group is not None:
@@ -124,7 +116,6 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
     def run(
         *,
         url: str | None,
-        cluster_file: str | None,
         timeout: float,
         verbose: bool,
         **given: Any,
@@ -132,8 +123,8 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         log_to_stderr(logging.INFO if verbose else logging.WARNING)
         if verbose:
             logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
-        url, cluster_file = chosen_database(click.get_current_context(), url, cluster_file)
-        db = open_database(url, cluster_file, creates or bool(given.get("create")))
+        url = chosen_database(click.get_current_context(), url)
+        db = open_database(url, creates or bool(given.get("create")))
         try:
             db.options.set_transaction_timeout(math.ceil(timeout * 1000))
             function(db=db, **given)
@@ -147,7 +138,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
             if isinstance(error, LockTimeout):
                 message += f": {error.reason}"
             if not isinstance(db, embedded.Database):
-                file = cluster_file or url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
+                file = url or os.environ.get("FDB_CLUSTER_FILE") or "CLUSTER_FILE"
                 message += f"; `fdbcli -C {file} --exec status` shows whether the cluster is up"
             raise click.ClickException(message) from error
         finally:

@@ -1,4 +1,4 @@
-"""Files that commands read and write."""
+"""Files that commands read and write, and the progress that they show."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from contextlib import ExitStack, contextmanager
 from typing import IO
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
-from .interrupts import cleanup_on_signal, defer_signals
+from .interrupts import cleanup_on_signal, defer_signals, restoring_cursor
 from .output import OutputError
 
 
@@ -52,7 +54,10 @@ def _open(path: str) -> Generator[IO[bytes]]:
         directory = os.open(os.path.dirname(target), os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, directory)
         with defer_signals():
-            temporary = stack.enter_context(_temporary_file(target))
+            folder, name = os.path.split(target)
+            temporary = stack.enter_context(
+                tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False)
+            )
             stack.enter_context(cleanup_on_signal(lambda: os.unlink(temporary.name)))
         try:
             yield temporary
@@ -66,12 +71,6 @@ def _open(path: str) -> Generator[IO[bytes]]:
         os.fsync(directory)
 
 
-def _temporary_file(target: str) -> IO[bytes]:
-    """Create a file in the directory of the file that it will replace."""
-    directory, name = os.path.split(target)
-    return tempfile.NamedTemporaryFile(dir=directory, prefix=f".{name}.", delete=False)
-
-
 def _mode(path: str) -> int:
     """Return the permissions of a file, or the default ones if there is none."""
     if os.path.exists(path):
@@ -79,3 +78,19 @@ def _mode(path: str) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+@contextmanager
+def progress_bar(unit: ProgressColumn) -> Generator[Progress]:
+    """Show a progress bar on standard error, if that is a terminal; `unit` shows the number."""
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        unit,
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with restoring_cursor(console), progress:
+        yield progress

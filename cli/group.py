@@ -9,7 +9,7 @@ import click
 
 from fdbqueue import existing_queue
 from fdbqueue.options import GroupSettings
-from fdbqueue.queue.arguments import seconds_of_text, text_of_seconds
+from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import GroupInfo
 from fdbqueue.queue.overview import group_as_json
 from fdbqueue.types import Database
@@ -18,7 +18,7 @@ from .arguments import usage_errors
 from .changes import user_name
 from .command import QUEUE, YES, Group, command
 from .options import argument, chosen, options_of
-from .output import confirm, printable, report, report_each, say, show, wants_json
+from .output import confirm, printable, report, report_each, say, show, value_text, wants_json
 
 _PAGE = 1000
 
@@ -127,16 +127,7 @@ def _set_text(settings: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"{'' if value else 'not '}{name.replace('_', ' ')}"
         else:
-            yield f"{_FLAGS[name][2:]} {_value_text(value)}"
-
-
-def _value_text(value: float | tuple[int, str | float] | None) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, tuple):
-        number, time = value
-        return f"{number}/{time if isinstance(time, str) else text_of_seconds(time)}"
-    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+            yield f"{_FLAGS[name][2:]} {value_text(value)}"
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -147,7 +138,7 @@ def pause(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group pause jobs ada
     """
-    _pause(db, queue, name, True)
+    _pause(db, queue, name, "paused")
 
 
 @command(QUEUE, _GROUP, group=group)
@@ -158,15 +149,15 @@ def resume(db: Database, queue: str, name: str) -> None:
     Example:
       fdbq group resume jobs ada
     """
-    _pause(db, queue, name, False)
+    _pause(db, queue, name, "resumed")
 
 
-def _pause(db: Database, queue: str, name: str, paused: bool) -> None:
+def _pause(db: Database, queue: str, name: str, done: str) -> None:
+    paused = done == "paused"
     with usage_errors():
         existing_queue(db, queue).set_group(db, name, paused=paused)
-    verb = "paused" if paused else "resumed"
     fields = {"queue": queue, "group": name, "paused": paused}
-    report(fields, f"{verb} {printable(name)} in {queue}")
+    report(fields, f"{done} {printable(name)} in {queue}")
 
 
 @command(QUEUE, _GROUP, YES, group=group)

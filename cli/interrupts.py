@@ -21,7 +21,10 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 INTERRUPTED = "fdbq: interrupted; committed changes are kept"
 
@@ -115,6 +118,17 @@ def cleanup_on_signal(cleanup: Callable[[], object]) -> Generator[None]:
         yield
     finally:
         _cleanups.remove(cleanup)
+
+
+@contextmanager
+def restoring_cursor(console: Console) -> Generator[None]:
+    """Show the cursor again, which a live display hides, if a signal ends the process."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield
+        return
+    terminal = console.file.fileno()
+    with cleanup_on_signal(lambda: os.write(terminal, b"\x1b[?25h\n")):
+        yield
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from fdbqueue import existing_queue
@@ -13,11 +12,9 @@ from fdbqueue.types import Database, Item, ItemInfo, PriorityJson, State, Task, 
 
 from .arguments import usage_errors
 from .command import QUEUE, command
-from .opening import AnyQueue, check_integrity, exact_priority, json_queue
-from .options import options_of
+from .opening import check_integrity, exact_priority, json_queue
+from .options import chosen, options_of
 from .output import count_noun, item_fields, json_line, printable, priority_text, show, value_of
-
-_PAGE = 500  # items that are read before they are printed
 
 
 @command(QUEUE, *options_of(Filters))
@@ -56,7 +53,12 @@ def items(
     if priority is not None:
         wanted["priority"] = exact_priority(target, queue, priority)
     if state is not None or any(text is not None for text in texts.values()):
-        _show_infos(db, target, {**wanted, "state": state or "ready", **texts}, limit)
+        codec = target.options(db).codec
+        with usage_errors():
+            infos = target.items(db, state=state or "ready", limit=limit, **wanted, **chosen(texts))
+            for info in infos:
+                fields = info_fields(info, codec)
+                show(fields, _info_line(info, fields))
     else:
         values: Any = json_queue(target, queue)
         for item in values.items(db, limit=limit, **wanted):
@@ -64,22 +66,6 @@ def items(
             value = json_line(item.value) if job is None else printable(str(job))
             show(item_fields(item), f"{item.id}  {priority_text(item.priority):>4}  {value}")
     check_integrity(db)
-
-
-def _show_infos(db: Database, queue: AnyQueue, wanted: dict[str, Any], limit: int) -> None:
-    """Print items page by page; `wanted` has the arguments of `search`."""
-    codec = queue.options(db).codec
-    left = limit or math.inf
-    while left:
-        with usage_errors():
-            page = queue.search(db, limit=int(min(left, _PAGE)), **wanted)
-        for info in page.items:
-            fields = info_fields(info, codec)
-            show(fields, _info_line(info, fields))
-        left -= len(page.items)
-        wanted["after"] = page.next
-        if page.next is None:
-            break
 
 
 def info_fields(info: ItemInfo, codec: str) -> dict[str, Any]:

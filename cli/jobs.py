@@ -54,49 +54,37 @@ def _fields(job: Job[Any, Any, Any, Any]) -> dict[str, Any]:
         "priority": settings.priority,
         "retry": _policy(settings.retry),
         "timeout": settings.timeout,
-        "unique": _name(settings.unique) if callable(settings.unique) else settings.unique,
-        "group": _name(settings.group) if callable(settings.group) else settings.group,
+        "unique": _name(settings.unique),
+        "group": _name(settings.group),
         "version": job.version,
     }
 
 
-def _policy(retry: Retry | Callable[..., object]) -> dict[str, Any] | str:
+def _policy(retry: Retry | Callable[..., object]) -> Any:
     if not isinstance(retry, Retry):
         return _name(retry)
-    return {
-        "attempts": retry.attempts,
-        "first": validate_seconds("first", retry.first),
-        "factor": retry.factor,
-        "longest": validate_seconds("longest", retry.longest),
-        "jitter": retry.jitter,
-        "on": _names(retry.on),
-        "never_on": _names(retry.never_on),
-    }
+    kinds = {"on": _names(retry.on), "never_on": _names(retry.never_on)}
+    times = {name: validate_seconds(name, getattr(retry, name)) for name in ("first", "longest")}
+    fixed = {"attempts": retry.attempts, "factor": retry.factor, "jitter": retry.jitter}
+    return {**fixed, **times, **kinds}
 
 
 def _names(kinds: type[Exception] | tuple[type[Exception], ...]) -> list[str]:
     return [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
 
 
-def _name(function: Callable[..., object]) -> str:
-    return getattr(function, "__qualname__", repr(function))
+def _name(option: object) -> Any:
+    """Return the name of a function, and another option as it is."""
+    return getattr(option, "__qualname__", repr(option)) if callable(option) else option
 
 
 def _row(job: Job[Any, Any, Any, Any]) -> list[str]:
-    fields, retry, timeout = _fields(job), job.settings.retry, job.settings.timeout
-    attempts, delays = "-", _policy(retry)
-    if isinstance(retry, Retry):
-        attempts = "any" if retry.attempts is None else str(retry.attempts)
-        bounds = (validate_seconds("delay", each) for each in (retry.first, retry.longest))
-        delays = " to ".join(map(text_of_seconds, bounds))
-    return [
-        job.name,
-        job.settings.queue,
-        str(job.settings.priority),
-        attempts,
-        str(delays),
-        "-" if timeout is None else text_of_seconds(timeout),
-        "yes" if fields["unique"] is True else fields["unique"] or "-",
-        fields["group"] or "-",
-        str(job.version),
-    ]
+    fields = _fields(job)
+    attempts, delays, policy = "-", fields["retry"], fields["retry"]
+    if isinstance(job.settings.retry, Retry):
+        attempts = "any" if policy["attempts"] is None else policy["attempts"]
+        delays = " to ".join(text_of_seconds(policy[each]) for each in ("first", "longest"))
+    fields["timeout"] = fields["timeout"] and text_of_seconds(fields["timeout"])
+    fields["unique"] = "yes" if fields["unique"] is True else fields["unique"]
+    cells = {**fields, "attempts": attempts, "delays": delays}
+    return ["-" if cells[title] is None else str(cells[title]) for title in _COLUMNS]

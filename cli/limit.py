@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 from typing import Any
 
 import click
 
 from fdbqueue import existing_queue
 from fdbqueue.options import QueueOptions, QueueSettings
+from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.registry import open_queue
 from fdbqueue.types import Database
 
 from .arguments import NONE, Duration, usage_errors
 from .command import QUEUE, command
 from .options import chosen, option, options_of
-from .output import json_line, print_table, say, wants_json
-from .queues import rate_text
+from .output import show_fields
 
 _FLAGS = {
     "max_size": "--size",
@@ -86,18 +85,9 @@ def limit(db: Database, queue: str, *, create: bool = False, **settings: Any) ->
         target.configure(db, **chosen(settings))
     options = target.options(db)
     limits = {name: getattr(options, name) for name in _FLAGS}
-    if wants_json():
-        say(json_line({"queue": queue, **limits, "paused": options.paused}))
-        return
-    rows = [(_FLAGS[name][2:], _limit_text(name, value)) for name, value in limits.items()]
-    print_table(("limit", "value"), [rows])
-    if options.paused:
-        say(f"{queue} is paused")
-
-
-def _limit_text(name: str, limit: int | tuple[int, float] | None) -> str:
-    if limit is None or (limit == 0 and name != "traceback_bytes"):
-        return "none"
-    if isinstance(limit, tuple):
-        return rate_text(limit)
-    return str(timedelta(seconds=limit)) if name == "keep_seconds" else f"{limit:,}"
+    shown = {_FLAGS[name][2:]: value for name, value in limits.items()}
+    shown["keep-last"] = options.keep_number or None  # 0 is stored if no items are kept
+    if options.keep_seconds is not None:
+        shown["keep-for"] = text_of_seconds(options.keep_seconds)
+    paused = {"paused": options.paused}
+    show_fields({"queue": queue, **limits, **paused}, {**shown, **paused})

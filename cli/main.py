@@ -15,7 +15,7 @@ from fdbqueue import error_classes
 from fdbqueue.errors import FdbqueueError
 
 from . import interrupts
-from .command import Group, database_options
+from .command import Group, database_option
 from .output import OutputError, say
 
 _SECTIONS = {
@@ -40,7 +40,7 @@ _MODULES = {
     "main": ("completion",),
     "pop": ("peek",),
     "queues": ("ls", "stats", "history", "counts", "clear", "pause", "resume", "rename", "drop"),
-    "show": ("result",),
+    "show": ("result", "batch"),
     "transfer": ("import", "export"),
 }
 """The modules of the commands that have no module of their name."""
@@ -89,11 +89,11 @@ class _LazyGroup(Group):
 
 @click.group(
     cls=_LazyGroup,
-    params=database_options("--db"),
+    params=[database_option("--db")],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="fdbqueue", prog_name="fdbq")
-def cli(url: str | None, cluster_file: str | None) -> None:
+def cli(url: str | None) -> None:
     """Manage durable, transactional priority queues, in FoundationDB or a local directory.
 
     Exit codes: 0 for success, 1 if there was nothing to do or not everything could be done, 2 for

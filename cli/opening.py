@@ -21,25 +21,17 @@ AnyQueue: TypeAlias = PriorityQueue | Queue | TaskQueue
 """A queue of any kind."""
 
 
-def chosen_database(
-    context: click.Context, url: str | None, cluster_file: str | None
-) -> tuple[str | None, str | None]:
-    """Return the options that name the database, given before the command or after it."""
-    if url is None and cluster_file is None:
-        before = context.find_root().params
-        return before.get("url"), before.get("cluster_file")
-    return url, cluster_file
+def chosen_database(context: click.Context, url: str | None) -> str | None:
+    """Return the name of the database, given before the command or after it."""
+    return context.find_root().params.get("url") if url is None else url
 
 
-def open_database(url: str | None, cluster_file: str | None, create: bool) -> Database:
+def open_database(named: str | None, create: bool) -> Database:
     """Open a database that the command line names.
 
     With `create`, a new database gets a directory. Only the user's data directory also gets the
     directories above it: a path that the user has typed may be mistyped.
     """
-    if url is not None and cluster_file is not None:
-        raise click.UsageError("--db and --cluster-file both name a database; give only one")
-    named = url if cluster_file is None else cluster_file
     try:
         return fdbqueue.open(named, create=False)
     except ValueError as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from fdbqueue import Item, Task
+from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import by_state, json_bytes, priority_as_json
 from fdbqueue.types import Priority, QueueStats
 
@@ -99,24 +100,40 @@ def fail(text: str) -> NoReturn:
     sys.exit(1)
 
 
-def line_of(fields: object, text: str) -> str:
-    """Return fields as a line of JSON with `--json`; otherwise the text."""
-    return json_line(fields) if wants_json() else text
-
-
-def show(fields: object, text: str) -> None:
+def show(fields: object, text: str, *, err: bool = False) -> None:
     """Print what was read: with `--json` as JSON, otherwise as text."""
-    say(line_of(fields, text))
+    say(json_line(fields) if wants_json() else text, err=err)
 
 
-def show_fields(fields: Mapping[str, Any]) -> None:
-    """Print fields: with `--json` as an object, otherwise one a line."""
-    width = max(map(len, fields))
-    lines = [
-        f"{name:<{width}}  {value if isinstance(value, str) else json_line(value)}"
-        for name, value in fields.items()
-    ]
-    show(fields, "\n".join(lines))
+def show_fields(fields: Mapping[str, Any], shown: Mapping[str, Any] | None = None) -> None:
+    """Print fields: with `--json` as an object, otherwise one a line, if need be other ones."""
+    rows = [(name, value_text(value)) for name, value in (shown or fields).items()]
+    width = max(len(name) for name, _ in rows)
+    show(fields, "\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+
+
+def value_text(
+    value: dict[str, int] | tuple[int, str | float] | list[Any] | str | float | None,
+) -> str:
+    """Return a value for people, where there is one in the form that options accept.
+
+    >>> [value_text(each) for each in (None, True, 1000, (10, 60.0), {"0": 2, "5": 1})]
+    ['none', 'yes', '1,000', '10/1m', '0: 2  5: 1']
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "  ".join(f"{name}: {number:,}" for name, number in value.items()) or "none"
+    if isinstance(value, tuple):
+        number, time = value
+        return f"{number}/{time if isinstance(time, str) else text_of_seconds(time)}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json_line(value)
 
 
 def report(fields: object, text: str) -> None:
@@ -125,7 +142,7 @@ def report(fields: object, text: str) -> None:
     Raises:
         OutputError: The line could not be printed. The message says that the change was made.
     """
-    line = line_of(fields, text)
+    line = json_line(fields) if wants_json() else text
     try:
         say(line)
         sys.stdout.flush()
@@ -187,43 +204,40 @@ def show_table(
         row: Returns the cells of a record.
         empty: The text to print instead of a table without rows.
     """
-    if not wants_json():
-        print_table(titles, ([row(record) for record in page] for page in pages), empty)
-        return
-    for page in pages:
-        for record in page:
-            say(json_line(fields(record)))
+    widths = [0] * len(titles)
+    header = [titles]
+    for records in filter(None, map(list, pages)):
+        if wants_json():
+            lines = [json_line(fields(record)) for record in records]
+        else:
+            lines = table_lines(titles, [*header, *map(row, records)], widths)
+        print("\n".join(lines), flush=True)
+        header = []
+    if header and empty and not wants_json():
+        print(empty, flush=True)
 
 
-def print_table(
-    titles: Sequence[str], pages: Iterable[Sequence[Sequence[str]]], empty: str = ""
-) -> None:
-    """Print rows of a name and of numbers below the titles of their columns, page by page.
+def table_lines(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], widths: list[int]
+) -> list[str]:
+    """Return rows of a name and of numbers as lines of a table.
 
-    Without rows, `empty` is printed. A column without a title has text, which begins at its left
-    end.
-    A column is as wide as its widest cell so far, but a long name only widens its own row.
+    A column without a title has text, which begins at its left end. A column is as wide as its
+    widest cell so far, which `widths` keeps, but a long name only widens its own row.
     """
     from rich.cells import cell_len  # a push does not need it
 
-    widths = [0] * len(titles)
-    header = [titles]
-    for rows in filter(None, pages):
-        lines = [*header, *([escaped(cell) for cell in row] for row in rows)]
-        for name, *numbers in lines:
-            sizes = [min(cell_len(name), _MAX_NAME), *map(len, numbers)]
-            widths = [*map(max, widths, sizes)]
-        padded: list[str] = []
-        for name, *numbers in lines:
-            cells = [
-                f"{number:{'>' if title else '<'}{width}}"
-                for number, width, title in zip(numbers, widths[1:], titles[1:])
-            ]
-            padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
-        print("\n".join(padded), flush=True)
-        header = []
-    if header and empty:
-        print(empty, flush=True)
+    lines = [[escaped(cell) for cell in row] for row in rows]
+    for name, *numbers in lines:
+        widths[:] = map(max, widths, [min(cell_len(name), _MAX_NAME), *map(len, numbers)])
+    padded: list[str] = []
+    for name, *numbers in lines:
+        cells = [
+            f"{number:{'>' if title else '<'}{width}}"
+            for number, width, title in zip(numbers, widths[1:], titles[1:])
+        ]
+        padded.append("  ".join([name + " " * (widths[0] - cell_len(name)), *cells]).rstrip())
+    return padded
 
 
 def confirm(question: str) -> None:

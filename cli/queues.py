@@ -8,7 +8,6 @@ from typing import Any
 
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
-from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.overview import (
     STATES,
     by_state,
@@ -24,15 +23,13 @@ from .options import argument
 from .output import (
     age_text,
     confirm,
-    json_line,
     notes_text,
-    print_table,
     priority_text,
     report,
     say,
+    show_fields,
     show_table,
     states_text,
-    wants_json,
 )
 
 _PAGE = 1000  # queues
@@ -111,30 +108,8 @@ def stats(db: Database, queue: str) -> None:
     Example:
       fdbq stats jobs
     """
-    fields = stats_as_json(existing_queue(db, queue).stats(db))
-    if wants_json():
-        say(json_line({"queue": queue, **fields}))
-    else:
-        rows = [(name, _value_text(value)) for name, value in fields.items()]
-        print_table(("number", "value"), [rows])
+    show_fields({"queue": queue, **stats_as_json(existing_queue(db, queue).stats(db))})
     check_integrity(db)
-
-
-def _value_text(value: dict[str, int] | str | int | tuple[int, float] | None) -> str:
-    if isinstance(value, dict):
-        return "  ".join(f"{priority}: {number:,}" for priority, number in value.items()) or "-"
-    if isinstance(value, tuple):
-        return rate_text(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else value
-
-
-def rate_text(rate: tuple[int, float]) -> str:
-    """Return a rate in words, such as `100 in 1m`."""
-    return f"{rate[0]:,} in {text_of_seconds(rate[1])}"
 
 
 @command(QUEUE)

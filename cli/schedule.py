@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from .arguments import parse_value, usage_errors
 from .command import QUEUE, QUEUES, Group, command
 from .opening import exact_priority, json_queue
 from .options import argument, chosen, option, options_of
-from .output import json_line, printable, report, say, show, wants_json
+from .output import fail, json_line, printable, report, show
 
 _NAME = argument("name")
 
@@ -164,12 +163,9 @@ def resume(db: Database, queue: str, name: str) -> None:
 
 
 def _report(name: str, done: str, is_done: bool) -> None:
-    if is_done or wants_json():
-        report({"schedule": name, done: is_done}, f"{done} {name}")
-    else:
-        say(f"there is no schedule {name!r}", err=True)
     if not is_done:
-        sys.exit(1)
+        fail(f"there is no schedule {name!r}")
+    report({"schedule": name, done: True}, f"{done} {name}")
 
 
 @command(QUEUE, _NAME, group=schedule)
@@ -187,10 +183,9 @@ def run(db: Database, queue: str, name: str) -> None:
     try:
         item_id = schedules.run_now(db, name)
     except QueueFull as error:
-        raise click.ClickException(str(error)) from error
+        fail(str(error))
     if item_id is None:
         known = schedules.get(db, name) is not None
         reason = "its last item has not ended" if known else f"there is no schedule {name!r}"
-        say(f"nothing was pushed: {reason}", err=True)
-        sys.exit(1)
+        fail(f"nothing was pushed: {reason}")
     report({"schedule": name, "id": item_id}, item_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import signal
@@ -20,7 +19,6 @@ from .interrupts import INTERRUPTED, exit_on, stop_on_signal
 from .options import integer, option
 from .output import say
 
-_TOKENS = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -36,13 +34,8 @@ _FILE = click.Path(exists=True, dir_okay=False)
     ),
     option(
         "--token-file",
-        type=_TOKENS,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File of tokens, one per line, each with its role and queues; $FDBQ_TOKEN adds one.",
-    ),
-    option(
-        "--read-only-token-file",
-        type=_TOKENS,
-        help="File of tokens for read requests; $FDBQ_READ_ONLY_TOKEN adds one.",
     ),
     integer(
         "--body-limit", metavar="BYTES", default=9_000_000, help="Maximum size of a request body."
@@ -80,7 +73,6 @@ def serve(
     host: str,
     port: int,
     token_file: Path | None,
-    read_only_token_file: Path | None,
     body_limit: int,
     forwarded_allow_ips: str,
     connection_limit: int,
@@ -111,15 +103,13 @@ def serve(
     try:
         import uvicorn
 
-        from fdbqueue.http import TokenFile, Tokens, create_app, listening_socket, server_config
+        from fdbqueue.http import Tokens, create_app, is_loopback, listening_socket, server_config
     except ImportError as error:
         raise click.ClickException(
             f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
-        files = [TokenFile(token_file)] if token_file else []
-        files += [TokenFile(read_only_token_file, "read")] if read_only_token_file else []
-        tokens = Tokens(_token("FDBQ_TOKEN"), _token("FDBQ_READ_ONLY_TOKEN"), files)
+        tokens = Tokens(filter(None, [os.environ.get("FDBQ_TOKEN", "").strip()]), token_file)
         app = create_app(db, tokens=tokens, max_body=body_limit, origins=origins)
         config = server_config(
             app,
@@ -133,7 +123,7 @@ def serve(
         raise click.UsageError(f"the certificate or its key cannot be used: {error}") from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if not tokens and not _is_loopback(host):
+    if not tokens and not is_loopback(f"[{host}]" if ":" in host else host):
         raise click.UsageError(
             f"{host} is reachable from other machines; set a token with --token-file or $FDBQ_TOKEN"
         )
@@ -175,15 +165,3 @@ def serve(
     if signal.SIGINT in received:
         say(INTERRUPTED, err=True)
         sys.exit(128 + signal.SIGINT)
-
-
-def _token(variable: str) -> list[str]:
-    """Return the token in an environment variable, if there is one."""
-    return [os.environ[variable].strip()] if os.environ.get(variable) else []
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

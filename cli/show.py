@@ -1,4 +1,4 @@
-"""The commands `fdbq show` and `fdbq result`: everything about one item."""
+"""The commands `fdbq show`, `fdbq result` and `fdbq batch`: everything about one item."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from fdbqueue import existing_queue
 from fdbqueue.errors import NoResult
 from fdbqueue.queue.arguments import text_of_seconds
+from fdbqueue.queue.batches import Batches, BatchKind, ItemBatch, batch_as_json, batches_of
 from fdbqueue.queue.steps import Step, step_as_json
 from fdbqueue.types import Database, Duration, ItemInfo, JobRef
 
 from .command import ID, QUEUE, command
 from .items import info_fields
-from .output import count_noun, fail, json_line, say, wants_json
-from .output import show as show_line
+from .output import count_noun, fail, json_line, say, show, show_fields, wants_json
 
 HELD_BY = {
     "queue_paused": "The queue is paused.",
@@ -27,13 +27,15 @@ HELD_BY = {
 }
 """Why a ready item is not handed out, by `ItemInfo.held_by`."""
 
+_WAITING: dict[BatchKind, str] = {"then": "then", "after": "before", "run": "for"}
+
 _ROOMS = "coordination|database|embedded|jobs|layout|operations|queue|worker"
 _OWN_FRAMES = re.compile(rf'(?:  File "[^"]*\bfdbqueue[/\\](?:{_ROOMS})\b.*\n(?:    .*\n)*)+')
 """Frames of this library in a traceback, one after the other."""
 
 
-@command(QUEUE, ID)
-def show(db: Database, queue: str, id: str) -> None:
+@command(QUEUE, ID, name="show")
+def show_item(db: Database, queue: str, id: str) -> None:
     """Show everything about one item of QUEUE, in any state, with its steps and failed attempts.
 
     If a ready item is not handed out, `held_by` says why; `ahead_in_group` is the number of ready
@@ -57,7 +59,7 @@ def show(db: Database, queue: str, id: str) -> None:
         say(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
-    _say_fields(_readable(db, queue, info, fields))
+    show_fields(_readable(db, queue, info, fields))
     _say_indented("log", log)
     for step in steps:
         say(_step_line(step))
@@ -67,7 +69,7 @@ def show(db: Database, queue: str, id: str) -> None:
 
 def _readable(db: Database, queue: str, info: ItemInfo, fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an item with some of them in words."""
-    shown = {**fields, "in_batch": info.in_batch or None}
+    shown = {**fields, "in_batch": info.in_batch or None, "value": json_line(fields["value"])}
     del shown["stored_steps"]  # which follow
     if info.held_by is not None:
         shown["held_by"] = HELD_BY[info.held_by]
@@ -84,14 +86,7 @@ def _readable(db: Database, queue: str, info: ItemInfo, fields: dict[str, Any]) 
         shown["job"] = str(info.job)
     if info.progress is not None:
         shown["progress"] = f"{info.progress.fraction:.0%} {info.progress.message}".rstrip()
-    return shown
-
-
-def _say_fields(fields: dict[str, Any]) -> None:
-    for name, value in fields.items():
-        if value is not None or name == "value":
-            text = value if isinstance(value, str) and name != "value" else json_line(value)
-            say(f"{name:<14}  {text}")
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def _say_attempt(attempt: dict[str, Any]) -> None:
@@ -155,4 +150,48 @@ def result(db: Database, queue: str, id: str, *, wait: Duration = 0) -> None:
         returned = existing_queue(db, queue).result(db, id, wait=wait)
     except NoResult as error:
         fail(str(error))
-    show_line({"id": id, "result": returned}, json_line(returned))
+    show({"id": id, "result": returned}, json_line(returned))
+
+
+@command(QUEUE, ID)
+def batch(db: Database, queue: str, id: str, *, close: bool = False) -> None:
+    """Show how far the batches of the job ID of QUEUE are: their jobs, and how they have ended.
+
+    ID is that of the job at the end of a batch, or of one of its jobs that is still stored. A job
+    may be one of several batches; each has a line.
+
+    A batch stays open if the program dies that pushes its jobs. Use --close if no others are to
+    come, so that the job at its end runs.
+
+    Exits with code 1 if it has none, or is unknown.
+
+    \b
+    Example:
+      fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA
+      fdbq batch reports FBcD1wABAaIVC2yNeLOuRsaQk5dWHQA --close
+
+    Options:
+        close: Let no more jobs in first; ID is that of the job at the end.
+    """
+    target = existing_queue(db, queue)
+    if close:
+        Batches(target).finish(db, id)
+    found = batches_of(db, target, id)
+    for each in found:
+        show(batch_as_json(each), _batch_line(each))
+    if not found:
+        fail(f"{queue} has no item {id} with a batch")
+
+
+def _batch_line(batch: ItemBatch) -> str:
+    state = "open" if batch.is_open else "ended" if batch.has_ended else "closed"
+    cancelled = ", cancelled" if batch.is_cancelled else ""
+    line = (
+        f"{state}{cancelled}: {count_noun(batch.pushed, 'job')}, {batch.done} done, "
+        f"{batch.dead} dead, {batch.cancelled} cancelled, {batch.left} left"
+    )
+    if not batch.is_member:
+        return line
+    step = f"step {batch.step!r} of " if batch.step else ""
+    queue = batch.queue or "a queue without a name"
+    return f"{line}; {_WAITING[batch.kind]} {step}{batch.id} in {queue}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from itertools import islice
 from typing import Any
 
 import click
@@ -118,10 +119,8 @@ def ls(db: Database, queue: str, *, agent: str | None, client: str | None, limit
         tasks = target.get_tasks_for_agent(db, agent)
     elif client is not None:
         tasks = target.get_tasks_for_client(db, client)
-    for number, found in enumerate(tasks, 1):
+    for found in islice(tasks, limit or None):
         say(json_line(item_fields(found)))
-        if number == limit:
-            break
 
 
 @command(QUEUE, group=task)
@@ -133,9 +132,7 @@ def stats(db: Database, queue: str) -> None:
       fdbq task stats todo
     """
     totals = task_queue(existing_queue(db, queue), queue).get_stats(db)
-    fields: dict[str, float | str | dict[str, int] | None] = {
-        field.name: getattr(totals, field.name) for field in dataclasses.fields(totals)
-    }
+    fields = dataclasses.asdict(totals)
     fields["oldest"] = None if totals.oldest is None else totals.oldest.isoformat()
     fields["by_priority"] = {priority.name: n for priority, n in totals.by_priority.items()}
     fields |= {"success_rate": totals.success_rate, "rejection_rate": totals.rejection_rate}

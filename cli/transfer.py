@@ -18,11 +18,10 @@ from fdbqueue.types import Database, PriorityJson
 
 from .arguments import usage_errors
 from .command import QUEUE, command
-from .files import replacing
+from .files import progress_bar, replacing
 from .opening import check_integrity, json_queue, priority_queue
 from .options import argument, option, options_of
-from .output import count_noun, item_fields, json_line, line_of, report, say, wants_json
-from .terminal import progress_bar
+from .output import count_noun, item_fields, json_line, report, say, show, wants_json
 
 
 def _source(file: BinaryIO) -> tuple[str | None, int | None]:
@@ -37,7 +36,7 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @command(
     QUEUE,
     argument("file", type=click.File("rb"), default="-"),
-    *options_of(import_lines, omit=("priority", "again", "progress")),
+    *options_of(import_lines, omit=("priority", "progress")),
     option(
         "--source",
         metavar="NAME",
@@ -54,7 +53,6 @@ def import_(
     source: str | None,
     *,
     priority: PriorityJson = 0,
-    again: bool = False,
     **fields: str | None,
 ) -> None:
     """Push each line of FILE, a JSON value, to QUEUE.
@@ -76,7 +74,6 @@ def import_(
 
     Options:
         priority: Priority of all lines.
-        again: Push all lines, even if they were imported before.
     """
     if source is not None and not source.isprintable():
         raise click.UsageError(f"--source must be printable text, not {source!a}")
@@ -89,13 +86,13 @@ def import_(
             db,
             target,
             file,
-            None if again else source or path,
+            source or path,
             priority=priority,
             **fields,
             progress=lambda lines, read: progress.update(task, completed=read),
         )
     skipped = f", skipped {done.skipped:,} that were stored before" if done.skipped else ""
-    hint = " (--again stores them again)" if done.skipped and not done.stored else ""
+    hint = " (another --source stores them again)" if done.skipped and not done.stored else ""
     if done.full:
         has_groups = fields["group"] is not None or fields["group_field"] is not None
         full = "the queue, or a group of it," if has_groups else "the queue"
@@ -145,14 +142,9 @@ def export(db: Database, queue: str, file: str, *, after: str | None) -> None:
         check_integrity(db, seconds=None)
     stats = target.stats(db)
     left_out = {"delayed": stats.delayed, "claimed": stats.claimed, "dead": stats.dead}
-    _report_left_out(lines, left_out, to_stderr=file == "-")
-
-
-def _report_left_out(exported: int, left_out: dict[str, int], to_stderr: bool) -> None:
-    """Print how many items were left out; with `--json`, print a report in any case."""
     if wants_json():
-        fields = {"exported": exported, "left_out": left_out}
-        say(line_of(fields, ""), err=True) if to_stderr else report(fields, "")
+        fields = {"exported": lines, "left_out": left_out}
+        show(fields, "", err=True) if file == "-" else report(fields, "")
     elif any(left_out.values()):
         numbers = ", ".join(f"{number:,} {state}" for state, number in left_out.items() if number)
         say(f"fdbq export: left out {numbers}; only ready items are exported", err=True)

@@ -36,7 +36,7 @@ from fdbqueue.worker.processes import (
 from fdbqueue.worker.shutdown import Shutdown
 
 from .arguments import Duration, number_of_bytes, usage_errors
-from .command import OF_EVERY_COMMAND, QUEUES, database_options, on_database
+from .command import OF_EVERY_COMMAND, QUEUES, database_option, on_database
 from .interrupts import cleanup_on_signal, exit_on, stop_on_signal
 from .loading import loaded_app, loaded_function
 from .logs import log_to_stderr
@@ -48,15 +48,6 @@ from .shell import KILLED, handler_of, kill_commands
 from .show import HELD_BY
 
 _log = logging.getLogger("fdbqueue.worker")
-
-
-def _address(text: str) -> str:
-    """Return a port of the loopback interface, or a host and its port."""
-    try:
-        validate_address(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    return text
 
 
 def _queue_number(text: str) -> tuple[str, float]:
@@ -98,7 +89,6 @@ _OF_WORKERS = options_of(
     health=option(
         *("--health-port", "health"),
         metavar="[HOST:]PORT",
-        type=_address,
         help="Answer /live and /ready on this port; without a host, on 127.0.0.1.",
     ),
 )
@@ -137,7 +127,7 @@ _OF_WORKERS = options_of(
             help="Format of the log on standard error; json writes an object a line.",
         ),
         flag("-q", "--quiet", help="No line for each job that ends."),
-        *database_options("--db"),
+        database_option("--db"),
         *OF_EVERY_COMMAND,
     ]
 )
@@ -180,6 +170,9 @@ def work(queues: tuple[str, ...], app: str | None, **given: Any) -> None:
     stdout: Any = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(line_buffering=True)  # a log shows at once what jobs print
+    if given["health"] is not None:
+        with usage_errors():
+            validate_address(given["health"])
     if given["metrics_port"] is not None:
         continue_metrics()
     is_verbose = given["verbose"] or (app is not None and not given["quiet"])
@@ -198,11 +191,9 @@ def _work_on_jobs(path: str, names: tuple[str, ...], given: dict[str, Any]) -> N
             raise click.UsageError(f"--{name} is for the items of a queue, not for --app")
     app = loaded_app(path)
     queues, weights = _queues_and_weights(names)
-    url, cluster_file = chosen_database(
-        click.get_current_context(), given["url"], given["cluster_file"]
-    )
-    if url is not None or cluster_file is not None or not app.is_bound:
-        app.bind(open_database(url, cluster_file, create=True))
+    url = chosen_database(click.get_current_context(), given["url"])
+    if url is not None or not app.is_bound:
+        app.bind(open_database(url, create=True))
     app.db.options.set_transaction_timeout(math.ceil(given["timeout"] * 1000))
     options = {each.name: given[each.name] for each in _OF_WORKERS if each.name != "processes"}
     options["at_most"] = dict(given["at_most"])

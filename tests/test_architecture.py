@@ -88,7 +88,7 @@ BESIDE = {
         "operations.waking",
     },
     "worker": {"worker.outcomes", "worker.telemetry"},
-    "http": {"http.fields", "http.responses", "http.routing", "http.security", "http.served"},
+    "http": {"http.fields", "http.parameters", "http.responses", "http.security", "http.served"},
 }
 
 # Exceptions from the table. This list may only shrink.

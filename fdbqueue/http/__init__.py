@@ -21,16 +21,16 @@ from starlette.routing import Route
 
 from fdbqueue import aio
 from fdbqueue.http import dashboard, push_and_pop
-from fdbqueue.http.metrics import Metrics
+from fdbqueue.http.metrics import Metrics, RequestLog
+from fdbqueue.http.parameters import SegmentPaths
 from fdbqueue.http.responses import add_error_handlers, answer
-from fdbqueue.http.routing import RequestLog, SegmentPaths
-from fdbqueue.http.security import Guard, TokenFile, Tokens
+from fdbqueue.http.security import Guard, Tokens, is_loopback
 from fdbqueue.http.served import Served
 from fdbqueue.http.server import listening_socket, server_config
-from fdbqueue.http.v1 import groups, items, jobs, queues, schedules, steps
+from fdbqueue.http.v1 import groups, items, jobs, queues, schedules
 from fdbqueue.types import Database
 
-__all__ = ["TokenFile", "Tokens", "create_app", "listening_socket", "server_config"]
+__all__ = ["Tokens", "create_app", "is_loopback", "listening_socket", "server_config"]
 
 _router = APIRouter(responses=push_and_pop.ERRORS)
 
@@ -132,7 +132,7 @@ async def _metrics(
 
 
 _ROUTERS = (
-    *(each.router for each in (jobs, items, queues, groups, schedules, steps)),
+    *(each.router for each in (jobs, items, queues, groups, schedules)),
     *(push_and_pop.router, dashboard.router, _router),
 )
 # All apps share the routes, because FastAPI takes 0.1 s to make them.

@@ -1,20 +1,31 @@
-"""Metrics for Prometheus."""
+"""The log of requests, and metrics for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fdbqueue.aio import overview, run
+from fdbqueue.http.responses import REQUEST_ID
 from fdbqueue.http.served import SharedReads
 from fdbqueue.queue.overview import by_state, retries
 from fdbqueue.types import Database, QueueStats
+
+_access = logging.getLogger("fdbqueue.http.access")
+
+_HEADER = b"x-request-id"
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 _SCAN_KEPT = 1.0  # seconds
 
@@ -166,3 +177,66 @@ class _Retries:
         for code, number in dict(retries).items():
             again.add_metric([str(code)], number)
         yield again
+
+
+class RequestLog:
+    """ASGI middleware that gives requests below `/v1` an id, and logs and counts all requests.
+
+    The id is the `X-Request-Id` of the request, or a new one. The response has it, and the log.
+
+    Args:
+        app: The application.
+        observe: Takes the scope of a request, the status of its response, and the seconds that it
+            took.
+    """
+
+    def __init__(self, app: ASGIApp, observe: Callable[[Scope, int, float], None]) -> None:
+        self._app = app
+        self._observe = observe
+        # A random part for the server, because a random id would cost more than its request.
+        self._server = secrets.token_hex(6).encode()
+        self._numbers = itertools.count()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        header: tuple[bytes, bytes] | None = None
+        if scope["path"].startswith("/v1/"):
+            given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+            id = (
+                given
+                if _REQUEST_ID.fullmatch(given)
+                else b"%b-%x" % (self._server, next(self._numbers))
+            )
+            scope[REQUEST_ID] = id.decode()
+            header = (_HEADER, id)
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if header is not None:
+                    message = {**message, "headers": [*message["headers"], header]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - begin
+            self._observe(scope, status, seconds)
+            if _access.isEnabledFor(logging.INFO):
+                client = (scope.get("client") or ("-",))[0]
+                path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+                _access.info(
+                    "%s %s %s %d %.1f ms %s",
+                    client,
+                    scope["method"],
+                    path,
+                    status,
+                    1000 * seconds,
+                    scope.get(REQUEST_ID, "-"),
+                )

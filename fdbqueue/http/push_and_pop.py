@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT
+from fdbqueue.http.parameters import name_for
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.routing import name_for
 from fdbqueue.http.served import Served, ServedQueues, popped
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import IdempotencyKey, found, options_of, push_item

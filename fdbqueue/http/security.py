@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Iterable
 from ipaddress import ip_address
-from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 from urllib.parse import urlsplit
@@ -90,107 +89,86 @@ class Tokens:
     start with `#`. Tokens are compared in constant time.
 
     Args:
-        full: Tokens that allow all requests.
-        read_only: Tokens that allow requests without effects.
-        files: Files of further tokens. A line is a token, which may be followed by its role and its
-            queues; empty lines and those that start with `#` are skipped. A file that has changed
-            is read again within a second. If it has become invalid, its former tokens stay.
+        lines: A token each, which may be followed by its role, by default `admin`, and its queues.
+        file: A file of more such lines; empty ones and those that start with `#` are skipped. A
+            file that has changed is read again within a second. If it has become invalid, its
+            former tokens stay.
 
     Raises:
-        ValueError: One of them is not a valid token, or a file has none.
+        ValueError: One of them is not a valid token or role, or the file has none.
+        OSError: The file cannot be read.
 
     Example:
-        >>> Tokens(["secret"]).find(b"Bearer secret").role
-        'admin'
+        >>> Tokens(["secret read"]).find(b"Bearer secret").role
+        'read'
     """
 
-    def __init__(
-        self,
-        full: Iterable[str] = (),
-        read_only: Iterable[str] = (),
-        files: Iterable[TokenFile] = (),
-    ) -> None:
-        self._fixed = [Grant(_validate_token(token), "admin") for token in full]
-        self._fixed += [Grant(_validate_token(token), "read") for token in read_only]
-        self._files = list(files)
+    def __init__(self, lines: Iterable[str] = (), file: Path | None = None) -> None:
+        self._fixed = [_grant(line.split(), "") for line in lines]
+        self._file = file
+        self._version: tuple[int, ...] = ()
+        self._in_file: list[Grant] = []
+        self._looked_at = time.monotonic()
+        self._read_file()
 
     def __bool__(self) -> bool:
-        return bool(self._fixed or self._files)
+        return bool(self._fixed or self._file)
 
     def find(self, authorization: bytes) -> Grant | None:
         """Return the grant of the token in this header; `None` if there is none."""
         scheme, _, given = authorization.partition(b" ")
         given = given.strip() if scheme.lower() == b"bearer" else b""
         found: Grant | None = None
-        # Every token is compared, so that the duration does not reveal which one matched.
-        for grant in chain(self._fixed, *(file.grants() for file in self._files)):
-            if hmac.compare_digest(given, grant.token):
-                found = grant
-        return found
-
-
-class TokenFile:
-    """A file of tokens, which may change while the server runs.
-
-    Args:
-        path: The path of the file.
-        role: The role of a token that is alone on its line.
-
-    Raises:
-        ValueError: The file has no token, or an invalid line.
-        OSError: The file cannot be read.
-    """
-
-    def __init__(self, path: Path, role: Role = "admin") -> None:
-        self._path = path
-        self._role: Role = role
-        self._version = self._version_now()
-        self._looked_at = time.monotonic()
-        self._grants = self._read()
-
-    def grants(self) -> list[Grant]:
-        """Return the tokens of the file, as they were up to a second ago."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK:
             self._looked_at = now
             try:
-                version = self._version_now()
-                if version != self._version:
-                    self._grants = self._read()
-                    self._version = version
-                    _log.info("read %s again: %d tokens", self._path, len(self._grants))
+                self._read_file()
             except (OSError, ValueError) as error:
-                _log.error("%s cannot be used, and its former tokens stay: %s", self._path, error)
-        return self._grants
+                _log.error("%s cannot be used, and its former tokens stay: %s", self._file, error)
+        # Every token is compared, so that the duration does not reveal which one matched.
+        for grant in (*self._fixed, *self._in_file):
+            if hmac.compare_digest(given, grant.token):
+                found = grant
+        return found
 
-    def _version_now(self) -> tuple[int, int, int]:
-        status = self._path.stat()
-        return status.st_ino, status.st_mtime_ns, status.st_size
-
-    def _read(self) -> list[Grant]:
+    def _read_file(self) -> None:
+        """Read the file, unless it has not changed."""
+        if self._file is None:
+            return
+        status = self._file.stat()
+        version = status.st_ino, status.st_mtime_ns, status.st_size
+        if version == self._version:
+            return
         try:
-            text = self._path.read_text(encoding="utf-8-sig")
+            text = self._file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self._path} is not UTF-8 text") from error
+            raise ValueError(f"{self._file} is not UTF-8 text") from error
         lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
         grants = [
-            self._grant(number, words) for number, words in lines if words and words[0][0] != "#"
+            _grant(words, f"{self._file}, line {number}: ")
+            for number, words in lines
+            if words and words[0][0] != "#"
         ]
         if not grants:
-            raise ValueError(f"{self._path} contains no token")
-        return grants
+            raise ValueError(f"{self._file} contains no token")
+        if self._version:
+            _log.info("read %s again: %d tokens", self._file, len(grants))
+        self._in_file, self._version = grants, version
 
-    def _grant(self, number: int, words: list[str]) -> Grant:
-        token, role = words[0], words[1] if len(words) > 1 else self._role
-        queues = " ".join(words[2:]) or "*"
-        for known in _ROLES:
-            if role == known:
-                return Grant(_validate_token(token), known, queues)
-        # The message omits the word, which may be part of a mistyped secret.
-        raise ValueError(
-            f"{self._path}, line {number}: a token is printable ASCII without spaces, and what "
-            f"follows it is its role: {', '.join(_ROLES)}"
-        )
+
+def _grant(words: list[str], place: str) -> Grant:
+    """Return the grant of a line; the message of an error begins with its place."""
+    token, *rest = words or [""]
+    role = rest[0] if rest else "admin"
+    for known in _ROLES:
+        if role == known and _TOKEN.fullmatch(token):
+            return Grant(token.encode(), known, " ".join(rest[1:]) or "*")
+    # The message omits the words, which may be parts of a mistyped secret.
+    raise ValueError(
+        f"{place}a token is printable ASCII without spaces that does not start with #, and what "
+        f"follows it is its role: {', '.join(_ROLES)}"
+    )
 
 
 def grant_of(request: Request) -> Grant | None:
@@ -205,16 +183,6 @@ def authorize(request: Request, role: Role, queue: str) -> None:
     if grant is not None and not grant.allows(role, queue):
         only = "; it allows only reads" if grant.role == "read" else ""
         raise HTTPException(403, f"this token does not allow {role} requests of {queue!r}{only}")
-
-
-def _validate_token(token: str) -> bytes:
-    if not _TOKEN.fullmatch(token):
-        # The message omits the token, which may be a mistyped secret.
-        raise ValueError(
-            f"a token of {len(token)} characters is invalid: it must be printable ASCII without"
-            " spaces and must not start with #"
-        )
-    return token.encode()
 
 
 class Guard:
@@ -282,7 +250,7 @@ class Guard:
         if method not in _READS and not is_own:
             return f"a page of {origin} must not change the queues"
         # Without tokens the server serves only this machine, under any of its names.
-        if not self._tokens and not _is_loopback(host):
+        if not self._tokens and not is_loopback(host):
             return f"this server is not {host}; without tokens it serves only this machine"
         return None
 
@@ -292,8 +260,8 @@ def _matches(routes: Iterable[BaseRoute], scope: Scope) -> bool:
 
 
 @functools.lru_cache(1024)
-def _is_loopback(host: str) -> bool:
-    """Return whether a Host header names the local machine."""
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header, or an address in its form, names the local machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ip_address(name).is_loopback

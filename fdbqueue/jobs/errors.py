@@ -20,11 +20,10 @@ __all__ = [
 class AppNotBound(FdbqueueError):
     """An app that was given no database."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
-            "the first push"
-        )
+    _template = (
+        'the app has no database; write App("embedded:NAME"), or call `app.bind(...)` before '
+        "the first push"
+    )
 
 
 class AppNotFound(FdbqueueError):
@@ -34,13 +33,13 @@ class AppNotFound(FdbqueueError):
         reason: Why.
     """
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"{reason}; other processes work for an app that is a variable of a module, on a "
-            "database on disk or a cluster, and `app.work(processes=...)` stands below "
-            "`if __name__ == '__main__':`"
-        )
+    reason: str
+
+    _template = (
+        "{self.reason}; other processes work for an app that is a variable of a module, on a "
+        "database on disk or a cluster, and `app.work(processes=...)` stands below "
+        "`if __name__ == '__main__':`"
+    )
 
 
 class DuplicateSchedule(FdbqueueError, ValueError):
@@ -51,13 +50,13 @@ class DuplicateSchedule(FdbqueueError, ValueError):
         queue: The name of the queue.
     """
 
-    def __init__(self, name: str, queue: str) -> None:
-        self.name = name
-        self.queue = queue
-        super().__init__(
-            f"the app declares a schedule named {name!r} for the queue {queue!r} already; give one "
-            "of them another name: @app.cron(..., name=...)"
-        )
+    name: str
+    queue: str
+
+    _template = (
+        "the app declares a schedule named {self.name!r} for the queue {self.queue!r} already; "
+        "give one of them another name: @app.cron(..., name=...)"
+    )
 
 
 class DuplicateJob(FdbqueueError, ValueError):
@@ -67,12 +66,12 @@ class DuplicateJob(FdbqueueError, ValueError):
         name: The name.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"the app has a job named {name!r} already; give one of them another name: "
-            "@app.job(name=...)"
-        )
+    name: str
+
+    _template = (
+        "the app has a job named {self.name!r} already; give one of them another name: "
+        "@app.job(name=...)"
+    )
 
 
 class _OfParameter(FdbqueueError):

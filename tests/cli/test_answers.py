@@ -197,8 +197,8 @@ def read_until(terminal: int, end: bytes) -> str:
     [
         (40, set[str]()),
         (60, {"in/s", "out/s", "oldest"}),
-        (80, {"in/s", "out/s", "oldest", "done", "priority:"}),
-        (120, {"in/s", "out/s", "oldest", "done", "priority:"}),
+        (80, {"in/s", "out/s", "oldest", "done"}),
+        (120, {"in/s", "out/s", "oldest", "done"}),
     ],
 )
 def test_top_cuts_no_title(fdbq: Shell, columns: int, more: set[str]) -> None:

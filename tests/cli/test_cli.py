@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -24,9 +23,8 @@ from click.testing import CliRunner
 from fdbq import __file__ as package
 from fdbq.arguments import Duration
 from fdbq.main import cli
-from fdbq.output import print_table
-from fdbq.top import _table
-from rich.console import Console
+from fdbq.output import show_table
+from fdbq.top import screen
 
 import fdbqueue
 from fdbqueue import Queue
@@ -248,7 +246,8 @@ def test_a_table_is_printed_as_soon_as_a_page_is_there(capsys: pytest.CaptureFix
             yield page
         printed.append(capsys.readouterr().out)
 
-    print_table(("queue", "items"), pages())
+    with click.Context(cli):
+        show_table(("queue", "items"), pages(), list, list)
     assert printed == [
         "",
         "",
@@ -266,7 +265,6 @@ def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
                 "in": 0.0,
                 "out": None,
                 "age": None,
-                "by_priority": {},
                 "paused": False,
                 "unknown_jobs": 0,
             },
@@ -276,9 +274,7 @@ def test_top_shows_the_busy_queues_first_if_there_is_no_room_for_all() -> None:
     rows = [row(0), row(1, dead=3), row(2), row(3, out=0.5), row(4, **{"in": 0.1})]
 
     def shown(room: int) -> list[str]:
-        console = Console(file=io.StringIO())
-        console.print(_table(rows, room))
-        return re.findall(r"q\d|\d+ more", console.file.getvalue())
+        return re.findall(r"q\d|\d+ more", "\n".join(screen(rows, 80, room + 3)))
 
     assert shown(5) == ["q0", "q1", "q2", "q3", "q4"]
     assert shown(4) == ["q1", "q3", "q4", "q0", "1 more"]
@@ -307,7 +303,7 @@ def test_done_items_are_kept_by_number_and_time(fdbq: Shell, name: str) -> None:
     assert (limits["keep_seconds"], limits["keep_number"]) == (604_800, None)
     limits = json.loads(fdbq.output("limit", name, "--keep-last", "10", "--json"))
     assert (limits["keep_seconds"], limits["keep_number"]) == (604_800, 10)
-    assert "7 days" in fdbq.output("limit", name)
+    assert "7d" in fdbq.output("limit", name)
     assert "at most 10,000,000,000" in error_of(fdbq("limit", name, "--keep-for", "99999999999d"))
     assert "shorter than a second" in error_of(fdbq("limit", name, "--keep-for", "10ms"))
     for _ in range(2):
@@ -320,11 +316,11 @@ def test_done_items_are_kept_by_number_and_time(fdbq: Shell, name: str) -> None:
 def test_a_queue_has_a_rate(fdbq: Shell, name: str) -> None:
     limits = json.loads(fdbq.output("limit", name, "--rate", "100/1m", "--create", "--json"))
     assert limits["rate"] == [100, 60]
-    assert fdbq.output("limit", name).splitlines()[-1].split() == ["rate", "100", "in", "1m"]
+    assert fdbq.output("limit", name).split()[-4:-2] == ["rate", "100/1m"]
     assert "'5' is not a number and a time" in error_of(fdbq("limit", name, "--rate", "5"))
     assert "from 1 to 10,000" in error_of(fdbq("limit", name, "--rate", "0/1m"))
     shown = dict(line.split(maxsplit=1) for line in fdbq.output("stats", name).splitlines())
-    assert shown["rate"] == "100 in 1m"
+    assert shown["rate"] == "100/1m"
     assert json.loads(fdbq.output("stats", name, "--json"))["rate"] == [100, 60.0]
     fdbq.output("limit", name, "--rate", "1/1h")
     _, second = (fdbq.output("push", name, "1").strip() for _ in range(2))
@@ -565,14 +561,13 @@ def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url:
     assert "--as gives a name to one QUEUE" in error_of(fdbq(*two, "--as", "one"))
 
 
-def test_an_import_is_stored_once_unless_again_is_given(fdbq: Shell, name: str) -> None:
+def test_an_import_is_stored_once_for_each_source(fdbq: Shell, name: str) -> None:
     (fdbq.path / "f.jsonl").write_text("1\n2\n")
     assert fdbq.output("import", name, "f.jsonl") == "stored 2 lines\n"
     second = fdbq.output("import", name, "f.jsonl")
-    assert (
-        second == "stored 0 lines, skipped 2 that were stored before (--again stores them again)\n"
-    )
-    assert fdbq.output("import", name, "f.jsonl", "--again") == "stored 2 lines\n"
+    hint = "(another --source stores them again)"
+    assert second == f"stored 0 lines, skipped 2 that were stored before {hint}\n"
+    assert fdbq.output("import", name, "f.jsonl", "--source", "again") == "stored 2 lines\n"
     for _ in range(2):
         assert fdbq.output("import", name, "-", stdin="1\n2\n") == "stored 2 lines\n"
     named = ("import", name, "--source", "nightly")
@@ -658,7 +653,7 @@ def test_a_queue_whose_values_are_not_json_is_counted_and_not_read(
     assert sizes(fdbq, name) == {name: 1}
     assert fdbq.output("check", name) == f"{name}: 1 ready, ok\n"
     assert fdbq.output("counts", name).split() == ["priority", "items", "0", "1"]
-    assert fdbq.output("limit", name, "--size", "5").split()[:4] == ["limit", "value", "size", "5"]
+    assert fdbq.output("limit", name, "--size", "5").split()[:2] == ["size", "5"]
     fdbq.output("clear", name, "-y")
     fdbq.output("drop", name, "-y")
     assert sizes(fdbq, name) == {}
@@ -681,7 +676,7 @@ def test_a_paused_queue_hands_out_nothing(fdbq: Shell, name: str) -> None:
         "rate": None,
         "paused": True,
     }
-    assert fdbq.output("limit", name, "--concurrency", "none").splitlines()[-1].endswith("paused")
+    assert fdbq.output("limit", name, "--concurrency", "none").split()[-2:] == ["paused", "yes"]
     assert fdbq.output("resume", name) == f"resumed {name}\n"
     assert fdbq.output("pop", name) == "1\n"
 
@@ -837,9 +832,6 @@ ERRORS = [
     (("ls", "--db", "postgres://host"), "does not name a database"),
     (("ls", "--db", "nowhere.cluster"), "no cluster file"),
     (("ls", "--db", "/dev/null/db"), "/dev/null"),
-    (("ls", "-C", "nowhere.cluster"), "'nowhere.cluster' does not exist"),
-    (("ls", "-C", "/etc/hostname"), "/etc/hostname is not a cluster file"),
-    (("ls", "-C", "/etc/hostname", "--db", "x"), "give only one"),
     (("ls", "--timeout", "-1"), "at least 0 and at most 1,000,000 seconds, not -1"),
     (("ls", "--timeout", "nan"), "'nan' is not a length of time"),
     (("pop", "--wait", "mail"), "'mail' is not a length of time"),
@@ -869,7 +861,7 @@ def test_the_database_is_an_option_of_every_command(fdbq: Shell, name: str) -> N
     for command_name, command in commands().items():
         options = {option for each in command.params for option in each.opts}
         needs_one = command_name not in ("completion", "jobs")
-        assert not needs_one or {"--db", "-C", "--timeout", "--json"} <= options
+        assert not needs_one or {"--db", "--timeout", "--json"} <= options
 
 
 def test_the_help_groups_all_commands_and_cuts_no_summary(fdbq: Shell) -> None:

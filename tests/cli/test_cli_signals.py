@@ -228,7 +228,7 @@ class Interrupts:
             ("pop", items, "--wait", "5"),
             ("pop", f"{name}never-pushed", "--wait", "5"),
             ("push", work, "1"),
-            ("import", f"{name}copy", "lines.jsonl", "--again"),
+            ("import", f"{name}copy", "lines.jsonl"),
             ("export", many, "out.jsonl"),
             ("export", many),
             ("items", many),

@@ -51,7 +51,17 @@ def test_a_schedule_is_added_listed_run_and_removed(fdbq: Shell) -> None:
     assert fdbq.output("schedule", "resume", "jobs", "hourly") == "resumed hourly\n"
     assert fdbq.output("schedule", "rm", "jobs", "hourly") == "removed hourly\n"
     done = fdbq("schedule", "rm", "jobs", "hourly")
-    assert (done.returncode, done.stderr) == (1, "there is no schedule 'hourly'\n")
+    assert done.returncode == 1
+    assert done.stderr == "fdbq schedule rm: there is no schedule 'hourly'\n"
+
+
+def test_a_run_into_a_full_queue_pushes_nothing(fdbq: Shell) -> None:
+    fdbq.output("schedule", "add", "jobs", "hourly", "1", "--every", "1h")
+    fdbq.output("push", "jobs", "2")
+    fdbq.output("limit", "jobs", "--size", "1")
+    done = fdbq("schedule", "run", "jobs", "hourly")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "has no room" in done.stderr
 
 
 def test_a_task_queue_has_no_schedules(fdbq: Shell) -> None:

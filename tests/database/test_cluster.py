@@ -73,7 +73,7 @@ def missing(name, *arguments, **options):
     raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 ctypes.CDLL = ctypes.cdll.LoadLibrary = missing
 from fdbq.main import main
-sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+sys.argv = ["fdbq", "ls", "--db", sys.argv[1]]
 main()
 """
 
@@ -88,7 +88,7 @@ sys.modules["fdb.impl"] = module
 import fdb
 fdb.impl = module
 from fdbq.main import main
-sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+sys.argv = ["fdbq", "ls", "--db", sys.argv[1]]
 main()
 """
 
@@ -115,7 +115,7 @@ NEWER_BINDING = """
 import sys, fdb
 fdb.LATEST_API_VERSION = 9990  # which a client library refuses that does not know it
 from fdbq.main import main
-sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+sys.argv = ["fdbq", "ls", "--db", sys.argv[1]]
 main()
 """
 
@@ -127,7 +127,7 @@ fdb.LATEST_API_VERSION = 740
 fdb.impl._capi.fdb_select_api_version_impl = lambda *versions: 0
 fdb.impl.init_c_api = init_c_api
 from fdbq.main import main
-sys.argv = ["fdbq", "ls", "-C", sys.argv[1]]
+sys.argv = ["fdbq", "ls", "--db", sys.argv[1]]
 main()
 """
 
@@ -164,7 +164,7 @@ def test_commands_find_the_cluster_by_option_or_environment(
     db: Any, cluster: Cluster, name: str, tmp_path: Path
 ) -> None:
     fdbq = Shell(tmp_path, "")
-    assert fdbq.output("push", name, "1", "-C", str(cluster.file))
+    assert fdbq.output("push", name, "1", "--db", str(cluster.file))
     assert fdbq.output("push", name, "2", "--db", str(cluster.file))
     fdbq.environment["FDB_CLUSTER_FILE"] = str(cluster.file)
     del fdbq.environment["FDBQ_DB"]

@@ -19,7 +19,6 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue, TaskQueue, Worker
 from fdbqueue.http import Tokens, create_app
-from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import Context, Dead, Handle
 from fdbqueue.types import Progress
 from fdbqueue.worker.claiming import Source, Turns
@@ -1355,7 +1354,7 @@ def test_the_api_says_what_a_token_allows(
     db: Any, line: str, expected: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text(line)
-    tokens = Tokens(files=[TokenFile(tmp_path / "tokens")])
+    tokens = Tokens(file=tmp_path / "tokens")
     with TestClient(create_app(db, tokens=tokens), "http://any.example") as client:
         assert client.get("/v1/me").status_code == 401
         headers = {"authorization": "Bearer secret"}

@@ -34,7 +34,7 @@ def push(client: TestClient, name: str, **options: Any) -> Any:
 
 
 def test_requests_without_a_token_are_rejected(made: Any, db: Any, name: str) -> None:
-    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
     for headers in ({}, bearer("wrong"), bearer(""), {"authorization": "Basic full"}):
         for answer in (
             push(client, name, headers=headers),
@@ -52,7 +52,7 @@ def test_requests_without_a_token_are_rejected(made: Any, db: Any, name: str) ->
 def test_a_full_token_allows_writes_and_a_read_only_token_allows_reads(
     made: Any, name: str
 ) -> None:
-    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
     assert push(client, name, headers=bearer("full")).status_code == 201
     assert client.get(f"/v1/queues/{name}", headers=bearer("read")).status_code == 200
     for method, path in [("POST", "/pop"), ("POST", "/push")]:
@@ -79,7 +79,7 @@ def test_a_request_with_a_read_only_token_writes_nothing(
     item = queue.push(db, "job", delay=600)
     queue.push(db, "another")
     come_due(db, queue)
-    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
     path = f"/v1/queues/{name}{path.replace('ITEM', item.id)}"
     assert client.get(path, headers=bearer("read")).status_code == 200
     assert queue.stats(db.create_transaction()).delayed == 1
@@ -92,7 +92,7 @@ def test_an_item_that_is_due_needs_a_worker_although_nobody_made_it_ready(
 ) -> None:
     queue = PriorityQueue.named(db, name)
     queue.push(db, "job", delay=600)
-    client = made("http://any.example", tokens=Tokens(["full"], ["read"]))
+    client = made("http://any.example", tokens=Tokens(["full", "read read"]))
 
     def backlog(token: str) -> int:
         load = client.get(f"/v1/queues/{name}/scale", headers=bearer(token)).json()

@@ -69,7 +69,7 @@ def test_tokens_are_read_from_a_file_or_the_environment(
 ) -> None:
     file = tmp_path / "tokens"
     file.write_text("one\n\ntwo\n")
-    with serve("--token-file", str(file), FDBQ_READ_ONLY_TOKEN="three") as (_, client):
+    with serve("--token-file", str(file), FDBQ_TOKEN="three read") as (_, client):
         statuses = [
             client.get("/v1/queues", headers={"authorization": f"Bearer {token}"}).status_code
             for token in ("one", "two", "three", "four")
@@ -89,7 +89,7 @@ def test_a_token_file_may_contain_a_byte_order_mark_and_comments(
             for token in tokens
         ]
 
-    with serve("--token-file", str(file), FDBQ_READ_ONLY_TOKEN="three\n") as (_, client):
+    with serve("--token-file", str(file), FDBQ_TOKEN="three read\n") as (_, client):
         assert statuses(client, b"one", b"two", b"three") == [200] * 3
         refused = b"\xef\xbb\xbfone", b"\xef\xbb\xbf", b"# of ada", b"#", b"#two"
         assert statuses(client, *refused) == [401] * 5

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.http import TokenFile, Tokens, create_app, security
+from fdbqueue.http import Tokens, create_app, security
 from tests.http.api import Api
 
 READS = {"get"}
@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(db: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(security, "_LOOK", 0.0)
-    app = create_app(db, tokens=Tokens(files=[TokenFile(file)]))
+    app = create_app(db, tokens=Tokens(file=file))
     with TestClient(app, "http://any.example", raise_server_exceptions=False) as client:
         yield client
 
@@ -173,4 +173,4 @@ def test_a_file_without_valid_tokens_is_rejected(tmp_path: Path, text: str) -> N
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(ValueError, match="token"):
-        TokenFile(path)
+        Tokens(file=path)

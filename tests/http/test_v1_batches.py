@@ -10,7 +10,6 @@ from starlette.testclient import TestClient
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http import Tokens, create_app
-from fdbqueue.http.security import TokenFile
 from fdbqueue.jobs import App, Context, Dead
 from fdbqueue.queue.batches import Batches, Members
 from tests.http.api import Api
@@ -60,7 +59,7 @@ def test_a_token_shows_no_batch_of_a_queue_that_it_may_not_read(
     _, (job,) = begin(db, name, 1)
     tokens = tmp_path / "tokens"
     tokens.write_text(f"one read {name}\nboth read {name}*\n")
-    app = create_app(db, tokens=Tokens(files=[TokenFile(tokens)]))
+    app = create_app(db, tokens=Tokens(file=tokens))
     with TestClient(app, "http://127.0.0.1") as client:
         for token, n in (("one", 0), ("both", 1)):
             allowed = Api(client, name, authorization=f"Bearer {token}")

@@ -27,7 +27,7 @@ from typing import IO
 
 _ROOT = Path(__file__).parents[2]
 _OTHERS = (
-    *("backup", "batch", "changes", "check", "group", "items", "limit", "main", "pop"),
+    *("backup", "changes", "check", "group", "items", "limit", "main", "pop"),
     *("push", "queues", "schedule", "show", "signal", "task", "top", "transfer", "workers"),
 )
 _MODULES = {

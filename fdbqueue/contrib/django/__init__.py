@@ -12,6 +12,6 @@
 """
 
 from fdbqueue.contrib.django.backend import FdbqueueBackend
-from fdbqueue.contrib.django.options import options
+from fdbqueue.contrib.django.declared import options
 
 __all__ = ["FdbqueueBackend", "options"]

@@ -24,8 +24,7 @@ from fdbqueue.contrib.django.api import (
     normalize_json,
     task_enqueued,
 )
-from fdbqueue.contrib.django.declared import declared_task
-from fdbqueue.contrib.django.options import options_of
+from fdbqueue.contrib.django.declared import declared_task, options_of
 from fdbqueue.contrib.django.results import django_time, result_of
 from fdbqueue.errors import InvalidItemId
 from fdbqueue.jobs.app import App

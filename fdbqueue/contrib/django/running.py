@@ -21,8 +21,7 @@ from fdbqueue.contrib.django.api import (
     task_started,
 )
 from fdbqueue.contrib.django.backend import FdbqueueBackend
-from fdbqueue.contrib.django.declared import declared_tasks
-from fdbqueue.contrib.django.options import options_of
+from fdbqueue.contrib.django.declared import declared_tasks, options_of
 from fdbqueue.contrib.django.results import result_of
 from fdbqueue.errors import LeaseLost
 from fdbqueue.jobs import App, Context, Dead, Discard

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Request, Response
 
 from fdbqueue import aio
+from fdbqueue.http.parameters import AdminOf, Page, ReadOf, decoded, new_router
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues, client_of
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.parameters import AdminOf, Page, ReadOf, new_router
 from fdbqueue.http.v1.values import change_report
 from fdbqueue.options import GroupSettings
 from fdbqueue.queue.overview import group_as_json

@@ -1,4 +1,4 @@
-"""The items of a queue: pages of those in a state, single ones, and changes of many."""
+"""The items of a queue: pages of those in a state, single ones with their steps, and changes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from fastapi import Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
-from fdbqueue.http.responses import json_response
-from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
-from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.parameters import (
+from fdbqueue.http.parameters import (
     AdminOf,
     Counting,
     ReadOf,
@@ -21,8 +18,14 @@ from fdbqueue.http.v1.parameters import (
     WriteOf,
     new_router,
 )
+from fdbqueue.http.responses import json_response
+from fdbqueue.http.security import grant_of
+from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
+from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
+from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
 from fdbqueue.queue.overview import decode_json
+from fdbqueue.queue.steps import step_as_json
 from fdbqueue.types import MatchCount, State
 
 router = new_router()
@@ -219,3 +222,48 @@ async def change_all(
         given["change"] = "retry"
     results = await handle.change_all(served.db, **given, by=client_of(request))
     return json_response(change_report(results))
+
+
+# Steps, signals and batches
+
+
+@router.get("/queues/{name}/items/{item_id}/steps", response_model=answers.StepList)
+async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Response:
+    """Return the steps of a job in the order of their storing; none for an unknown item."""
+    steps = steps_of((await served.queue(name)).queue)
+    found = await aio.run(steps.all, served.db, item_id)
+    return json_response({"steps": [*map(step_as_json, found)]})
+
+
+@router.get("/queues/{name}/items/{item_id}/batches", response_model=answers.BatchList)
+async def item_batches(
+    request: Request, served: ServedQueues, name: ReadOf, item_id: str
+) -> Response:
+    """Return the batch that a job waits for, and those in which it counts; none if it is unknown.
+
+    A batch is left out if the token does not allow to read the queue of the job that waits for it.
+    """
+    queue = (await served.queue(name)).queue
+    grant = grant_of(request)
+    found = [
+        batch_as_json(batch)
+        for batch in await aio.run(batches_of, served.db, queue, item_id)
+        if grant is None or grant.includes(batch.queue or "")
+    ]
+    return json_response({"batches": found})
+
+
+@router.post("/queues/{name}/items/{item_id}/close-batch", status_code=204)
+async def close_batch(served: ServedQueues, name: WriteOf, item_id: str) -> Response:
+    """Let no more jobs in the batch at whose end this item runs."""
+    batches = Batches((await served.queue(name)).queue)
+    await aio.run(batches.finish, served.db, item_id)
+    return Response(status_code=204)
+
+
+@router.post("/queues/{name}/signals", response_model=answers.Signalled)
+async def signal(served: ServedQueues, name: WriteOf, body: bodies.NewSignal) -> Response:
+    """Send a signal: the jobs that wait for its name and key go on, in the same transaction."""
+    steps = steps_of((await served.queue(name)).queue)
+    n = await aio.run(steps.signal, served.db, **body.model_dump())
+    return json_response({"signalled": n})

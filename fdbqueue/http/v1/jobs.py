@@ -11,11 +11,11 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import LeaseLost
+from fdbqueue.http.parameters import WriteOf, new_router
 from fdbqueue.http.responses import Delivered, json_response
 from fdbqueue.http.security import authorize
 from fdbqueue.http.served import Handle, Served, ServedQueues, call_waiting, popped
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.parameters import WriteOf, new_router
 from fdbqueue.http.v1.values import (
     AnyQueue,
     IdempotencyKey,

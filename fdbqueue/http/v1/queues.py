@@ -13,11 +13,11 @@ from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
 from fdbqueue.errors import OptionsMismatch, QueueExists
+from fdbqueue.http.parameters import AdminOf, AfterQueue, Page, ReadOf, new_router
 from fdbqueue.http.responses import json_response
 from fdbqueue.http.security import authorize, grant_of
 from fdbqueue.http.served import Handle, ServedQueues, validate_encoding
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.parameters import AdminOf, AfterQueue, Page, ReadOf, new_router
 from fdbqueue.http.v1.values import AnyQueue
 from fdbqueue.queue.base import change_once, find_stored
 from fdbqueue.queue.check import CheckReport

@@ -8,11 +8,10 @@ from fastapi import Path, Response
 from starlette.exceptions import HTTPException
 
 from fdbqueue import aio
+from fdbqueue.http.parameters import AdminOf, ReadOf, decoded, new_router
 from fdbqueue.http.responses import json_response
-from fdbqueue.http.routing import decoded
 from fdbqueue.http.served import ServedQueues
 from fdbqueue.http.v1 import answers, bodies
-from fdbqueue.http.v1.parameters import AdminOf, ReadOf, new_router
 from fdbqueue.http.v1.values import exact_priority, json_queue, options_of
 from fdbqueue.queue.schedules import Schedules, schedule_as_json
 

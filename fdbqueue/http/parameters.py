@@ -1,22 +1,75 @@
-"""Parameters of the routes below `/v1`: names, filters and pages, and what a token allows."""
+"""Parameters of routes: names in paths and what a token allows, filters, and pages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import unquote
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fdbqueue.http.fields import MAX_ITEMS, MAX_WAIT, NAME_SCHEMA, with_fields
-from fdbqueue.http.routing import name_for
+from fdbqueue.http.security import Role, authorize
 from fdbqueue.http.v1.answers import PROBLEMS
 from fdbqueue.options import Filters
 from fdbqueue.queue.base import MAX_SCAN
 from fdbqueue.types import State
+
+_SEPARATORS = re.compile("%(25|2[fF])")
+
+
+def name_for(role: Role, description: str) -> Any:
+    """Return the dependency for the name of a queue, which the request's token must allow."""
+
+    async def name_of_queue(
+        request: Request,
+        name: str = Path(
+            description=description,
+            json_schema_extra=NAME_SCHEMA,  # the queue checks it
+        ),
+    ) -> str:
+        name = decoded(name) if request.url.path.startswith("/v1/") else name
+        authorize(request, role, name)
+        return name
+
+    return Depends(name_of_queue)
+
+
+class SegmentPaths:
+    """ASGI middleware that keeps an encoded `/` in a path apart from one between segments.
+
+    Below a prefix, `%2F` and `%25` stay as they are when the path is decoded. `decoded` decodes the
+    name of a queue in such a path.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on a request."""
+        raw = scope.get("raw_path")
+        if raw and b"%" in raw and scope["path"].startswith(self._prefix):
+            path = raw.partition(b"?")[0].decode("latin-1")
+            # An encoded "/" or "%" is encoded twice, so that it is still encoded afterwards.
+            scope = {**scope, "path": unquote(_SEPARATORS.sub(r"%25\1", path))}
+        await self._app(scope, receive, send)
+
+
+def decoded(name: str) -> str:
+    """Return a name in a path of `SegmentPaths`.
+
+    >>> decoded("mail%2Fout"), decoded("100%25")
+    ('mail/out', '100%')
+    """
+    return unquote(name)
+
 
 _NAME = "The queue's name, with `/` as `%2F`."
 
