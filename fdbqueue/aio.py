@@ -57,7 +57,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import admin
 from fdbqueue.coordination.event_loop import drive, finished, run
 from fdbqueue.coordination.sans_io import check_first, sans_io_of
-from fdbqueue.options import Selecting, WorkerOptions
+from fdbqueue.options import Selecting
 from fdbqueue.queue import priority as priority_queue
 from fdbqueue.queue import registry
 from fdbqueue.queue import task as task_queue
@@ -66,6 +66,7 @@ from fdbqueue.queue.schedules import Schedules as _Schedules
 from fdbqueue.queue.steps import JobSteps as _JobSteps
 from fdbqueue.types import (
     Database,
+    Duration,
     Item,
     ItemInfo,
     ReadTransactor,
@@ -427,7 +428,13 @@ class Worker:
         db: A database.
         queue: A queue of this module.
         handler: The function to call for each job, or a coroutine function to await.
-        options: Those of `fdbqueue.Worker`.
+        concurrency: The number of jobs that run at a time, from 1.
+        lease: Seconds until other workers may take over the jobs of a worker that died.
+        prefetch: As for `fdbqueue.Worker`.
+        store_results: As for `fdbqueue.Worker`.
+        name: As for `fdbqueue.Worker`.
+        timeout: As for `fdbqueue.Worker`.
+        grace: As for `fdbqueue.Worker`.
 
     Example:
         >>> import fdbqueue
@@ -447,12 +454,30 @@ class Worker:
         db: Database,
         queue: _Handle[Any, Any],
         handler: Callable[[Any], object] | Callable[[Transaction, Any], object],
-        **options: Unpack[WorkerOptions],
+        *,
+        concurrency: int = 1,
+        lease: Duration = 30,
+        prefetch: int = 100,
+        store_results: bool = False,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        grace: Duration = 10,
     ) -> None:
         if not isinstance(queue, _Handle):
             raise TypeError(f"a worker works on a queue of fdbqueue.aio, not on {queue!r}")
         self._handler = FunctionHandler(handler)
-        self._worker = worker.Worker(db, queue.queue, self._handler, **options)
+        self._worker = worker.Worker(
+            db,
+            queue.queue,
+            self._handler,
+            concurrency=concurrency,
+            lease=lease,
+            prefetch=prefetch,
+            store_results=store_results,
+            name=name,
+            timeout=timeout,
+            grace=grace,
+        )
         self.report = self._worker.report
 
     def stop(self) -> None:

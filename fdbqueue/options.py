@@ -33,7 +33,6 @@ __all__ = [
     "ScheduleOptions",
     "Selecting",
     "TaskOptions",
-    "WorkerOptions",
 ]
 
 
@@ -302,15 +301,3 @@ class Selecting(Filters, total=False):
     limit: int
     after: Item[Any] | Task[Any] | str | None
     reverse: bool
-
-
-class WorkerOptions(TypedDict, total=False):
-    """The options of `fdbqueue.Worker`, which describes them, and of `fdbqueue.aio.Worker`."""
-
-    concurrency: int
-    lease: Duration
-    prefetch: int
-    store_results: bool
-    name: str | None
-    timeout: Duration | None
-    grace: Duration

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import Call, SansIO, drive, driven, sans_io_of
 from fdbqueue.coordination.sans_io import Stop as Stop
-from fdbqueue.database.binding import check_database, engine_name
-from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.binding import check_database, engine_name, is_database
+from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import (
@@ -29,13 +30,16 @@ from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.changes import MOVABLE
-from fdbqueue.operations.items import Moved, Tail
+from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
 from fdbqueue.operations.views.groups import GroupInfo as GroupInfo
 from fdbqueue.operations.views.groups import list_groups
-from fdbqueue.options import Filters, GroupSettings, QueueSettings, Selecting
+from fdbqueue.options import Filters, GroupSettings, PushManyOptions, QueueSettings, Selecting
 from fdbqueue.queue.arguments import (
+    due_time,
+    new_headers,
+    of_each,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -46,12 +50,12 @@ from fdbqueue.queue.arguments import (
     validate_lease,
     validate_log,
     validate_number,
+    validate_options,
     validate_report,
     validate_result,
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.pushing import log_items
 from fdbqueue.queue.settings import (
     change_group,
     read_group_settings,
@@ -90,6 +94,13 @@ _R = TypeVar("_R")
 
 _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
+
+_log = logging.getLogger("fdbqueue")
+
+# This logger has a level of its own: a program that logs at INFO must not pay for it unasked.
+_counts_log = logging.getLogger("fdbqueue.counts")
+if _counts_log.level == logging.NOTSET:
+    _counts_log.setLevel(logging.WARNING)
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
@@ -951,6 +962,65 @@ class BaseQueue(ABC, Generic[_T]):
             after = validate_key("a group", after, may_be_empty=True)
         layout = self._store.layout
         return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+
+
+def new_items(
+    store: Store[Any],
+    values: Sequence[Any],
+    priorities: Iterable[Any],
+    **options: Unpack[PushManyOptions],
+) -> list[NewItem]:
+    """Return what a push of these values, each with its priority, stores."""
+    validate_options(PushManyOptions, options)
+    n, due = len(values), due_time(options.get("delay"), options.get("at"))
+    headers = new_headers(n, options)
+    levels = list(map(store.levels.level, priorities))
+    group, groups = options.get("group"), options.get("groups")
+    if groups is not None:
+        if group is not None:
+            raise ValueError("give one group for all values or one for each, not both")
+        levels = list(map(store.levels.in_group, levels, map(_group, of_each(n, "groups", groups))))
+    elif group is not None:
+        levels = list(map(store.levels.in_group, levels, repeat(_group(group))))
+    payloads = map(store.codec.encode, values)
+    return [*map(NewItem, levels, payloads, uuids(n), repeat(due), headers, values)]
+
+
+def _group(name: object) -> str | None:
+    return None if name is None else validate_key("a group", name)
+
+
+def log_items(
+    store: Store[Any], tr: Transactor, items: list[_T], *, popped: bool = False
+) -> SansIO[None]:
+    """Log a line for each item with a priority that was pushed or popped.
+
+    The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
+    caller's transaction is not logged, because it may not commit.
+    """
+    shows_items = _log.isEnabledFor(logging.DEBUG)
+    shows_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
+    if not (shows_items or shows_counts) or not is_database(tr):
+        return
+    priorities = [
+        item.priority
+        for item in items
+        if isinstance(item, Item) and item.is_new and item.priority is not None
+    ]
+    verb = "popped from" if popped else "pushed to"
+    title = store.layout.name or store.layout.subspace.key()
+    if shows_items:
+        for priority in priorities:
+            _log.debug("%s %s, priority %s", verb, title, priority)
+    if priorities and shows_counts:
+
+        def log_counts(db: Database) -> list[_T]:
+            left = store.reads.counts_text(db)
+            for priority in priorities:
+                _counts_log.info("%s %s, priority %s; left: %s", verb, title, priority, left)
+            return items
+
+        yield Call(partial(log_counts, tr), partial(store.put_back, tr) if popped else None)
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:

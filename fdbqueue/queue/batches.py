@@ -39,8 +39,7 @@ from fdbqueue.operations.maintainers.batches import (
     put_batch,
 )
 from fdbqueue.operations.names import name_of
-from fdbqueue.queue.base import BaseQueue, change_once, store_of
-from fdbqueue.queue.pushing import new_items
+from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.types import (
     Database,
     Item,

@@ -16,8 +16,7 @@ from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
 from fdbqueue.queue.arguments import of_each, validate_number, validate_options
-from fdbqueue.queue.base import BaseQueue, first_of
-from fdbqueue.queue.pushing import log_items, new_items
+from fdbqueue.queue.base import BaseQueue, first_of, log_items, new_items
 from fdbqueue.queue.schedules import Schedules
 from fdbqueue.queue.settings import given_options
 from fdbqueue.queue.steps import JobSteps

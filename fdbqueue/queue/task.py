@@ -24,8 +24,7 @@ from fdbqueue.queue.arguments import (
     validate_priority,
     validate_task,
 )
-from fdbqueue.queue.base import BaseQueue
-from fdbqueue.queue.pushing import new_items
+from fdbqueue.queue.base import BaseQueue, new_items
 from fdbqueue.queue.settings import given_options
 from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 

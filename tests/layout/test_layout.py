@@ -42,7 +42,7 @@ RANDOM = bytes(range(16))
 
 @pytest.fixture
 def fixed_random(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.queue.pushing.uuids", lambda count: [RANDOM] * count)
+    monkeypatch.setattr("fdbqueue.queue.base.uuids", lambda count: [RANDOM] * count)
     take_count = Tail.take_count
     monkeypatch.setattr(Tail, "take_count", lambda tail, _: take_count(tail, 0))
 

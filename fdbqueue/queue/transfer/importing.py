@@ -15,9 +15,8 @@ from fdbqueue.operations.items import BATCH_BYTES, NewItem
 from fdbqueue.operations.push import PushRequest
 from fdbqueue.options import PushManyOptions
 from fdbqueue.queue.arguments import validate_key
-from fdbqueue.queue.base import store_of
+from fdbqueue.queue.base import new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.pushing import new_items
 from fdbqueue.types import Database, Json
 
 _BATCH_LINES = 1000

@@ -249,9 +249,9 @@ def _sweep_without_conflict() -> None:
 @_found_by("queues", "but it is delayed", "and should be delayed")
 def _short_delay() -> None:
     """A delay ends a fifth too early."""
-    from fdbqueue.queue import pushing
+    from fdbqueue.queue import base
 
-    _change(pushing, "due_time", _earlier)
+    _change(base, "due_time", _earlier)
 
 
 def _earlier(due_time: Callable[..., int | None]) -> Callable[..., int | None]:
