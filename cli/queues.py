@@ -26,7 +26,6 @@ from .output import (
     notes_text,
     priority_text,
     report,
-    say,
     show_fields,
     show_table,
     states_text,
