@@ -15,12 +15,10 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY
 from fdbqueue.layout.items import StoredItem
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NO_HEADER
 from fdbqueue.operations.claims import ClaimedItems, ClaimRequest
 from fdbqueue.operations.items import ITEM_BYTES, Items
 from fdbqueue.operations.limits.places import First, Slots
-from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.timers import has_expired
 from fdbqueue.types import Claim, Database, Options, Transaction
@@ -56,10 +54,8 @@ class Claims:
     transactions of their own, which precede the next claims and take half of their time.
     """
 
-    layout: Layout
     items: Items
     claimed: ClaimedItems
-    options: StoredOptions
     sweep: Sweep
     sweeper: Sweeper
     slots: Slots
@@ -67,8 +63,6 @@ class Claims:
     """The number of first items among which a claim starts."""
     place: float = 0.0
     """Where it starts: a fraction of this range."""
-    expected: int = 1
-    """The number of requests in the last batch."""
 
     def perform(self, db: Database, batch: Batch[ClaimRequest]) -> list[Claim | None]:
         """Perform the claims of a batch, and those that join it in time."""
@@ -81,7 +75,7 @@ class Claims:
             claims = run_once(
                 db,
                 claiming.sweep_and_take,
-                self.layout.receipts,
+                self.items.layout.receipts,
                 wrote=lambda _: claiming.has_written,
                 is_stored=self._are_stored,
                 begin=claiming.begin_try,
@@ -94,7 +88,6 @@ class Claims:
             self.sweeper.note_claim(claiming.is_behind, claiming.is_marked)
         if not claiming.conflicts:
             self.among *= _NARROWER
-        self.expected = len(claims)
         return claims
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
@@ -115,7 +108,7 @@ class Claims:
             A function that waits for the items. It returns the first ones if these are fewer. If
             there are none at all, the transaction conflicts with pushes.
         """
-        begin, end = self.layout.all_items
+        begin, end = self.items.layout.all_items
         start = first_greater_or_equal(begin, skipped) if skipped else None
         begun = self.items.begin_read(tr.snapshot, begin, end, n, start, skipped)
 
@@ -198,14 +191,12 @@ class _Claiming:
         self.conflicts += 1
         if self.conflicts == 1:
             tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+        have_joined = batch.join(tr)
         version = tr.get_read_version()
-        if claims.expected > 1:
-            version.wait()  # meanwhile other threads can join the batch
-        batch.join()
         n, within = sum(map(_n_of, batch)), min(map(_within_of, batch))
         # A claim that has no choice has to know which items are the first ones.
         self.must_sweep |= within <= n
-        begun_options = claims.options.begin_read(tr)
+        begun_options = claims.items.options.begin_read(tr)
         if self.conflicts:
             claims.among = _WIDER * max(claims.among, n)
             claims.place = random.random()
@@ -219,7 +210,7 @@ class _Claiming:
         self.has_swept = len(found) < n or _have_expired(found, self.now)
         if self.has_swept:
             sweep = claims.sweep.begin_sweep(tr, self.now, version.wait())
-            mark = tr.snapshot.get(claims.layout.scheduled)
+            mark = tr.snapshot.get(claims.items.layout.scheduled)
             swept, self.is_marked = sweep(), mark.present()
             self.is_behind, self.has_written = not swept.all, swept.wrote
             if not swept.expired:
@@ -227,6 +218,10 @@ class _Claiming:
             if swept.wrote or not self.must_sweep:
                 first = claims.begin_first(tr, n)
             found = admit(tr, self.now, n, options, first)
+        if have_joined and len(found) < n:
+            # A push that this read version does not show may precede a claim that has joined.
+            tr.add_read_conflict_range(*claims.items.layout.all_items)
+            self.has_written = True
         taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.
         return taken if not self.is_behind or any(taken or ()) else None
@@ -237,8 +232,8 @@ class _Claiming:
         self.begin_try()
         version = tr.get_read_version().wait()
         claims.sweep.sweep(tr, self.now)
-        options = claims.options.read(tr)
-        self.is_marked = tr.snapshot[claims.layout.scheduled].present()
+        options = claims.items.options.read(tr)
+        self.is_marked = tr.snapshot[claims.items.layout.scheduled].present()
         while True:
             skipped = _skipped(request.n, request.within, random.random())
             first = claims.begin_first(tr, request.n, skipped)

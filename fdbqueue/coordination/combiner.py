@@ -148,7 +148,8 @@ class Combiner(Generic[_Request, _Result]):
     def _new_line(self, db: Database) -> _Line[_Request, _Result]:
         if self._process != os.getpid():
             self._begin()  # a forked child has none of the waiting threads
-        line: _Line[_Request, _Result] = _Line(self._perform_on(db), self._cost, self._budget)
+        perform, is_remote = self._perform_on(db), engine_of(db).is_remote
+        line: _Line[_Request, _Result] = _Line(perform, self._cost, self._budget, is_remote)
         return self._lines.setdefault(ref(db, self._lines.pop), line)  # it ends with its database
 
 
@@ -158,10 +159,20 @@ class Batch(list[_Request]):
     line: _Line[_Request, Any] | None = None
     """The line whose requests may join the batch; `None` if none may."""
 
-    def join(self) -> None:
-        """Add the requests that have arrived, within the budget; call this before any write."""
-        if self.line is not None and self.line.waiting:
+    def join(self, tr: Transaction) -> bool:
+        """Add the requests that have arrived, within the budget; call this before any write.
+
+        Returns:
+            Whether any came. The read version may be older than what their threads did before.
+        """
+        if self.line is None:
+            return False
+        n = len(self)
+        if self.line.is_remote and self.line.expected > 1:
+            tr.get_read_version().wait()  # meanwhile other requests can arrive
+        if self.line.waiting:
             self.line.join(self)
+        return len(self) > n
 
 
 @dataclass(slots=True, eq=False)
@@ -200,12 +211,18 @@ class _Line(Generic[_Request, _Result]):
     """The waiting calls of one database, and the thread that combines them."""
 
     def __init__(
-        self, perform: Perform[_Request, _Result], cost: Callable[[_Request], int], budget: int
+        self,
+        perform: Perform[_Request, _Result],
+        cost: Callable[[_Request], int],
+        budget: int,
+        is_remote: bool,
     ) -> None:
         self.guard = threading.RLock()  # a finalizer may run, and call, while its thread has it
         self.perform = perform
         self._cost = cost
         self._budget = budget
+        self.is_remote = is_remote
+        self.expected = 1  # the number of requests in the last batch
         self.waiting: deque[_Call[_Request, _Result]] = deque()
         self.combining: int | None = None
         self._joined: list[_Call[_Request, _Result]] = []  # the calls of the open batch
@@ -249,8 +266,9 @@ class _Line(Generic[_Request, _Result]):
         self._room = self._budget
         try:
             self.combining = threading.get_ident()
-            batch.join()
+            self.join(batch)
             results = self.perform(db, batch)
+            self.expected = len(results)
             for call, result in zip(calls, results):
                 call.result = result
             with self.guard:
@@ -293,13 +311,12 @@ class SharedTransactions(Generic[_Request, _Result]):
         wrote: Callable[[list[_Result]], bool] = lambda _: True,
     ) -> None:
         self._do = do
-        engine = engine_of(db)
-        self._is_remote = engine.is_remote
         # Where commits are certain, `run_once` does no more than `run`.
         self._run: Callable[[Database, Callable[[Transaction], list[_Result]]], list[_Result]] = (
-            run if engine.commits_are_certain else partial(run_once, receipts=receipts, wrote=wrote)
+            run
+            if engine_of(db).commits_are_certain
+            else partial(run_once, receipts=receipts, wrote=wrote)
         )
-        self._expected = 1
 
     def __call__(self, db: Database, batch: Batch[_Request]) -> list[_Result]:
         """Perform the requests of a batch, and those that join it in time."""
@@ -308,11 +325,7 @@ class SharedTransactions(Generic[_Request, _Result]):
             return self._run(db, perform)
 
         def join_and_perform(tr: Transaction) -> list[_Result]:
-            if self._is_remote and self._expected > 1:
-                tr.get_read_version().wait()  # meanwhile other threads can join the batch
-            batch.join()
+            batch.join(tr)
             return perform(tr)
 
-        results = self._run(db, join_and_perform)
-        self._expected = len(results)
-        return results
+        return self._run(db, join_and_perform)

@@ -76,19 +76,15 @@ async def _sleep(sleep: Sleep, ends: Sequence[asyncio.Future[Any]]) -> bool:
         if not fired.done():
             fired.set_result(watch)
 
-    def wake(watch: types.Future) -> None:
+    def wake(watch: types.Future, moment: float = 0.0) -> None:
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, watch)
-
-    def wake_later(alarm: types.Future) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(loop.call_later, sleep.moment, settle, alarm)
+            loop.call_soon_threadsafe(loop.call_later, moment, settle, watch)
 
     try:
         for watch in sleep.watches:
             watch.on_ready(wake)
         for alarm in sleep.alarms:
-            alarm.on_ready(wake_later)
+            alarm.on_ready(partial(wake, moment=sleep.moment))
         # Before Python 3.12, `wait_for` loses a cancellation after the watch has fired.
         await asyncio.wait(
             [fired, *ends], timeout=sleep.seconds, return_when=asyncio.FIRST_COMPLETED

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import random
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +18,9 @@ from fdbqueue.coordination.sans_io import sleep_on
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, run
-from fdbqueue.errors import UndecodableItem, error_classes
+from fdbqueue.errors import error_classes
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.types import Database, Future, KeyValue, RangeResult, Transaction
+from fdbqueue.types import Database, Future, Transaction
 
 _T = TypeVar("_T")
 
@@ -51,14 +50,12 @@ class _Served(Generic[_T]):
         wrote: Whether the transaction wrote anything, or has to be confirmed.
         leading_as: The name under which this process remains the leader.
         met_others: Whether it served others.
-        error: The items that were staged cannot be decoded, and are back at their positions.
     """
 
     taken: list[list[_T]]
     wrote: bool = True
     leading_as: bytes | None = None
     met_others: bool = False
-    error: UndecodableItem | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,6 @@ class StagedPops(Generic[_T]):
         self._numbers = count()
         self._last_number = 0
         self._is_busy = False
-        self._size = 1
 
     def perform(self, db: Database, batch: Batch[Pop]) -> list[list[_T]]:
         """Return the items of the first pops of a batch: those that fit into one transaction."""
@@ -122,7 +118,6 @@ class StagedPops(Generic[_T]):
             batch,
             name=b"%b%d" % (self._id, self._last_number),
             now=milliseconds(),
-            expected=self._size,
             begins_alone=not leads and not is_contended,
             leading_as=self._leading_as,
         )
@@ -142,9 +137,6 @@ class StagedPops(Generic[_T]):
                 _thread.start_new_thread(self._resign_when_idle, (db, served.leading_as))
             except RuntimeError:  # the system has no thread, or the program ends
                 self._resign(db, served.leading_as)
-        self._size = max(1, len(served.taken))
-        if served.error is not None:
-            raise served.error
         return served.taken
 
     def _until_served(self, db: Database, pops: _Pops[_T]) -> _Served[_T]:
@@ -208,7 +200,6 @@ class _Pops(Generic[_T]):
         batch: The pops of the batch.
         name: The name of the batch, for its request, or as the leader.
         now: The time in milliseconds since 1970.
-        expected: The number of pops that the batch will probably have.
         begins_alone: Whether the first transaction takes items without a look at others.
         leading_as: The name under which this process is the leader; `None` if it is not.
         request: The key of the request with which the batch waits.
@@ -216,13 +207,13 @@ class _Pops(Generic[_T]):
         may_keep_leading: Whether this process may lead after the transaction.
         tries: The number of attempts so far.
         races: The number of those that tried to take the first items.
+        ahead: The read of the next items, which would end with this reference.
     """
 
     queue: StagedPops[_T]
     batch: Batch[Pop]
     name: bytes
     now: int
-    expected: int
     begins_alone: bool
     leading_as: bytes | None
     request: bytes | None = None
@@ -230,6 +221,7 @@ class _Pops(Generic[_T]):
     may_keep_leading: bool = False
     tries: int = 0
     races: int = 0
+    ahead: object = None
 
     def perform(self, tr: Transaction) -> _Served[_T] | _Waiting:
         """Take the items or a result, serve, or wait: the body of the transaction."""
@@ -242,18 +234,20 @@ class _Pops(Generic[_T]):
 
     def _take_alone(self, tr: Transaction) -> _Served[_T]:
         """Take the first items without a look at other processes."""
-        _wait_for_first(self._prefetch(tr))
         self.races += 1
-        is_older = self._join(tr)
+        is_older = self.batch.join(tr)
         taken = self.queue.pops.pop_each(tr, self.now, self.batch)
+        # The commit has to confirm that the queue was empty if the read version may be too old.
         return _Served(taken, wrote=any(taken) or is_older)
 
     def _take_turns(self, tr: Transaction) -> _Served[_T] | _Waiting:
         """Take what is staged for the batch; or serve; or wait for the leader."""
         layout, all_requests, request = self.queue.layout, self.queue.requests, self.request
         leader = tr.snapshot[layout.leader]
-        requests = all_requests.begin_read(tr) if self.leading_as else None
-        prefetched = self._prefetch(tr) if self.leading_as else None
+        requests = None
+        if self.leading_as:
+            self._read_ahead(tr)
+            requests = all_requests.begin_read(tr)
         if request is not None:
             found = self._collect(tr, request)
             if isinstance(found, _Served):
@@ -269,29 +263,15 @@ class _Pops(Generic[_T]):
             return self._become_leader(tr, request)
         if requests is None:
             requests = all_requests.begin_read(tr)
-            prefetched = self._prefetch(tr)
-        _wait_for_first(prefetched)
         return self._serve(tr, request, holder, all_requests.live(tr, requests))
 
-    def _join(self, tr: Transaction) -> bool:
-        """Add the pops that have arrived; return whether the commit has to confirm an empty queue.
-
-        The read version may be older than a pop, which may follow a push of its thread.
-        """
-        n = len(self.batch)
-        self.batch.join()
-        return len(self.batch) > n
-
-    def _prefetch(self, tr: Transaction) -> RangeResult | None:
-        """Start to read the rows that several pops will probably take; `None` for one pop."""
-        if self.expected == 1:
-            return None
-        begin, end = self.queue.layout.all_items
-        _, at_max = self.batch[0]
-        if at_max:
-            return tr.snapshot.get_range(begin, end, limit=1, reverse=True)
-        limit = min(2 * self.expected, MAX_ITEMS)
-        return tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
+    def _read_ahead(self, tr: Transaction) -> None:
+        """Start to read the rows that several pops will probably take, beside the requests."""
+        if self.batch.line is not None and self.batch.line.expected > 1:
+            begin, end = self.queue.layout.all_items
+            _, at_max = self.batch[0]
+            n = min(2 * self.batch.line.expected, MAX_ITEMS)
+            self.ahead = tr.snapshot.get_range(begin, end, n, at_max, WANT_ALL)
 
     def _become_leader(self, tr: Transaction, request: bytes | None) -> _Waiting:
         """Name this process as the leader.
@@ -308,7 +288,7 @@ class _Pops(Generic[_T]):
     def _request(self, tr: Transaction, request: bytes | None) -> bytes:
         """Return the request of the batch; write it if there is none."""
         if request is None:
-            self.batch.join()
+            self.batch.join(tr)
             request = self.queue.requests.write(tr, self.name, self.batch)
         return request
 
@@ -324,15 +304,10 @@ class _Pops(Generic[_T]):
         return self._take_staged(tr, staged)
 
     def _take_staged(self, tr: Transaction, staged: Staged) -> _Served[_T]:
-        pops, requests = self.queue.pops, self.queue.requests
+        pops = self.queue.pops
         item = pops.items.levels.item
-        taken = [[item(*row) for row in rows] for rows in staged]
-        try:
-            decoded = [pops.decoded(tr, items) for items in taken]
-        except UndecodableItem as error:
-            requests.unstage(tr, self.now, staged)
-            return _Served([], error=error)
-        requests.note_taken(tr, self.now, staged)
+        decoded = [pops.decoded(tr, [item(*row) for row in rows]) for rows in staged]
+        self.queue.requests.note_taken(tr, self.now, staged)
         return _Served(decoded)
 
     def _serve(
@@ -345,7 +320,7 @@ class _Pops(Generic[_T]):
         """Take the first items, stage the next ones for the requests, keep or pass on the lead."""
         rows = self.queue.requests
         others = [each for each in requests if each.key != request]
-        is_older = self._join(tr)
+        is_older = self.batch.join(tr)
         is_leader = holder in (self.leading_as, self.name) and holder is not None
         keeps = self.may_keep_leading or (is_leader and not others)
         following = others.pop(0) if others and not keeps else None
@@ -371,9 +346,3 @@ class _Pops(Generic[_T]):
             leading_as=holder if keeps else None,
             met_others=bool(others or following),
         )
-
-
-def _wait_for_first(rows: Iterable[KeyValue] | None) -> None:
-    """Wait for the first rows of a range; meanwhile other threads can join the batch."""
-    if rows is not None:
-        next(iter(rows), None)

@@ -27,7 +27,7 @@ from fdbqueue.layout.items import ItemRow
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
-from fdbqueue.layout.values import NEVER, Header
+from fdbqueue.layout.values import NEVER
 from fdbqueue.operations.changes import MOVABLE, Changes, traceback_text
 from fdbqueue.operations.claims import (
     AckRequest,
@@ -75,10 +75,6 @@ _size_of = attrgetter("size")
 _unique_keys_of = attrgetter("header.unique", "header.key")
 
 
-def _not_false(result: object) -> bool:
-    return result is not False
-
-
 class Store(Generic[_T]):
     """The operations of one queue, on a transaction or on a database.
 
@@ -111,7 +107,7 @@ class Store(Generic[_T]):
         waiting_pops, left = Waiters(layout, layout.waiting_pops), self._seconds_left_to_pop
         self._any_item = Wanted("pop", self.keys_to_watch, left, waiting_pops)
         places = Places(random.randrange)
-        stored = self.options = items.options
+        self.options = items.options
         changes = self.changes = Changes(items)
         slots = self._slots = Slots(items, places)
         items.transitions.followers.append(slots)
@@ -121,7 +117,7 @@ class Store(Generic[_T]):
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
         requests = self._pop_requests = PopRequests(layout, items)
-        sweeper = self.sweeper = Sweeper(items, sweep, stored, changes, requests)
+        sweeper = self.sweeper = Sweeper(items, sweep, changes, requests)
         waiting_claims, left = Waiters(layout, layout.waiting_claims), sweeper.seconds_left
         self._any_claim = Wanted("claim", self.keys_to_watch_claims, left, waiting_claims)
         self.reads = Reads(items, codec, options, changes, sweep, sweeper)
@@ -131,7 +127,7 @@ class Store(Generic[_T]):
         push = SharedTransactions[PushRequest, list[bytes]]
         self.pushes = Combiner(partial(push, receipts, pusher.push), _size_of, BATCH_BYTES)
         self.pops: Combiner[Pop, list[_T]] = Combiner(self._pops_on, number_of, MAX_ITEMS)
-        claims = self._claims = Claims(layout, items, claimed, stored, sweep, self.sweeper, slots)
+        claims = self._claims = Claims(items, claimed, sweep, sweeper, slots)
         self.claims = Combiner(lambda _: claims.perform, _size_of, MAX_ITEMS)
         ack = SharedTransactions[AckRequest, LeaseLost | None]
         self.acks = Combiner(partial(ack, receipts, claimed.ack_each), _size_of, MAX_ITEMS)
@@ -148,7 +144,7 @@ class Store(Generic[_T]):
         self,
         tr: Transactor,
         body: Callable[..., _R],
-        wrote: Callable[[Any], bool] = _not_false,
+        wrote: Callable[[Any], bool] = lambda result: result is not False,
     ) -> _R:
         """Run `body(tr, now=now)` in the caller's transaction, or on a database exactly once.
 
@@ -213,16 +209,12 @@ class Store(Generic[_T]):
         """
         popped = list(map(self.codec.restore, items))
         begin = size = 0
-        if is_database(tr):
-            for end, (_, payload, _) in enumerate(popped):
-                if size and size + len(payload) > BATCH_BYTES:
-                    self._put_back(tr, popped[begin:end])
-                    begin, size = end, 0
-                size += len(payload) + ITEM_BYTES
-        self._put_back(tr, popped[begin:])
-
-    def _put_back(self, tr: Transactor, popped: list[tuple[bytes, bytes, Header]]) -> None:
-        self.change(tr, partial(self.items.put_back, popped=popped))
+        for end, (_, payload, _) in enumerate(popped):
+            if size and size + len(payload) > BATCH_BYTES and is_database(tr):
+                self.change(tr, partial(self.items.put_back, popped=popped[begin:end]))
+                begin, size = end, 0
+            size += len(payload) + ITEM_BYTES
+        self.change(tr, partial(self.items.put_back, popped=popped[begin:]))
 
     def putting_back(self, tr: Transactor, items: list[_T]) -> SansIO[None]:
         """Put items back as `put_back` does; a cancelled operation waits for the end."""

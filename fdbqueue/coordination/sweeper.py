@@ -13,7 +13,6 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import MAX_RETRY_DELAY, read, run
 from fdbqueue.operations.changes import Changes
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.options import StoredOptions
 from fdbqueue.operations.sweep import MAX_SWEPT, Sweep, Swept
 from fdbqueue.operations.waking import has_items
 from fdbqueue.types import Database, ReadTransactor, Transaction, Transactor
@@ -40,35 +39,26 @@ class Sweeper:
     A queue that never had timers or limits costs only one read per second.
     """
 
-    def __init__(
-        self,
-        items: Items,
-        sweep: Sweep,
-        options: StoredOptions,
-        changes: Changes,
-        requests: PopRequests,
-    ) -> None:
-        self._layout = items.layout
-        self._unique_keys = items.unique_keys
+    def __init__(self, items: Items, sweep: Sweep, changes: Changes, requests: PopRequests) -> None:
+        self._items = items
+        self._options = items.options
         self._sweep_in = sweep
-        self._options = options
         self._changes = changes
         self._requests = requests
         self.is_behind = False  # whether items are due that the last sweep did not reach
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._has_timers = False
-        self._next_look = 0.0
-        self._next_sweep = self._next_in_claim = 0.0
-        self._next_catch_up = 0.0
-        self._next_trim = 0.0
-        self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
+        self._next_look = self._next_sweep = self._next_in_claim = self._next_catch_up = 0.0
+        self._last_trim = clock.monotonic() - _TRIM
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
         """Return whether the queue ever had timers or limits; the answer may be a second old."""
         now = clock.monotonic()
         if not self._has_timers and now >= self._next_look:
-            self._has_timers = read(tr, lambda tr: tr.snapshot[self._layout.scheduled].present())
+            self._has_timers = read(
+                tr, lambda tr: tr.snapshot[self._items.layout.scheduled].present()
+            )
             self._next_look = now + _LOOK
         return self._has_timers
 
@@ -142,21 +132,17 @@ class Sweeper:
         """
         if is_pop and not self._has_trimmed:
             return True
-        next_trim = self._next_trim if self._options.may_have_done else self._next_drop
-        return clock.monotonic() >= next_trim
+        period = _TRIM if self._options.may_have_done else REQUEST_TIMEOUT
+        return clock.monotonic() >= self._last_trim + period
 
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and return items staged for dead processes.
 
-        That is: done items and unique keys without a period left; and every five seconds, the
-        requests of dead processes. If another process trims at the same time, leave the work to it.
+        That is: done items, unique keys without a period left, and the requests of dead processes.
+        If another process trims at the same time, leave the work to it.
         """
-        began = clock.monotonic()
-        returns_staged = not self._has_trimmed or began >= self._next_drop
         self._has_trimmed = True
-        self._next_trim = began + _TRIM
-        if returns_staged:
-            self._next_drop = began + REQUEST_TIMEOUT
+        self._last_trim = clock.monotonic()
         now = milliseconds()
         tries = 0
 
@@ -166,10 +152,9 @@ class Sweeper:
             options = self._options.read(tr.snapshot)
             if tries > 1 or options is None:
                 return True
-            dropped = self._unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
+            dropped = self._items.unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
             trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
-            has_swept = not returns_staged or self._requests.sweep(tr, now)
-            return has_swept and max(dropped, trimmed) < _MAX_TRIMMED
+            return self._requests.sweep(tr, now) and max(dropped, trimmed) < _MAX_TRIMMED
 
         for _ in range(_MAX_TRIMS):
             tries = 0
@@ -183,15 +168,11 @@ class Sweeper:
             If more is due: whether an item is ready, and all expired items are deleted.
         """
         now = milliseconds()
-        tries = 0
 
         def body(tr: Transaction) -> tuple[Swept, bool, bool]:
-            nonlocal tries
-            tries += 1
-            if tries == 2:
-                tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
+            tr.options.set_max_retry_delay(MAX_RETRY_DELAY)
             swept = self._sweep_in.sweep(tr, now)
-            may_end = not swept.all and swept.expired and has_items(tr, self._layout)
+            may_end = not swept.all and swept.expired and has_items(tr, self._items.layout)
             return swept, not self._options.is_paused(tr), may_end
 
         swept, self.is_ready, may_end = run(db, body)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
+from weakref import ref
 
 import pytest
 from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue
+from fdbqueue.coordination.combiner import Batch
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 
@@ -173,3 +177,34 @@ def test_a_claim_that_finds_nothing_writes_nothing(db: Any, space: Subspace) -> 
     for _ in range(5):
         assert queue.claim(counting) is None
     assert counting.commits == before
+
+
+def test_a_claim_that_joins_others_finds_what_its_thread_has_pushed(
+    db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have begun their transaction before the push."""
+    begun, may_join = threading.Event(), threading.Event()
+    join = Batch.join
+
+    def join_late(batch: Batch[Any], tr: Any) -> bool:
+        if not begun.is_set():
+            begun.set()
+            if claims._lines[ref(db)].is_remote:
+                tr.get_read_version().wait()
+            assert may_join.wait(60)
+        return join(batch, tr)
+
+    claims = store_of(queue).claims
+    with ThreadPoolExecutor(2) as pool:
+        queue.push(db, "first")
+        assert pool.submit(queue.claim, db).result()
+        monkeypatch.setattr(Batch, "join", join_late)
+        early = pool.submit(queue.claim, db)
+        assert begun.wait(60)
+        PriorityQueue(queue.subspace).push(db, "second")
+        late = pool.submit(queue.claim, db)
+        while not claims._lines[ref(db)].waiting:
+            pass
+        may_join.set()
+        taken = [call.result() for call in (early, late)]
+    assert [claim.item.value for claim in taken if claim] == ["second"]
