@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -185,6 +184,7 @@ _WITH_METADATA = (Layout.claims, Layout.delayed, Layout.dead, Layout.done)
 _UNFINISHED = (Layout.items, Layout.claims, Layout.delayed, Layout.followers)
 
 Change = Callable[[Membership], Membership]
+_Row = TypeVar("_Row", bound=tuple[bytes, bytes])
 
 
 def with_memberships(key: bytes, value: bytes, change: Change) -> bytes:
@@ -253,48 +253,35 @@ def with_queues(key: bytes, value: bytes, other: Callable[[bytes], bytes | None]
     return with_memberships(key, value, changed)
 
 
-class Lost(NamedTuple):
-    """The jobs of a batch that are in no queue.
-
-    Attributes:
-        n: How many there are.
-        steps: The steps that get the results of the other jobs of the batch.
-    """
-
-    n: int
-    steps: frozenset[str]
-
-
 class Links:
-    """The batches of some queues, and the jobs of these queues that have not ended.
+    """How many jobs the batches of some queues have lost: they wait for more than there are.
 
     Each queue is known by the bytes that references in other queues have for it.
     """
 
     def __init__(self) -> None:
         self._left = Counter[tuple[bytes, bytes]]()
-        self._steps: dict[tuple[bytes, bytes], list[str]] = defaultdict(list)
 
-    def add(self, queue: bytes, key: bytes, value: bytes) -> None:
-        """Add a row of a queue."""
-        if key.startswith(Layout.batch_counts):
-            counts = decode_counts(value)
-            self._left[queue, key[len(Layout.batch_counts) :]] += counts.pushed - counts.ended
-        elif key.startswith(_UNFINISHED):
-            with_memberships(key, value, partial(self._note, queue))
+    def noted(self, queue: bytes, rows: Iterable[_Row]) -> Iterator[_Row]:
+        """Yield the rows of a queue, and note what they say."""
 
-    def _note(self, queue: bytes, membership: Membership) -> Membership:
-        self._steps[membership.subspace or queue, membership.id].append(membership.step)
-        return membership
+        def note(membership: Membership) -> Membership:
+            self._left[membership.subspace or queue, membership.id] -= 1
+            return membership
 
-    def lost(self, queue: bytes) -> dict[bytes, Lost]:
-        """Return the jobs that each batch of a queue has lost, by its id."""
-        found: dict[bytes, Lost] = {}
-        for (owner, id), left in self._left.items():
-            steps = self._steps.get((owner, id), [])
-            if owner == queue and left > len(steps):
-                found[id] = Lost(left - len(steps), frozenset(steps))
-        return found
+        for row in rows:
+            key, value = row
+            if key.startswith(Layout.batch_counts):
+                counts = decode_counts(value)
+                id = key[len(Layout.batch_counts) :]
+                self._left[queue, id] += counts.pushed - counts.ended
+            elif key.startswith(_UNFINISHED):
+                with_memberships(key, value, note)
+            yield row
+
+    def lost(self, queue: bytes) -> dict[bytes, int]:
+        """Return how many jobs each batch of a queue has lost, by its id."""
+        return {id: n for (owner, id), n in self._left.items() if owner == queue and n > 0}
 
 
 def linking_ranges(layout: Layout) -> list[tuple[bytes, bytes]]:

@@ -19,8 +19,8 @@ from fdbqueue.admin import backup, check, copy, drop, queue_names, restore
 from fdbqueue.errors import LeaseLost, QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
+from fdbqueue.queue import rows
 from fdbqueue.queue.batches import Batches, Members, push_after
-from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import lose
@@ -189,13 +189,39 @@ def test_jobs_whose_ends_count_in_a_queue_that_is_left_out_run(shop: Shop, other
     assert check(other, fdbqueue.existing_queue(other, shop.working)).ok
 
 
-def test_a_backup_of_one_queue_goes_back_to_the_other_one(shop: Shop) -> None:
+def test_a_queue_that_is_restored_alone_does_not_count_in_the_other_one(shop: Shop) -> None:
     file, _ = saved(shop, shop.working)
     lose(shop.db, shop.working)
     restore(shop.db, file)
     there = Shop(shop.db, shop.waiting, shop.working)
     assert there.problems() == []
-    assert there.work() == ALL
+    assert there.work() == sorted([*"ab", "first", "member"])
+
+
+def test_a_job_whose_steps_run_jobs_of_two_queues_goes_on_if_one_is_left_out(
+    db: Any, name: str, other: Any
+) -> None:
+    shop = Shop(db, f"{name}waiting", f"{name}working")
+
+    @shop.app.job(queue=f"{name}near", name="near")
+    def near() -> None:
+        shop.ran.append("near")
+
+    @shop.app.job(queue=shop.waiting, name="both")
+    def both(context: Context) -> None:
+        context.gather("all", [near.bind(), shop.note.bind("far")])
+
+    both.push()
+    shop.app.work(shop.waiting, drain=True)
+    names = [shop.waiting, f"{name}near"]
+    file, _ = saved(shop, *names)
+    restore(other, file)
+    queues: list[Any] = [fdbqueue.existing_queue(other, each) for each in names]
+    claims = [queue.claim(other, wait=60) for queue in queues]
+    assert [claim.item.value["job"] for claim in claims] == ["both", "near"]
+    for queue, claim in zip(reversed(queues), reversed(claims)):
+        queue.ack(other, claim)
+    assert all(check(other, queue).ok for queue in queues)
 
 
 @pytest.mark.parametrize("how", ["drop", "restore"])

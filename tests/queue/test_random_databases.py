@@ -31,8 +31,8 @@ from fdbqueue.layout.values import (
 )
 from fdbqueue.options import GroupSettings, PushOptions, QueueSettings, ScheduleOptions
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.transfer.importing import import_lines
-from fdbqueue.queue.transfer.rows import rows_of
+from fdbqueue.queue.importing import import_lines
+from fdbqueue.queue.rows import rows_of
 from fdbqueue.testing import Clock
 from tests.support import random_options
 from tests.support.random_databases import GROUP_SETTINGS, RandomDatabase

@@ -23,7 +23,6 @@ from fdbqueue.layout.batches import (
     BatchKind,
     End,
     Ending,
-    Lost,
     Membership,
     StoredBatch,
     decode_batch,
@@ -324,15 +323,12 @@ def _rows_of(
             yield from tr.get_range(max(begin, first), end)
 
 
-def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, lost: Lost) -> None:
-    """Count the jobs that a batch has lost as cancelled. Steps that wait for them fail."""
+def end_lost(tr: Transaction, layout: Layout, now: int, id: bytes, n: int) -> None:
+    """Count `n` jobs that a batch has lost as cancelled; all steps that wait for the batch fail."""
     batch = get_batch(tr, layout, id)
     if batch is None:
         return
-    steps = [""] * lost.n
-    if batch.kind == "run":
-        waiting = _waiting_steps(tr, layout, batch.job).keys() - lost.steps
-        steps = [*waiting, *steps][: lost.n]
+    steps = _waiting_steps(tr, layout, batch.job) if batch.kind == "run" else [""] * n
     tr.add_read_conflict_key(layout.batch_counts + id)
     ends = [Membership(b"", id, step=step) for step in steps]
     count_end(tr, layout, now, ends, id, _GONE)

@@ -5,36 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
+import re
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache, partial
-from typing import IO, Any, NamedTuple
+from functools import partial
+from typing import IO, Any
 
 from fdbqueue.database.binding import database_identity
 from fdbqueue.database.clock import milliseconds
-from fdbqueue.errors import InvalidBackup, QueueChanged, QueueExists, QueueNotFound, SameQueue
+from fdbqueue.errors import InvalidBackup, QueueChanged, QueueNotFound, SameQueue
 from fdbqueue.layout.batches import Links, with_queues
-from fdbqueue.layout.names import decode_name, name_key, names_with
+from fdbqueue.layout.names import decode_name, is_name_key, name_key, names_with
 from fdbqueue.layout.values import LAYOUT_VERSION
-from fdbqueue.queue.transfer.rows import (
+from fdbqueue.queue.rows import (
+    OURS,
     Moment,
-    NewQueue,
+    NewQueues,
     QueueCopy,
     Row,
-    Summary,
-    finish,
-    prefix_in,
-    rows_of,
-    summary_of,
-)
-from fdbqueue.queue.transfer.user_keys import (
-    ALL,
     count_missing,
-    distinct,
     key_rows,
-    prefix_text,
+    rows_of,
     store_keys,
+    summary_of,
 )
 from fdbqueue.types import Database
 
@@ -43,6 +38,9 @@ _HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
 _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
 _SECTIONS = (b'{"queue":', b'{"prefix":')
+
+ALL = "keys outside queues"
+"""How a report calls the keys with the empty prefix."""
 
 
 class Copies(dict[str, QueueCopy]):
@@ -116,55 +114,54 @@ def backup(
         2
     """
     own = distinct(prefixes)
-    output, moment, copies = _Output(file), Moment(db), Copies()
+    moment, copies, sha256 = Moment(db), Copies(), hashlib.sha256()
+
+    def write(fields: dict[str, Any]) -> None:
+        line = _line(fields)
+        sha256.update(line)
+        file.write(line)
+
+    def written(rows: Iterable[Row], name: str) -> Iterator[Row]:
+        for row in _counted(rows, partial(progress, name)):
+            write({"key": _base64(row.key), "value": _base64(row.value)})
+            yield row
+
     if names is None:
         chosen = [decode_name(row.key) for row in moment.rows(*names_with(""))]
     else:
         chosen = _names(names)
-    output.write(_HEADER)
+    write(_HEADER)
     for name in chosen:
-        output.write({"queue": name})
-        summary = Summary()
-        for row in output.written(rows_of(db, name, moment), partial(progress, name)):
-            summary.add(row)
-        copies[name] = summary.finish()
+        write({"queue": name})
+        moment.begin_queue()
+        versions = moment.versions
+        copies[name] = summary_of(written(rows_of(db, name, moment), name))
+        if moment.versions != versions:
+            # If nothing differs now, both reads show the moment between them.
+            _verify_unchanged(db, {name: copies[name]})
     for prefix in own:
-        output.write({"prefix": _base64(prefix)})
-        rows = output.written(
-            key_rows(prefix, moment), partial(progress, prefix_text(prefix) or ALL)
-        )
+        write({"prefix": _base64(prefix)})
+        rows = written(key_rows(prefix, moment), prefix_text(prefix) or ALL)
         copies.prefixes[prefix] = sum(1 for _ in rows)
-    file.write(_end(output.sha256))
+    file.write(_end(sha256))
     copies.moments = moment.versions
     return copies
 
 
-class _Output:
-    """A file that is being written.
+def _counted(rows: Iterable[Row], progress: Callable[[int], object]) -> Iterator[Row]:
+    """Yield rows; call `progress` with their number now and then, and at the end."""
+    n = 0
+    for n, row in enumerate(rows, 1):
+        yield row
+        if n % 1000 == 0:
+            progress(n)
+    progress(n)
 
-    Attributes:
-        sha256: The digest of the lines so far.
-    """
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.sha256 = hashlib.sha256()
-
-    def write(self, fields: dict[str, Any]) -> None:
-        """Write a line."""
-        line = _line(fields)
-        self.sha256.update(line)
-        self._file.write(line)
-
-    def written(self, rows: Iterable[Row], progress: Callable[[int], object]) -> Iterator[Row]:
-        """Yield rows once they are written."""
-        number = 0
-        for number, row in enumerate(rows, 1):
-            self.write({"key": _base64(row.key), "value": _base64(row.value)})
-            if number % 1000 == 0:
-                progress(number)
-            yield row
-        progress(number)
+def _verify_unchanged(db: Database, copies: Mapping[str, QueueCopy]) -> None:
+    for name, copy in copies.items():
+        if summary_of(rows_of(db, name)) != copy:
+            raise QueueChanged(name)
 
 
 def _end(sha256: hashlib._Hash) -> bytes:
@@ -178,6 +175,10 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 def _base64(part: bytes) -> str:
     return base64.b64encode(part).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)
 
 
 def _names(names: Iterable[str]) -> list[str]:
@@ -198,9 +199,9 @@ def restore(
     """Create the queues and keys of a backup in a database, with everything that it has.
 
     All queues get their names in one transaction, after the last row. A job that waits for a job of
-    a queue that is not restored goes on: that job counts as cancelled, and a step that ran it
-    fails. If jobs of a queue that is neither restored nor present wait for a job, its end no
-    longer counts for them.
+    a queue that is not restored goes on: that job counts as cancelled, and all steps in which the
+    waiting job runs it and others fail. The end of a restored job counts for no job of a queue that
+    is not restored.
 
     The whole file is verified first: a damaged file changes nothing, nor does one of another
     layout. No client sees half of a queue. An interrupted restore begins anew when you start it
@@ -245,25 +246,25 @@ def restore(
         >>> fdbqueue.existing_queue(other, "jobs").pop(other).value
         'a'
     """
-    contents = _contents(file)
+    sections, key_sections = _sections(file)
     is_all = names is None and prefixes is None
-    chosen = [*contents.queues] if is_all else _names(names or ())
-    own = [*contents.prefixes] if is_all else distinct(prefixes or ())
+    chosen = [*sections] if is_all else _names(names or ())
+    own = [*key_sections] if is_all else distinct(prefixes or ())
     for name in chosen:
-        if name not in contents.queues:
-            similar = get_close_matches(name, contents.queues) or [*contents.queues][:3]
+        if name not in sections:
+            similar = get_close_matches(name, sections) or [*sections][:3]
             raise QueueNotFound(name, similar)
     _verify_new_name(new_name, chosen)
     if new_name is not None and is_all and own:
         raise ValueError("the file also has keys, and no key can get a new name; name the queue")
-    keys = {prefix: partial(_key_rows, file, contents, prefix) for prefix in own}
-    missing = {prefix: count_missing(db, rows()) for prefix, rows in keys.items()}
+    missing = {prefix: count_missing(db, _key_rows(file, key_sections, prefix)) for prefix in own}
 
     def store_own() -> None:
-        for prefix, rows in keys.items():
-            store_keys(db, rows(), partial(progress, prefix_text(prefix) or ALL))
+        for prefix in own:
+            rows = _key_rows(file, key_sections, prefix)
+            store_keys(db, _counted(rows, partial(progress, prefix_text(prefix) or ALL)))
 
-    queues = {name: contents.queues[name] for name in chosen}
+    queues = {name: sections[name] for name in chosen}
     restored = _create(db, file, queues, new_name, progress, store_own)
     restored.prefixes.update(missing)
     return restored
@@ -287,67 +288,46 @@ def _create(
         progress: As for `restore`.
         before_names: Called after the last row, before the queues get their names.
     """
-    links, copies = Links(), Copies()
-    names = {name: name if new_name is None else new_name for name in queues}
-    for name in names.values():
-        if prefix_in(db, name_key(name)) is not None:
-            raise QueueExists(name)
+    names = {name: new_name if new_name is not None else name for name in queues}
+    new, links, copies = NewQueues(db, [*names.values()]), Links(), Copies()
+    prefixes = {name_key(name): new.subspaces[names[name]].key() for name in queues}
     for name, offset in queues.items():
-        summary = Summary()
-        for row in _rows(file, offset):
-            summary.add(row)
-            links.add(name_key(name), *row)
-        copies[name] = summary.finish()
-    new = {name: NewQueue(db, names[name]) for name in queues}
-    prefixes = {name_key(name): bytes(queue.subspace.key()) for name, queue in new.items()}
+        copies[name] = summary_of(links.noted(name_key(name), _rows(file, offset)))
 
-    @cache
     def prefix_of(reference: bytes) -> bytes | None:
-        if reference in prefixes:
-            return prefixes[reference]
-        # A queue with a new name may be there with its old one, too.
-        return prefix_in(db, reference) if new_name in (None, *queues) else None
+        """Return the prefix of a restored queue; a queue without a name keeps its own."""
+        return prefixes.get(reference) if is_name_key(reference) else reference
 
-    for name, queue in new.items():
-        found = _rows(file, queues[name])
-        moved = (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
-        queue.write(moved, partial(progress, name))
+    for name, offset in queues.items():
+        found = _counted(_rows(file, offset), partial(progress, name))
+        new.write(
+            names[name], (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
+        )
     before_names()
-    for name, queue in new.items():
-        queue.end_lost(milliseconds(), links.lost(name_key(name)))
-    finish(db, new.values())
+    for name in queues:
+        new.end_lost(names[name], milliseconds(), links.lost(name_key(name)))
+    new.finish()
     return copies
 
 
-class _Contents(NamedTuple):
-    """The contents of a file: where the first row of each queue and each prefix is."""
-
-    queues: dict[str, int]
-    prefixes: dict[bytes, int]
-
-
-def _contents(file: IO[bytes]) -> _Contents:
-    """Verify a whole file, and return what is in it."""
+def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
+    """Verify a whole file; return where the first row of each queue and of each prefix is."""
     file.seek(0)
     sha256, last, number = hashlib.sha256(), b"", 0
-    begins: list[tuple[int, bytes]] = []
+    begins: list[tuple[bytes, int]] = []
     for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
         if number == 1:
             _verify_header(line)
         if line.startswith(_SECTIONS):
-            begins.append((file.tell(), line))
+            begins.append((line, file.tell()))
         sha256.update(last)
         last = line
     if last != _end(sha256):
         raise InvalidBackup(number, "the file is damaged, cut off, or not a backup")
-    contents = _Contents({}, {})
-    for offset, line in begins:
-        section = json.loads(line)
-        if "queue" in section:
-            contents.queues[section["queue"]] = offset
-        else:
-            contents.prefixes[base64.b64decode(section["prefix"])] = offset
-    return contents
+    sections = [(json.loads(line), offset) for line, offset in begins]
+    queues = {each["queue"]: offset for each, offset in sections if "queue" in each}
+    keys = {_bytes(each["prefix"]): offset for each, offset in sections if "prefix" in each}
+    return queues, keys
 
 
 def _verify_header(line: bytes) -> None:
@@ -363,26 +343,20 @@ def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
     """Yield the rows of one section of a file that was verified."""
     file.seek(offset)
     while "key" in (line := json.loads(file.readline())):
-        yield Row(base64.b64decode(line["key"]), base64.b64decode(line["value"]))
+        yield Row(_bytes(line["key"]), _bytes(line["value"]))
 
 
-def _key_rows(file: IO[bytes], contents: _Contents, prefix: bytes) -> Iterator[Row]:
+def _key_rows(file: IO[bytes], sections: dict[bytes, int], prefix: bytes) -> Iterator[Row]:
     """Yield the rows of a file whose keys begin with a prefix.
 
     Raises:
         InvalidBackup: The file is of other prefixes.
     """
-    offsets = [
-        offset
-        for written, offset in contents.prefixes.items()
-        if prefix.startswith(written) or written.startswith(prefix)
-    ]
-    if not offsets:
+    fitting = [each for each in sections if prefix.startswith(each) or each.startswith(prefix)]
+    if not fitting:
         raise InvalidBackup(1, f"the file has no keys of the prefix {prefix!r}")
-    for offset in offsets:
-        for row in _rows(file, offset):
-            if row.key.startswith(prefix):
-                yield row
+    for each in fitting:
+        yield from (row for row in _rows(file, sections[each]) if row.key.startswith(prefix))
 
 
 def copy(
@@ -441,19 +415,67 @@ def copy(
         _verify_new_name(new_name, copied)
         identity = database_identity(source)
         is_same = source is target or None is not identity == database_identity(target)
-        first = next(iter(copied), None)
-        if is_same and first is not None and new_name in (None, first):
-            raise SameQueue(first)
-
-        def verify() -> None:
-            for name, copy in copied.items():
-                if summary_of(rows_of(source, name)) != copy:
-                    raise QueueChanged(name)
-
-        _create(target, file, _contents(file).queues, new_name, progress, verify)
-    return copied
+        for name in copied:
+            if is_same and new_name in (None, name):
+                raise SameQueue(name)
+        verify = partial(_verify_unchanged, source, copied)
+        return _create(target, file, _sections(file)[0], new_name, progress, verify)
 
 
 def _verify_new_name(new_name: str | None, names: Collection[str]) -> None:
     if new_name is not None and len(names) != 1:
         raise ValueError(f"only one queue can get a new name, not {len(names)}")
+
+
+def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
+    r"""Return prefixes in order, without repetitions and those that begin with another one.
+
+    Raises:
+        ValueError: A prefix begins only keys that are not the user's.
+
+    Example:
+        >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
+        [b'sold/', b'stock/']
+    """
+    if isinstance(prefixes, (bytes, str)):
+        raise TypeError(f"prefixes is a list of prefixes, not {prefixes!r} alone")
+    chosen: list[bytes] = []
+    for prefix in sorted(prefixes):
+        if not isinstance(prefix, bytes):
+            raise TypeError(f"a prefix is of bytes, not {prefix!r}")
+        if prefix.startswith(b"\xff"):
+            raise ValueError(f"the keys with the prefix {prefix!r} belong to the database")
+        if prefix.startswith(OURS):
+            raise ValueError(f"the keys with the prefix {prefix!r} belong to queues; name these")
+        if not chosen or not prefix.startswith(chosen[-1]):
+            chosen.append(prefix)
+    return chosen
+
+
+def prefix_text(prefix: bytes) -> str:
+    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
+
+    >>> print(prefix_text(b"sold/\x00\\"))
+    sold/\x00\\
+    """
+    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
+    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
+
+
+def prefix_from(text: str) -> bytes:
+    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
+
+    Raises:
+        ValueError: The text has another backslash.
+
+    Example:
+        >>> prefix_from(r"sold/\x00\\")
+        b'sold/\x00\\'
+    """
+    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
+        elif b"\\" in part:
+            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
+    return b"".join(parts)
