@@ -12,8 +12,8 @@ from rich.progress import DownloadColumn
 
 from fdbqueue import existing_queue
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.importing import import_lines
 from fdbqueue.queue.registry import open_queue
+from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.types import Database, PriorityJson
 
 from .arguments import usage_errors

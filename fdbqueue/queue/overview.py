@@ -1,4 +1,4 @@
-"""All named queues at a glance, and JSON, for command lines, HTTP and metrics."""
+"""The named queues: their numbers, also as JSON; rename and drop them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
@@ -14,19 +15,25 @@ from typing import Any, TypeVar, get_args
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sweeper import looks_write as looks_write
-from fdbqueue.database.binding import first_key
+from fdbqueue.database.binding import first_key, is_database
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_pages, read_ranges
+from fdbqueue.database.retrying import read
 from fdbqueue.database.retrying import retries as retries
-from fdbqueue.errors import ForeignKey, UndecodableQueue
+from fdbqueue.errors import ForeignKey, QueueExists, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
-from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import NAME_RECEIPTS, decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
 from fdbqueue.layout.values import UNDECODABLE, utc_time
 from fdbqueue.layout.values import time_as_json as time_as_json
+from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
@@ -45,7 +52,117 @@ from fdbqueue.types import (
     ReadTransactor,
     State,
     Task,
+    Transaction,
+    Transactor,
 )
+
+_T = TypeVar("_T")
+
+
+def rename(tr: Transactor, name: str, new_name: str) -> None:
+    """Give a queue another name; its items stay where they are.
+
+    Clients that have the queue open can go on using it, and no other queue is ever stored in the
+    same place. To ensure that, a rename leaves a small row behind; a database has at most 17 of
+    these. Cost: two to five reads, and two or three keys written.
+
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
+        new_name: Its new name.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        QueueExists: Another queue has the new name.
+        InvalidQueueName: A queue cannot have one of the names.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> rename(db, "mail", "e-mail")
+        >>> fdbqueue.admin.queue_names(db)
+        ['e-mail']
+    """
+    keys = name_key(name), name_key(new_name)
+
+    def body(tr: Transaction) -> None:
+        subspace = find_existing(tr, name)
+        if find(tr, new_name) is not None:
+            raise QueueExists(new_name)
+        del tr[keys[0]]
+        tr[keys[1]] = subspace.key()
+        leave(tr, name, subspace)
+
+    _change(tr, body)
+
+
+def drop(tr: Transactor, name: str) -> tuple[str, ...]:
+    """Delete a queue: its items, its options and its name.
+
+    A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
+    that ran one of them fails. A batch ends with the queue of the job at its end, as if that job
+    were cancelled.
+
+    Also deletes what an unfinished restore or copy of a queue with this name has written. A later
+    push by a client that still has the queue open creates it again, empty. Conflicts with all reads
+    of the queue.
+
+    Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
+    queues, all unfinished items are read. Given a database, this takes a transaction for each 1,000
+    of them. The last one deletes the queue, so an interrupted drop can be repeated. Stop the
+    clients of such a queue before: if they push jobs for which others wait meanwhile, `check` finds
+    these waits.
+
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
+
+    Returns:
+        A sentence for each other queue whose jobs wait for jobs of this one. To know them before,
+        drop the queue in a transaction that you do not commit.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> drop(db, "mail")
+        ()
+        >>> fdbqueue.admin.queue_names(db)
+        []
+    """
+    key, now = name_key(name), milliseconds()
+
+    def body(tr: Transaction, after: bytes) -> Left:
+        if drop_unfinished(tr, name) and find(tr, name) is None:
+            return Left(Counter(), None)
+        subspace = find_existing(tr, name)
+        left = leave_batches(tr, Layout(subspace), now, after)
+        if left.last is None:
+            del tr[subspace.range()]
+            del tr[key]
+        return left
+
+    counted = leave_all(lambda after: _change(tr, partial(body, after=after)))
+    owners = {prefix: read(tr, partial(_described, prefix=prefix)) for prefix in counted}
+    return tuple(
+        f"{n:,} of its jobs count as cancelled for jobs of {owners[prefix]} that wait for them"
+        for prefix, n in counted.items()
+    )
+
+
+def _described(tr: ReadTransaction, prefix: bytes) -> str:
+    name = name_of(tr, prefix)
+    return "a queue without a name" if name is None else f"queue {name!r}"
+
+
+def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
+    return run_once(tr, body, NAME_RECEIPTS) if is_database(tr) else body(tr)
+
 
 STATES: tuple[State, ...] = get_args(State)
 """The states of items, in the order in which they are shown."""
@@ -268,8 +385,6 @@ def _stats_of(
         reason = f"{type(error).__name__}: {error}"
         yield from repeat(unknown_stats(subspace, UndecodableQueue(reason)))
 
-
-_T = TypeVar("_T")
 
 _PAGE = 1024
 """How many queues one transaction reads at most."""

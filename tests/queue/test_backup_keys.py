@@ -20,7 +20,7 @@ from fdbqueue import PriorityQueue, admin
 from fdbqueue.admin import KeyExists, backup, restore
 from fdbqueue.errors import InvalidBackup, QueueExists
 from fdbqueue.layout.names import ROOT, unfinished_key
-from fdbqueue.queue import rows
+from fdbqueue.queue import backup as rows
 from fdbqueue.testing import FaultyDatabase
 
 FOREIGN = {b"": b"empty", b"\x00": b"", b"\x01\xff": b"1", b"\xfe\xff" * 9: b"x" * 100_000}

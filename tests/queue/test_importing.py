@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.queue.importing import ImportReport, import_lines
+from fdbqueue.queue.repeatable import ImportReport, import_lines
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.waiting import wait_until

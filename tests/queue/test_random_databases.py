@@ -30,9 +30,9 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.options import GroupSettings, PushOptions, QueueSettings, ScheduleOptions
+from fdbqueue.queue.backup import rows_of
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.importing import import_lines
-from fdbqueue.queue.rows import rows_of
+from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import Clock
 from tests.support import random_options
 from tests.support.random_databases import GROUP_SETTINGS, RandomDatabase
