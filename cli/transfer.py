@@ -37,7 +37,7 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @command(
     QUEUE,
     argument("file", type=click.File("rb"), default="-"),
-    *options_of(import_lines, omit=("priority", "again", "progress")),
+    *options_of(import_lines, omit=("priority", "again")),
     option(
         "--source",
         metavar="NAME",
@@ -84,15 +84,14 @@ def import_(
     target = json_queue(open_queue(db, queue), queue)
     target = priority_queue(target, queue, "`fdbq import`")
     with usage_errors(), progress_bar(DownloadColumn()) as progress:
-        task = progress.add_task("import", total=size)
+        shown = file if size is None else progress.wrap_file(file, size, description="import")
         done = import_lines(
             db,
             target,
-            file,
+            shown,
             None if again else source or path,
             priority=priority,
             **fields,
-            progress=lambda lines, read: progress.update(task, completed=read),
         )
     skipped = f", skipped {done.skipped:,} that were stored before" if done.skipped else ""
     hint = " (--again stores them again)" if done.skipped and not done.stored else ""

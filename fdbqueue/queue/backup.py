@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 from fdbqueue.database.binding import database_identity, loaded_binding
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import prepare_retry, read, run
 from fdbqueue.errors import (
     FdbqueueError,
@@ -319,17 +320,8 @@ def _missing(tr: ReadTransaction, rows: list[Row]) -> list[Row]:
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows in batches that a transaction has room for."""
-    batch: list[Row] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row.key) + len(row.value)
-        if len(batch) == _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    """Yield rows in lists that a transaction has room for."""
+    return in_batches(rows, lambda row: len(row.key) + len(row.value), _BATCH_ROWS, _BATCH_BYTES)
 
 
 _FORMAT = "fdbqueue backup"

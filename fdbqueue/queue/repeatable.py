@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import IOBase
-from typing import Any, NamedTuple
+from typing import Any
 
 from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
 from fdbqueue.errors import (
     FdbqueueError,
     IdempotencyKeyReused,
@@ -52,34 +53,6 @@ class ImportReport:
     full: bool = False
 
 
-class _Parts(NamedTuple):
-    """Where the value, the priority and the group of each line come from; see `import_lines`."""
-
-    priority: object
-    priority_field: str | None
-    value_field: str | None
-    group: str | None
-    group_field: str | None
-
-    def parse(self, line: bytes) -> tuple[Any, Any, str | None]:
-        """Return the value, the priority and the group of a line."""
-        if len(line) > MAX_LINE:
-            raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
-        try:
-            value: Json = parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"it is not JSON: {error}") from error
-        priority, group = self.priority, self.group
-        if self.priority_field is not None:
-            priority = _field(value, self.priority_field)
-        if self.group_field is not None and isinstance(value, dict):
-            found = value.get(self.group_field)
-            group = group if found is None else validate_key("a group", found)
-        if self.value_field is not None:
-            value = _field(value, self.value_field)
-        return value, priority, group
-
-
 def import_lines(
     db: Database,
     queue: PriorityQueue,
@@ -91,7 +64,6 @@ def import_lines(
     value_field: str | None = None,
     group: str | None = None,
     group_field: str | None = None,
-    progress: Callable[[int, int], object] = lambda lines, size: None,
 ) -> ImportReport:
     """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
 
@@ -115,7 +87,6 @@ def import_lines(
         value_field: The field to push instead of the whole line.
         group: The group of lines that have none.
         group_field: The field of each line's object that contains its group, if it has one.
-        progress: Called after each batch with the number of lines and bytes read so far.
 
     Raises:
         InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored, and
@@ -134,62 +105,56 @@ def import_lines(
         {'n': 2, 'p': 3}
     """
     group = None if group is None else validate_key("a group", group)
-    parts = _Parts(priority, priority_field, value_field, group, group_field)
     store, stored, skipped = store_of(queue), 0, 0
-    for batch in _batches(lines, queue, source, parts):
+
+    def item_of(number: int, line: bytes) -> NewItem:
+        value = _parse(line)
+        level: Any = priority if priority_field is None else _field(value, priority_field)
+        own = value.get(group_field) if group_field and isinstance(value, dict) else None
+        options: PushManyOptions = {"group": group if own is None else own}
+        if source is not None:
+            options |= {"unique": [_key(source, number, line)], "unique_for": _REMEMBERED}
+        pushed = value if value_field is None else _field(value, value_field)
+        return new_items(store, [pushed], [store.levels.from_json(level)], **options)[0]
+
+    for batch in in_batches(
+        _items(lines, source, item_of), lambda item: len(item.payload), _BATCH_LINES, BATCH_BYTES
+    ):
         push = partial(
-            store.pusher.push_unique, push=PushRequest(batch.items, True), relies_on_full=False
+            store.pusher.push_unique, push=PushRequest(batch, True), relies_on_full=False
         )
-        pushed = store.change(db, push) if batch.items else []
+        pushed = store.change(db, push)
         new = sum(each.is_new for each in pushed)
         stored, skipped = stored + new, skipped + len(pushed) - new
-        if len(pushed) < len(batch.items):
+        if len(pushed) < len(batch):
             return ImportReport(stored, skipped, full=True)
-        progress(batch.lines, batch.size)
     return ImportReport(stored, skipped)
 
 
-class _Batch(NamedTuple):
-    """The items of lines that one transaction stores, and all lines and bytes read so far."""
-
-    items: list[NewItem]
-    lines: int
-    size: int
-
-
-def _batches(
-    lines: Iterable[bytes], queue: PriorityQueue, source: str | None, parts: _Parts
-) -> Iterator[_Batch]:
-    """Yield the lines in batches; the lines before an invalid one are a batch of their own."""
-    items: list[NewItem] = []
-    number = read = size = 0
+def _items(
+    lines: Iterable[bytes], source: str | None, item_of: Callable[[int, bytes], NewItem]
+) -> Iterator[NewItem]:
+    """Yield the item of each line that is not empty; raise `InvalidLine`."""
     if isinstance(lines, IOBase):  # of a long line, only as much as shows that it is too long
         lines = iter(partial(lines.readline, MAX_LINE + 1), b"")
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            new = [_item(line, number, queue, source, parts)] if line.strip() else []
+            item = item_of(number, line)
         except (FdbqueueError, ValueError) as error:
-            yield _Batch(items, number - 1, read)
             raise InvalidLine(number, str(error), source) from error
-        added = sum(len(item.payload) for item in new)
-        if len(items) == _BATCH_LINES or (items and size + added > BATCH_BYTES):
-            yield _Batch(items, number - 1, read)
-            items, size = [], 0
-        items += new
-        size += added
-        read += len(line)
-    yield _Batch(items, number, read)
+        yield item
 
 
-def _item(
-    line: bytes, number: int, queue: PriorityQueue, source: str | None, parts: _Parts
-) -> NewItem:
-    store = store_of(queue)
-    value, priority, group = parts.parse(line)
-    options: PushManyOptions = {"group": group}
-    if source is not None:
-        options |= {"unique": [_key(source, number, line)], "unique_for": _REMEMBERED}
-    return new_items(store, [value], [store.levels.from_json(priority)], **options)[0]
+def _parse(line: bytes) -> Json:
+    if len(line) > MAX_LINE:
+        raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
+    try:
+        value: Json = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+    return value
 
 
 def _key(source: str, number: int, line: bytes) -> str:
