@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
@@ -30,7 +29,7 @@ from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
-from fdbqueue.layout.values import UNDECODABLE, utc_time
+from fdbqueue.layout.values import UNDECODABLE, as_json, utc_time
 from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.maintainers.batches import Left, leave_all, leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave, name_of
@@ -40,13 +39,10 @@ from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
     Database,
-    FailedAttempt,
-    HistoryBucket,
     HistoryWindow,
     Item,
     ItemInfo,
     KeyValue,
-    Progress,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
@@ -252,7 +248,7 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     """
     if stats.error is not None:
         return {"error": stats.error}
-    fields = _fields(stats)
+    fields: dict[str, Any] = as_json(stats)
     del fields["error"], fields["options"]
     fields["by_priority"] = {
         str(priority): number for priority, number in stats.by_priority.items()
@@ -278,7 +274,8 @@ def history_as_json(window: HistoryWindow) -> dict[str, Any]:
     >>> minutes["seconds"], minutes["pushed"], minutes["waiting_median"], len(minutes["buckets"])
     (300, 1, None, 1)
     """
-    return {**_fields(window), "buckets": [*map(_fields, window.buckets)]}
+    fields: dict[str, Any] = as_json(window)
+    return fields
 
 
 def item_as_json(item: Item | Task | None) -> dict[str, Any]:
@@ -312,12 +309,11 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     >>> fields["state"], fields["attempts"], fields["failed_attempts"]
     ('ready', 0, [])
     """
-    failed = [_with_run_time(attempt) for attempt in info.failed_attempts]
-    fields = {**_with_run_time(info), "failed_attempts": failed}
-    fields["progress"] = info.progress and _fields(info.progress)
-    fields["waits_for"] = info.waits_for and dataclasses.asdict(info.waits_for)
-    fields["parent"] = info.parent and dataclasses.asdict(info.parent)
+    fields: dict[str, Any] = as_json(dataclasses.replace(info, item=None))
     del fields["item"]
+    fields["run_time"] = as_json(info.run_time)
+    for each, attempt in zip(fields["failed_attempts"], info.failed_attempts):
+        each["run_time"] = as_json(attempt.run_time)
     return fields
 
 
@@ -330,27 +326,9 @@ def group_as_json(info: GroupInfo) -> dict[str, Any]:
     >>> jobs.set_group(db, "ada", rate=(1, "1h"))
     >>> _ = jobs.push(db, "x", group="ada"), jobs.pop(db)
     >>> group_as_json(jobs.groups(db)[0])["rate"]
-    (1, 3600.0)
+    [1, 3600.0]
     """
-    return _fields(info)
-
-
-def _with_run_time(record: ItemInfo | FailedAttempt) -> dict[str, Any]:
-    """Return the fields of a record by name, and the seconds that an attempt ran."""
-    run_time = record.run_time
-    return {**_fields(record), "run_time": None if run_time is None else run_time.total_seconds()}
-
-
-def _fields(
-    record: (
-        QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt | Progress | GroupInfo
-    ),
-) -> dict[str, Any]:
-    """Return the fields of a record by name, with times as text."""
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    for name, value in fields.items():
-        if isinstance(value, datetime):
-            fields[name] = time_as_json(value)
+    fields: dict[str, Any] = as_json(info)
     return fields
 
 

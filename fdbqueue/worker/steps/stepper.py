@@ -25,9 +25,10 @@ from typing import (
 
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import InvalidValue, LeaseLost, PayloadTooLarge, error_classes, error_text
+from fdbqueue.layout.steps import StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
-from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
+from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.tries import Tries
 from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, as_exception
