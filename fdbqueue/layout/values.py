@@ -680,14 +680,14 @@ def as_json(value: Any) -> Any:
     """Return a record with its fields by name, times as text, and lengths of time in seconds.
 
     >>> as_json(timedelta(minutes=1)), as_json((1, None))
-    (60.0, [1, None])
+    (60.0, (1, None))
     """
     if isinstance(value, datetime):
         return time_as_json(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, tuple):
-        return [*map(as_json, value)]
+        return tuple(map(as_json, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)

@@ -312,8 +312,10 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     fields: dict[str, Any] = as_json(dataclasses.replace(info, item=None))
     del fields["item"]
     fields["run_time"] = as_json(info.run_time)
-    for each, attempt in zip(fields["failed_attempts"], info.failed_attempts):
-        each["run_time"] = as_json(attempt.run_time)
+    fields["failed_attempts"] = [
+        {**as_json(attempt), "run_time": as_json(attempt.run_time)}
+        for attempt in info.failed_attempts
+    ]
     return fields
 
 
@@ -326,7 +328,7 @@ def group_as_json(info: GroupInfo) -> dict[str, Any]:
     >>> jobs.set_group(db, "ada", rate=(1, "1h"))
     >>> _ = jobs.push(db, "x", group="ada"), jobs.pop(db)
     >>> group_as_json(jobs.groups(db)[0])["rate"]
-    [1, 3600.0]
+    (1, 3600.0)
     """
     fields: dict[str, Any] = as_json(info)
     return fields
