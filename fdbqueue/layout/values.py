@@ -687,7 +687,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, tuple):
-        return tuple(map(as_json, value))
+        parts: tuple[Any, ...] = value
+        return tuple(map(as_json, parts))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)
