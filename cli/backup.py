@@ -16,7 +16,7 @@ from rich.progress import TaskID, TextColumn
 import fdbqueue
 from fdbqueue import embedded, existing_queue
 from fdbqueue.admin import Copies, QueueCopy
-from fdbqueue.queue.transfer.user_keys import ALL, distinct, prefix_from, prefix_text
+from fdbqueue.queue.backup import ALL, distinct, prefix_from, prefix_text
 from fdbqueue.types import Database
 
 from .command import QUEUES, command

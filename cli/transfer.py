@@ -13,7 +13,7 @@ from rich.progress import DownloadColumn
 from fdbqueue import existing_queue
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.registry import open_queue
-from fdbqueue.queue.transfer.importing import import_lines
+from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.types import Database, PriorityJson
 
 from .arguments import usage_errors
@@ -36,7 +36,7 @@ def _source(file: BinaryIO) -> tuple[str | None, int | None]:
 @command(
     QUEUE,
     argument("file", type=click.File("rb"), default="-"),
-    *options_of(import_lines, omit=("priority", "progress")),
+    *options_of(import_lines, omit=("priority",)),
     option(
         "--source",
         metavar="NAME",
@@ -81,15 +81,14 @@ def import_(
     target = json_queue(open_queue(db, queue), queue)
     target = priority_queue(target, queue, "`fdbq import`")
     with usage_errors(), progress_bar(DownloadColumn()) as progress:
-        task = progress.add_task("import", total=size)
+        shown = file if size is None else progress.wrap_file(file, size, description="import")
         done = import_lines(
             db,
             target,
-            file,
+            shown,
             source or path,
             priority=priority,
             **fields,
-            progress=lambda lines, read: progress.update(task, completed=read),
         )
     skipped = f", skipped {done.skipped:,} that were stored before" if done.skipped else ""
     hint = " (another --source stores them again)" if done.skipped and not done.stored else ""

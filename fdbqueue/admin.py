@@ -12,12 +12,9 @@
 from __future__ import annotations
 
 from fdbqueue.layout.values import LAYOUT_VERSION
+from fdbqueue.queue.backup import Copies, KeyExists, QueueCopy, backup, copy, restore
 from fdbqueue.queue.check import CheckReport, check
-from fdbqueue.queue.names import drop, rename
-from fdbqueue.queue.overview import overview, queue_names
-from fdbqueue.queue.transfer.backup import Copies, backup, copy, restore
-from fdbqueue.queue.transfer.rows import QueueCopy
-from fdbqueue.queue.transfer.user_keys import KeyExists
+from fdbqueue.queue.overview import drop, overview, queue_names, rename
 from fdbqueue.worker.presence import WorkerInfo, workers
 
 __all__ = [

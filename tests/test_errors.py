@@ -9,8 +9,8 @@ import pytest
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
 from fdbqueue.layout import errors as layout_errors
-from fdbqueue.queue.transfer import user_keys
-from fdbqueue.queue.transfer.user_keys import KeyExists
+from fdbqueue.queue import backup as backups
+from fdbqueue.queue.backup import KeyExists
 from fdbqueue.worker.functions import errors as worker_errors
 
 ALL = [
@@ -100,9 +100,10 @@ def test_an_unpickled_error_equals_the_original(error: Exception) -> None:
 def test_every_error_class_has_a_pickling_test() -> None:
     names = {
         name
-        for module in (errors, job_errors, layout_errors, user_keys, worker_errors)
+        for module in (errors, job_errors, layout_errors, backups, worker_errors)
         for name, kind in vars(module).items()
-        if getattr(kind, "__module__", "") == module.__name__ and name[0].isupper()
+        if getattr(kind, "__module__", "") == module.__name__ and isinstance(kind, type)
+        if issubclass(kind, Exception) and name[0].isupper()
     }
     assert {type(error).__name__ for error in ALL} == names - {"FdbqueueError"}
 

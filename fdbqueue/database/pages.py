@@ -170,3 +170,38 @@ def _divide(rows: Iterable[KeyValue], group: list[tuple[bytes, bytes]]) -> Itera
             return
     yield found
     yield from ([] for _ in ranges)
+
+
+def in_batches(
+    things: Iterable[_T], size: Callable[[_T], int], max_number: int, max_size: int
+) -> Iterator[list[_T]]:
+    """Yield things in lists that one transaction has room for.
+
+    If the iteration raises an error, the things before it are a list of their own.
+
+    Args:
+        things: The things.
+        size: Returns the size of a thing.
+        max_number: How many things a list has at most.
+        max_size: The most that the sizes of a list add up to, unless it has only one thing.
+
+    Example:
+        >>> list(in_batches(["a", "bb", "ccc", "dddd"], len, 9, 5))
+        [['a', 'bb'], ['ccc'], ['dddd']]
+    """
+    batch: list[_T] = []
+    left = max_size
+    try:
+        for thing in things:
+            added = size(thing)
+            if batch and (added > left or len(batch) == max_number):
+                yield batch
+                batch, left = [], max_size
+            batch.append(thing)
+            left -= added
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch

@@ -717,6 +717,26 @@ def time_as_json(time: datetime | None) -> str | None:
     return None if time is None else time.isoformat(timespec="milliseconds")
 
 
+def as_json(value: Any) -> Any:
+    """Return a record with its fields by name, times as text, and lengths of time in seconds.
+
+    >>> as_json(timedelta(minutes=1)), as_json((1, None))
+    (60.0, (1, None))
+    """
+    if isinstance(value, datetime):
+        return time_as_json(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, tuple):
+        parts: tuple[Any, ...] = value
+        return tuple(map(as_json, parts))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    return value
+
+
 def utc_time(milliseconds: float) -> datetime:
     """Return a time from its milliseconds since 1970.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue.coordination.sans_io import drive
+from fdbqueue.database.pages import in_batches
 from fdbqueue.database.retrying import read
 from fdbqueue.errors import PayloadTooLarge
 from fdbqueue.layout.batches import (
@@ -161,19 +162,8 @@ def push_members(tr: Transaction, queue: BaseQueue[Any], new: list[NewItem]) -> 
 _Member: TypeAlias = tuple[BaseQueue[Any], NewItem]
 
 
-def _transactions(members: list[_Member]) -> Iterator[list[_Member]]:
-    """Split members into those of each transaction."""
-    some: list[_Member] = []
-    size = 0
-    for member in members:
-        added = len(member[1].payload) + ITEM_BYTES
-        if some and size + added > BATCH_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(member)
-        size += added
-    if some:
-        yield some
+def _size(member: _Member) -> int:
+    return len(member[1].payload) + ITEM_BYTES
 
 
 class Batches:
@@ -224,7 +214,7 @@ class Batches:
         for each in pushes:
             batch = membership_in(each.queue, own, position, cancels=on_dead == "cancel")
             members += zip(repeat(each.queue), each.items(batch))
-        for some in _transactions(members):
+        for some in in_batches(members, _size, len(members), BATCH_BYTES):
             change_once(self._queue, db, partial(self._push, id=id, members=some))
 
     def _push(self, tr: Transaction, id: str, members: list[_Member]) -> bool:

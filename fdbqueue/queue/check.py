@@ -358,7 +358,7 @@ class _Check:
             return f"the key {counter!r}"
 
     def _compare_indexes(self) -> None:
-        indexes = self._layout.indexes
+        indexes, leases = self._layout.indexes, self._layout.leases
         stored = {row.key: row.value for prefix in indexes for row in self._rows(prefix)}
         for key in sorted(stored.keys() | self._indexed.keys()):
             value, expected = stored.get(key), self._indexed.get(key)
@@ -366,14 +366,10 @@ class _Check:
                 continue  # the next sweep deletes it, also if the rate of the queue was removed
             if expected is None:
                 self._note(f"an index leads to no item: {key!r}", self._tr.clear, key)
-            elif value is None or not (value == expected or self._may_differ(key)):
+            # The timer alone knows the end of a lease by the clock, unless it is repaired.
+            elif value is None or (value != expected and not key.startswith(leases)):
                 problem = f"an item is not found by its index: {key!r}"
                 self._note(problem, self._tr.set, key, expected)
-
-    def _may_differ(self, key: bytes) -> bool:
-        """Return whether an index may have this value, which does not follow from its item."""
-        # The timer alone knows the end of a lease by the clock, unless it is repaired.
-        return key.startswith(self._layout.leases)
 
     def _compare_holds(self) -> None:
         """Look for groups that are stuck, and for a queue over its rate that nothing looks at."""

@@ -1,11 +1,11 @@
-"""All named queues at a glance, and JSON, for command lines, HTTP and metrics."""
+"""The named queues: their numbers, also as JSON; rename and drop them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
@@ -14,38 +14,137 @@ from typing import Any, TypeVar, get_args
 from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sweeper import looks_write as looks_write
-from fdbqueue.database.binding import first_key
+from fdbqueue.database.binding import first_key, is_database
+from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import read_pages, read_ranges
 from fdbqueue.database.retrying import retries as retries
-from fdbqueue.errors import ForeignKey, UndecodableQueue
+from fdbqueue.errors import ForeignKey, QueueExists, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
 from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
-from fdbqueue.layout.names import decode_name, decode_subspace, name_key, names_with
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import NAME_RECEIPTS, decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
-from fdbqueue.layout.values import UNDECODABLE, utc_time
+from fdbqueue.layout.values import UNDECODABLE, as_json, utc_time
 from fdbqueue.layout.values import time_as_json as time_as_json
+from fdbqueue.operations.maintainers.batches import leave_batches
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
 from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
     Database,
-    FailedAttempt,
-    HistoryBucket,
     HistoryWindow,
     Item,
     ItemInfo,
     KeyValue,
-    Progress,
     QueueStats,
     ReadTransaction,
     ReadTransactor,
     State,
     Task,
+    Transaction,
+    Transactor,
 )
+
+_T = TypeVar("_T")
+
+
+def rename(tr: Transactor, name: str, new_name: str) -> None:
+    """Give a queue another name; its items stay where they are.
+
+    Clients that have the queue open can go on using it, and no other queue is ever stored in the
+    same place. To ensure that, a rename leaves a small row behind; a database has at most 17 of
+    these. Cost: two to five reads, and two or three keys written.
+
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
+        new_name: Its new name.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        QueueExists: Another queue has the new name.
+        InvalidQueueName: A queue cannot have one of the names.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> rename(db, "mail", "e-mail")
+        >>> fdbqueue.admin.queue_names(db)
+        ['e-mail']
+    """
+    keys = name_key(name), name_key(new_name)
+
+    def body(tr: Transaction) -> None:
+        subspace = find_existing(tr, name)
+        if find(tr, new_name) is not None:
+            raise QueueExists(new_name)
+        del tr[keys[0]]
+        tr[keys[1]] = subspace.key()
+        leave(tr, name, subspace)
+
+    _change(tr, body)
+
+
+def drop(tr: Transactor, name: str) -> None:
+    """Delete a queue: its items, its options and its name.
+
+    A job of another queue that waits for its jobs goes on: these count as cancelled, and a step
+    that ran one of them fails. A batch ends with the queue of the job at its end, as if that job
+    were cancelled.
+
+    Also deletes what an unfinished restore or copy of a queue with this name has written. A later
+    push by a client that still has the queue open creates it again, empty. Conflicts with all reads
+    of the queue.
+
+    Cost: two reads and two range clears. If jobs of the queue ever counted in batches of other
+    queues, all unfinished items are read. Given a database, this takes a transaction for each 1,000
+    of them. The last one deletes the queue, so an interrupted drop can be repeated. Stop the
+    clients of such a queue before: if they push jobs for which others wait meanwhile, `check` finds
+    these waits.
+
+    Args:
+        tr: A transaction or a database.
+        name: The name of the queue.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+        InvalidQueueName: A queue cannot have this name.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(db, "mail").push(db, "x")
+        >>> drop(db, "mail")
+        >>> fdbqueue.admin.queue_names(db)
+        []
+    """
+    key, now = name_key(name), milliseconds()
+
+    def body(tr: Transaction, after: bytes) -> bytes | None:
+        if drop_unfinished(tr, name) and find(tr, name) is None:
+            return None
+        subspace = find_existing(tr, name)
+        last = leave_batches(tr, Layout(subspace), now, after)
+        if last is None:
+            del tr[subspace.range()]
+            del tr[key]
+        return last
+
+    after: bytes | None = b""
+    while after is not None:
+        after = _change(tr, partial(body, after=after))
+
+
+def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
+    return run_once(tr, body, NAME_RECEIPTS) if is_database(tr) else body(tr)
+
 
 STATES: tuple[State, ...] = get_args(State)
 """The states of items, in the order in which they are shown."""
@@ -135,7 +234,7 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     """
     if stats.error is not None:
         return {"error": stats.error}
-    fields = _fields(stats)
+    fields: dict[str, Any] = as_json(stats)
     del fields["error"], fields["options"]
     fields["by_priority"] = {
         str(priority): number for priority, number in stats.by_priority.items()
@@ -161,7 +260,8 @@ def history_as_json(window: HistoryWindow) -> dict[str, Any]:
     >>> minutes["seconds"], minutes["pushed"], minutes["waiting_median"], len(minutes["buckets"])
     (300, 1, None, 1)
     """
-    return {**_fields(window), "buckets": [*map(_fields, window.buckets)]}
+    fields: dict[str, Any] = as_json(window)
+    return fields
 
 
 def item_as_json(item: Item | Task | None) -> dict[str, Any]:
@@ -195,12 +295,13 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     >>> fields["state"], fields["attempts"], fields["failed_attempts"]
     ('ready', 0, [])
     """
-    failed = [_with_run_time(attempt) for attempt in info.failed_attempts]
-    fields = {**_with_run_time(info), "failed_attempts": failed}
-    fields["progress"] = info.progress and _fields(info.progress)
-    fields["waits_for"] = info.waits_for and dataclasses.asdict(info.waits_for)
-    fields["parent"] = info.parent and dataclasses.asdict(info.parent)
+    fields: dict[str, Any] = as_json(dataclasses.replace(info, item=None))
     del fields["item"]
+    fields["run_time"] = as_json(info.run_time)
+    fields["failed_attempts"] = [
+        {**as_json(attempt), "run_time": as_json(attempt.run_time)}
+        for attempt in info.failed_attempts
+    ]
     return fields
 
 
@@ -215,25 +316,7 @@ def group_as_json(info: GroupInfo) -> dict[str, Any]:
     >>> group_as_json(jobs.groups(db)[0])["rate"]
     (1, 3600.0)
     """
-    return _fields(info)
-
-
-def _with_run_time(record: ItemInfo | FailedAttempt) -> dict[str, Any]:
-    """Return the fields of a record by name, and the seconds that an attempt ran."""
-    run_time = record.run_time
-    return {**_fields(record), "run_time": None if run_time is None else run_time.total_seconds()}
-
-
-def _fields(
-    record: (
-        QueueStats | HistoryWindow | HistoryBucket | ItemInfo | FailedAttempt | Progress | GroupInfo
-    ),
-) -> dict[str, Any]:
-    """Return the fields of a record by name, with times as text."""
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    for name, value in fields.items():
-        if isinstance(value, datetime):
-            fields[name] = time_as_json(value)
+    fields: dict[str, Any] = as_json(info)
     return fields
 
 
@@ -268,8 +351,6 @@ def _stats_of(
         reason = f"{type(error).__name__}: {error}"
         yield from repeat(unknown_stats(subspace, UndecodableQueue(reason)))
 
-
-_T = TypeVar("_T")
 
 _PAGE = 1024
 """How many queues one transaction reads at most."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
@@ -17,7 +17,7 @@ from fdbqueue.errors import InvalidSchedule, PayloadTooLarge
 from fdbqueue.layout.items import StoredItem
 from fdbqueue.layout.jobs import MAX_ROW, Definition, Timing, schedule_size
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.layout.values import time_as_json, utc_time
+from fdbqueue.layout.values import as_json, time_as_json, utc_time
 from fdbqueue.operations.jobs.schedules import Found, has_stopped, next_tick, ticks_from
 from fdbqueue.options import ScheduleOptions
 from fdbqueue.queue.arguments import (
@@ -322,14 +322,11 @@ class Schedules(Generic[V]):
 
 def schedule_as_json(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as a JSON object, with up to five of its next ticks."""
-    times: dict[str, Any] = {
-        name: time_as_json(getattr(schedule, name))
-        for name in ("next_tick", "last_tick", "declared_at")
+    return {
+        **as_json(schedule),
+        "next_ticks": [*map(time_as_json, schedule.next_ticks(_SHOWN_TICKS))],
+        "priority": priority_as_json(schedule.priority),
     }
-    times["next_ticks"] = [*map(time_as_json, schedule.next_ticks(_SHOWN_TICKS))]
-    every = None if schedule.every is None else schedule.every.total_seconds()
-    priority = priority_as_json(schedule.priority)
-    return {**asdict(schedule), **times, "every": every, "priority": priority}
 
 
 def _time(milliseconds: int | None) -> datetime | None:

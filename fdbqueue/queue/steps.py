@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
-from fdbqueue.layout.jobs import (
-    NamedStep,
-    StepKind,
-    StepState,
-    StoredSignal,
-    StoredStep,
-    TooManySteps,
-    TooManyWaiting,
-    is_over,
-)
-from fdbqueue.layout.values import LAST_MILLISECOND, Report, time_as_json, utc_time
+from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, StoredStep
+from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
+from fdbqueue.layout.values import LAST_MILLISECOND, Report, as_json, utc_time
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
@@ -36,20 +28,6 @@ from fdbqueue.types import (
     Transactor,
     V,
 )
-
-__all__ = [
-    "ClaimedSteps",
-    "JobSteps",
-    "Signal",
-    "Step",
-    "StepKind",
-    "StepState",
-    "StoredStep",
-    "TooManySteps",
-    "TooManyWaiting",
-    "is_over",
-    "step_as_json",
-]
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
@@ -358,8 +336,8 @@ class ClaimedSteps:
 
 def step_as_json(step: Step) -> dict[str, Any]:
     """Return a step as a JSON object."""
-    times = {name: time_as_json(getattr(step, name)) for name in ("began_at", "ended_at", "due_at")}
-    return {**asdict(step), **times}
+    fields: dict[str, Any] = as_json(step)
+    return fields
 
 
 def _public(step: NamedStep, queue: str | None) -> Step:

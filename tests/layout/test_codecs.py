@@ -13,7 +13,7 @@ from fdb.subspace_impl import Subspace
 from fdbqueue import PriorityQueue, TaskQueue, aio
 from fdbqueue.errors import InvalidLine, InvalidValue, UndecodableItem
 from fdbqueue.layout.codecs import MAX_NESTING, json_bytes
-from fdbqueue.queue.transfer.importing import import_lines
+from fdbqueue.queue.repeatable import import_lines
 from tests.support.shell import Shell, error_of
 
 

@@ -29,7 +29,7 @@ from fdbqueue.errors import (
 )
 from fdbqueue.layout.names import unfinished_key
 from fdbqueue.layout.values import LAYOUT_VERSION
-from fdbqueue.queue.transfer import rows
+from fdbqueue.queue import backup as rows
 from fdbqueue.testing import FaultyDatabase
 from fdbqueue.types import State
 from tests.support.keys import layout_of

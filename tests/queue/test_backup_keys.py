@@ -20,7 +20,7 @@ from fdbqueue import PriorityQueue, admin
 from fdbqueue.admin import KeyExists, backup, restore
 from fdbqueue.errors import InvalidBackup, QueueExists
 from fdbqueue.layout.names import ROOT, unfinished_key
-from fdbqueue.queue.transfer import rows, user_keys
+from fdbqueue.queue import backup as rows
 from fdbqueue.testing import FaultyDatabase
 
 FOREIGN = {b"": b"empty", b"\x00": b"", b"\x01\xff": b"1", b"\xfe\xff" * 9: b"x" * 100_000}
@@ -176,14 +176,14 @@ def test_a_client_that_writes_a_key_during_the_restore_keeps_its_value(
     key = name.encode() + b"/key"
     store(other, {key: b"old"})
     file = written(other, prefixes=[key])
-    counted = user_keys.count_missing
+    counted = rows.count_missing
 
     def then_write(*args: Any) -> int:
         n = counted(*args)
         db[key] = b"new"
         return n
 
-    monkeypatch.setattr("fdbqueue.queue.transfer.backup.count_missing", then_write)
+    monkeypatch.setattr("fdbqueue.queue.backup.count_missing", then_write)
     with pytest.raises(KeyExists):
         restore(db, file)
     assert db[key] == b"new"

@@ -19,8 +19,8 @@ from fdbqueue.admin import backup, check, copy, drop, queue_names, restore
 from fdbqueue.errors import LeaseLost, QueueExists
 from fdbqueue.jobs import App, Context
 from fdbqueue.operations.maintainers import batches as ends
+from fdbqueue.queue import backup as rows
 from fdbqueue.queue.batches import Batches, Members, push_after
-from fdbqueue.queue.transfer import rows
 from fdbqueue.testing import FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.keys import lose

@@ -11,7 +11,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import IdempotencyKeyReused
-from fdbqueue.queue import idempotency
+from fdbqueue.queue import repeatable
 from fdbqueue.testing import FaultyDatabase
 from tests.support.idempotency import push_once
 from tests.support.keys import layout_of
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(time.time() // 3600 * 3600)
-    monkeypatch.setattr(idempotency, "time", clock)
+    monkeypatch.setattr(repeatable, "time", clock)
     return clock
 
 
@@ -94,7 +94,7 @@ def test_a_slow_clock_forgets_no_keys(db: Any, queue: PriorityQueue, clock: Cloc
 def test_each_push_sweeps_a_bounded_number_of_old_keys(
     db: Any, queue: PriorityQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "_MAX_DROPPED", 3)
+    monkeypatch.setattr(repeatable, "_MAX_DROPPED", 3)
     for number in range(10):
         push(db, queue, f"{number}")
     clock.now += 25 * HOUR
@@ -129,7 +129,7 @@ def test_a_sweep_does_not_forget_a_key_reused_during_it(
     clock.now += 48 * HOUR
     sweeps = [db.create_transaction() for _ in range(2)]
     for tr in sweeps:
-        idempotency._drop_outdated(tr, layout_of(queue), int(clock.now // HOUR))
+        repeatable._drop_outdated(tr, layout_of(queue), int(clock.now // HOUR))
     second = push(db, queue, "key")
     for tr in sweeps:
         tr.commit().wait()

@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.errors import InvalidLine
 from fdbqueue.layout.priorities import priority_as_json
-from fdbqueue.queue.transfer.importing import ImportReport, import_lines
+from fdbqueue.queue.repeatable import ImportReport, import_lines
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.keys import layout_of
 from tests.support.waiting import wait_until
@@ -37,18 +37,9 @@ def numbers(db: Any, queue: PriorityQueue) -> list[int]:
 def test_lines_are_imported_in_order_with_the_priority_of_their_field(
     db: Any, queue: PriorityQueue
 ) -> None:
-    seen: list[tuple[int, int]] = []
-    report = import_lines(
-        db,
-        queue,
-        lines(range(2500)),
-        "f",
-        priority_field="level",
-        progress=lambda lines, size: seen.append((lines, size)),
-    )
+    report = import_lines(db, queue, lines(range(2500)), "f", priority_field="level")
     assert report == ImportReport(2500, 0)
     assert numbers(db, queue) == sorted(range(2500), key=lambda n: (n % 4, n))
-    assert seen[-1] == (2500, sum(map(len, lines(range(2500)))))
 
 
 def test_lines_have_the_group_of_their_field_or_the_one_of_all(

@@ -29,9 +29,9 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.options import GroupSettings, PushOptions, QueueSettings, ScheduleOptions
+from fdbqueue.queue.backup import rows_of
 from fdbqueue.queue.base import store_of
-from fdbqueue.queue.transfer.importing import import_lines
-from fdbqueue.queue.transfer.rows import rows_of
+from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import Clock
 from tests.support import random_options
 from tests.support.random_databases import GROUP_SETTINGS, RandomDatabase

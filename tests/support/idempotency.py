@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fdbqueue import PriorityQueue
-from fdbqueue.queue.idempotency import remembered
+from fdbqueue.queue.repeatable import remembered
 
 
 def push_once(

@@ -17,8 +17,8 @@ from fdbqueue.http.v1.bodies import Push
 from fdbqueue.options import PushOptions, TaskOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_scope
 from fdbqueue.queue.base import BaseQueue, change_once, store_of
-from fdbqueue.queue.idempotency import remembered
 from fdbqueue.queue.overview import info_as_json, item_as_json, time_as_json
+from fdbqueue.queue.repeatable import remembered
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.queue.task import push_task
 from fdbqueue.types import Item, ItemInfo, Options, Task, Transaction, Transactor

@@ -33,9 +33,10 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
+from fdbqueue.layout.jobs import StepKind, StoredStep, is_over
 from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
-from fdbqueue.queue.steps import ClaimedSteps, Signal, StepKind, StoredStep, is_over
+from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
 from fdbqueue.worker.functions.errors import (
     ChildFailed,

@@ -344,7 +344,7 @@ def _receipt_unread() -> None:
 )
 def _torn_backup() -> None:
     """Each part of a backup is read at a version of its own."""
-    from fdbqueue.queue.transfer.rows import Moment
+    from fdbqueue.queue.backup import Moment
 
     def read(read: Callable[..., Any]) -> Callable[..., Any]:
         def anew(self: Any, body: Any) -> Any:

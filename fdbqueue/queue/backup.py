@@ -1,0 +1,760 @@
+"""Backups: queues in a file, each as it was at one moment, and the user's own keys."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, partial
+from typing import IO, Any, NamedTuple, TypeVar
+
+from fdbqueue.database.binding import database_identity, loaded_binding
+from fdbqueue.database.clock import uuids
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
+from fdbqueue.database.retrying import prepare_retry, read, run
+from fdbqueue.errors import (
+    FdbqueueError,
+    InvalidBackup,
+    QueueChanged,
+    QueueExists,
+    QueueNotFound,
+    RestoreRunning,
+    SameQueue,
+    error_classes,
+)
+from fdbqueue.layout.batches import with_queues
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.names import (
+    NAME_RECEIPTS,
+    ROOT,
+    decode_name,
+    decode_subspace,
+    is_name_key,
+    name_key,
+    names_with,
+    restored_subspace,
+    unfinished_key,
+)
+from fdbqueue.layout.values import LAYOUT_VERSION
+from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
+from fdbqueue.types import Database, ReadTransaction, Transaction
+
+_T = TypeVar("_T")
+
+OURS: bytes = ROOT.key()
+"""Begins the keys of named queues, and of what the library notes of them."""
+
+_PAGE = 500  # rows that one range read returns
+
+_LIFETIME = 5.0  # seconds in which a transaction can read
+_SHARED = 1.0  # the first of these seconds, in which reads of another queue may still begin
+_BATCH_ROWS, _BATCH_BYTES = 1_000, 1_000_000  # that one transaction writes
+
+
+class KeyExists(FdbqueueError):
+    """A key of a backup that the database has with another value, which stays."""
+
+    key: bytes
+
+    _template = (
+        "the database has another value than the backup under the key {self.key!r}; clear the key, "
+        "or restore only the queues and prefixes that you name"
+    )
+
+
+class Row(NamedTuple):
+    """A key, which of a queue is without the prefix of the queue, and the value."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCopy:
+    """A queue that was written to a file or to another database.
+
+    Attributes:
+        ready: The number of ready items, as they are stored: an item whose delay or lease is over
+            counts as delayed or claimed until a client sweeps it.
+        delayed: The number of delayed items.
+        claimed: The number of claimed items.
+        dead: The number of dead letters.
+        done: The number of done items that are kept.
+        rows: The number of keys.
+        digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
+            digest hold the same items, in the same states and the same order.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+    rows: int
+    digest: str
+
+
+def summary_of(rows: Iterable[Row]) -> QueueCopy:
+    """Return the summary of all rows of a queue, given in order."""
+    layout = Layout(decode_subspace(b""))
+    items = dict.fromkeys(layout.prefix_of, 0)
+    sha256, staged, n = hashlib.sha256(), list[Row](), 0
+    for row in rows:
+        n += 1
+        for part in row:
+            sha256.update(len(part).to_bytes(4, "big"))
+            sha256.update(part)
+        for state, prefix in layout.prefix_of.items():
+            items[state] += row.key.startswith(prefix)
+        if row.key.startswith(layout.results):
+            staged.append(row)
+    items["claimed"] += sum(1 for _ in layout.staged_items(staged))
+    return QueueCopy(**items, rows=n, digest=sha256.hexdigest())
+
+
+class Moment:
+    """A read version that the reads of several queues share, for as long as it lasts.
+
+    Attributes:
+        versions: How many read versions they have had.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.versions = 0
+        self._renew()
+
+    def _renew(self) -> None:
+        self.versions += 1
+        self._tr = self._db.create_transaction()
+        self._begun = time.monotonic()
+
+    def begin_queue(self) -> None:
+        """Go on to a new read version, unless most of the time of this one is left."""
+        if time.monotonic() - self._begun > _SHARED:
+            self._renew()
+
+    def read(self, body: Callable[[Transaction], _T]) -> _T:
+        """Return the result of a read; before it, renew the read version if that is over."""
+        if time.monotonic() - self._begun > _LIFETIME:
+            self._renew()
+        while True:
+            try:
+                return body(self._tr)
+            except error_classes() as error:
+                prepare_retry(self._tr, error)
+                self._renew()
+
+    def rows(self, begin: bytes, end: bytes) -> Iterator[Row]:
+        """Yield the rows of a range, whose pages may have different read versions."""
+        while begin < end:
+            page = self.read(partial(_page, begin=begin, end=end))
+            yield from page
+            if len(page) < _PAGE:
+                return
+            begin = page[-1].key + b"\x00"
+
+
+def _page(tr: Transaction, begin: bytes, end: bytes) -> list[Row]:
+    rows = tr.snapshot.get_range(begin, end, limit=_PAGE)
+    return [Row(row.key, row.value) for row in rows]
+
+
+def rows_of(db: Database, name: str, moment: Moment | None = None) -> Iterator[Row]:
+    """Yield the rows of a named queue in the order of their keys.
+
+    They show one moment, unless the read version of `moment` changes meanwhile. They refer to other
+    queues by the keys of their names.
+
+    Raises:
+        QueueNotFound: There is no queue with this name.
+    """
+
+    @cache
+    def name_of_queue(prefix: bytes) -> bytes | None:
+        if not prefix.startswith(OURS):
+            return prefix
+        other = read(db, partial(name_of, prefix=prefix))
+        return None if other is None else name_key(other)
+
+    moment = moment or Moment(db)
+    layout = Layout(moment.read(partial(find_existing, name=name)), name)
+    size = len(layout.subspace.key())
+    for begin, end in layout.lasting_ranges():
+        for row in moment.rows(begin, end):
+            yield Row(row.key[size:], with_queues(row.key[size:], row.value, name_of_queue))
+
+
+def key_rows(prefix: bytes, moment: Moment) -> Iterator[Row]:
+    """Yield the rows whose keys begin with a prefix, without those of named queues."""
+    strinc = loaded_binding().strinc
+    begin, end = prefix, strinc(prefix) if prefix else b"\xff"
+    if OURS.startswith(prefix):
+        yield from moment.rows(begin, OURS)
+        begin = strinc(OURS)
+    yield from moment.rows(begin, end)
+
+
+class NewQueues:
+    """Queues that are being written. They get their names after their last rows.
+
+    Until then no client can find them. The next attempt to write a queue of the same name deletes
+    the rows that an interrupted one has left.
+
+    Args:
+        db: A database.
+        names: The names that the queues get.
+
+    Raises:
+        QueueExists: There is a queue with one of the names.
+        InvalidQueueName: A queue cannot have one of the names.
+    """
+
+    def __init__(self, db: Database, names: list[str]) -> None:
+        self._db = db
+        self._uuids = dict(zip(names, uuids(len(names))))
+        self.subspaces = {name: restored_subspace(uuid) for name, uuid in self._uuids.items()}
+        run(db, self._begin)
+
+    def _begin(self, tr: Transaction) -> None:
+        for name, uuid in self._uuids.items():
+            if find(tr, name) is not None:
+                raise QueueExists(name)
+            drop_unfinished(tr, name)
+            tr[unfinished_key(name)] = uuid
+
+    def _verify(self, tr: Transaction, name: str) -> None:
+        """Raise `RestoreRunning` if another process has begun to write a queue of this name."""
+        if tr[unfinished_key(name)].value != self._uuids[name]:
+            raise RestoreRunning(name)
+
+    def write(self, name: str, rows: Iterable[Row]) -> None:
+        """Write all rows of a queue."""
+        prefix: bytes = self.subspaces[name].key()
+
+        def body(tr: Transaction, batch: list[Row]) -> None:
+            self._verify(tr, name)
+            for key, value in batch:
+                tr[prefix + key] = value
+
+        for batch in _batches(rows):
+            run(self._db, partial(body, batch=batch))
+
+    def finish(self) -> None:
+        """Give the queues their names in one transaction.
+
+        Raises:
+            QueueExists: Another queue got one of the names meanwhile. None of the new ones gets its
+                name, and their rows are deleted.
+            RestoreRunning: Another process writes one of the queues at the same time.
+        """
+        for name in run_once(self._db, self._finish, NAME_RECEIPTS):
+            raise QueueExists(name)
+
+    def _finish(self, tr: Transaction) -> list[str]:
+        taken = [name for name in self._uuids if find(tr, name) is not None]
+        for name, subspace in self.subspaces.items():
+            self._verify(tr, name)
+            if taken:
+                drop_unfinished(tr, name)
+            else:
+                del tr[unfinished_key(name)]
+                tr[name_key(name)] = subspace.key()
+        return taken
+
+
+def count_missing(db: Database, rows: Iterable[Row]) -> int:
+    """Return how many of the rows a database does not have.
+
+    Raises:
+        KeyExists: It has another value under one of the keys.
+    """
+    return sum(len(read(db, partial(_missing, rows=batch))) for batch in _batches(rows))
+
+
+def store_keys(db: Database, rows: Iterable[Row]) -> None:
+    """Write the rows that a database does not have.
+
+    Raises:
+        KeyExists: It has another value under one of the keys. The rows before it may be stored.
+    """
+
+    def body(tr: Transaction, batch: list[Row]) -> None:
+        for key, value in _missing(tr, batch):
+            tr[key] = value
+
+    for batch in _batches(rows):
+        run(db, partial(body, batch=batch))
+
+
+def _missing(tr: ReadTransaction, rows: list[Row]) -> list[Row]:
+    missing: list[Row] = []
+    for row, found in [(row, tr[row.key]) for row in rows]:
+        if not found.present():
+            missing.append(row)
+        elif found.value != row.value:
+            raise KeyExists(row.key)
+    return missing
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in lists that a transaction has room for."""
+    return in_batches(rows, lambda row: len(row.key) + len(row.value), _BATCH_ROWS, _BATCH_BYTES)
+
+
+_FORMAT = "fdbqueue backup"
+_HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
+_MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
+_BEGIN = f'{{"format":"{_FORMAT}"'.encode()
+_SECTIONS = (b'{"queue":', b'{"prefix":')
+
+ALL = "keys outside queues"
+"""How a report calls the keys with the empty prefix."""
+
+
+class Copies(dict[str, QueueCopy]):
+    """The queues that were written or restored, by name.
+
+    Attributes:
+        prefixes: How many keys were written or restored, by their prefix.
+        moments: How many moments a backup shows. If it is 1, all queues and keys are as they were
+            at one moment.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes: dict[bytes, int] = {}
+        self.moments = 1
+
+
+def backup(
+    db: Database,
+    file: IO[bytes],
+    names: Iterable[str] | None = None,
+    *,
+    prefixes: Iterable[bytes] = (),
+    progress: Callable[[str, int], object] = lambda name, rows: None,
+) -> Copies:
+    """Write queues, and on request other keys, to a file.
+
+    Of a queue, these are its options, and items in every state with ids, attempts and order.
+
+    Each queue is read at one read version, so its part of the file shows one moment. A read version
+    lasts for five seconds. If a queue takes longer, the backup reads it a second time to be sure
+    that it has not changed. Queues whose reads begin within a second of the first show the same
+    moment; other queues may show different moments.
+
+    A job that waits for jobs of another queue goes on after a restore if you write and restore both
+    queues together.
+
+    With `prefixes`, the file also has all keys that begin with one of them, except for the keys of
+    named queues. The prefix `b""` stands for all other keys of the database. They are read after
+    the queues, at the same moment if all takes less than a second or, without large queues, less
+    than five. Otherwise they are read in chunks of up to five seconds, each at one moment. What a
+    transaction changed in two chunks, or in a chunk and a queue, may then be in the file in part.
+    `Copies.moments` says whether that is so. A queue without a name consists of such keys.
+
+    The file has one JSON object in each line: the layout, the rows of each queue and prefix, and a
+    digest. It can be restored into any database, embedded or cluster. Cost: one range read for
+    every 500 rows. Conflicts with nothing.
+
+    Args:
+        db: A database.
+        file: A binary file, open for writing.
+        names: The names of the queues; `None` for all.
+        prefixes: The first bytes of other keys to write.
+        progress: Called now and then with the name of a queue, or the text of a prefix, and how
+            many rows of it are written.
+
+    Returns:
+        What was written, by the name of the queue.
+
+    Raises:
+        ValueError: A prefix begins with byte 255, or only begins keys of queues.
+        QueueNotFound: There is no queue with one of the names.
+        QueueChanged: A queue takes longer than five seconds, and has changed. The file is not
+            complete.
+
+    Example:
+        >>> import fdbqueue, io
+        >>> db, file = fdbqueue.open("memory:"), io.BytesIO()
+        >>> _ = fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, ["a", "b"])
+        >>> backup(db, file)["jobs"].ready
+        2
+    """
+    own = distinct(prefixes)
+    moment, copies, sha256 = Moment(db), Copies(), hashlib.sha256()
+
+    def write(fields: dict[str, Any]) -> None:
+        line = _line(fields)
+        sha256.update(line)
+        file.write(line)
+
+    def written(rows: Iterable[Row], name: str) -> Iterator[Row]:
+        for row in _counted(rows, partial(progress, name)):
+            write({"key": _base64(row.key), "value": _base64(row.value)})
+            yield row
+
+    if names is None:
+        chosen = [decode_name(row.key) for row in moment.rows(*names_with(""))]
+    else:
+        chosen = _names(names)
+    write(_HEADER)
+    for name in chosen:
+        write({"queue": name})
+        moment.begin_queue()
+        versions = moment.versions
+        copies[name] = summary_of(written(rows_of(db, name, moment), name))
+        if moment.versions != versions:
+            # If nothing differs now, both reads show the moment between them.
+            _verify_unchanged(db, {name: copies[name]})
+    for prefix in own:
+        write({"prefix": _base64(prefix)})
+        rows = written(key_rows(prefix, moment), prefix_text(prefix) or ALL)
+        copies.prefixes[prefix] = sum(1 for _ in rows)
+    file.write(_end(sha256))
+    copies.moments = moment.versions
+    return copies
+
+
+def _counted(rows: Iterable[Row], progress: Callable[[int], object]) -> Iterator[Row]:
+    """Yield rows; call `progress` with their number now and then, and at the end."""
+    n = 0
+    for n, row in enumerate(rows, 1):
+        yield row
+        if n % 1000 == 0:
+            progress(n)
+    progress(n)
+
+
+def _verify_unchanged(db: Database, copies: Mapping[str, QueueCopy]) -> None:
+    for name, copy in copies.items():
+        if summary_of(rows_of(db, name)) != copy:
+            raise QueueChanged(name)
+
+
+def _end(sha256: hashlib._Hash) -> bytes:
+    """Return the last line of a file, which has the digest of the others."""
+    return _line({"sha256": sha256.hexdigest()})
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def _base64(part: bytes) -> str:
+    return base64.b64encode(part).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, not the text {names!r}")
+    return [*dict.fromkeys(names)]
+
+
+def restore(
+    db: Database,
+    file: IO[bytes],
+    names: Iterable[str] | None = None,
+    *,
+    prefixes: Iterable[bytes] | None = None,
+    new_name: str | None = None,
+    progress: Callable[[str, int], object] = lambda name, rows: None,
+) -> Copies:
+    """Create the queues and keys of a backup in a database, with everything that it has.
+
+    All queues get their names in one transaction, after the last row. Restore queues together whose
+    jobs wait for each other. A job waits on for jobs of a queue that is not restored: cancel it.
+    If jobs of a queue that is neither restored nor present wait for a job, its end no longer counts
+    for them.
+
+    The whole file is verified first: a damaged file changes nothing, nor does one of another
+    layout. No client sees half of a queue. An interrupted restore begins anew when you start it
+    again, and deletes the rows that it had written.
+
+    Keys of `prefixes` are written before the queues appear, in transactions of their own, so other
+    clients may see a part of them. Keys that are already there with the same value are left alone,
+    and so are keys that the file does not have. A key that is there with another value is found
+    before anything is changed, unless a client writes it during the restore.
+
+    A claimed item stays claimed until its lease is over by the clock. Cost: one transaction for
+    every 1,000 rows or megabyte.
+
+    Args:
+        db: A database.
+        file: A binary file that `backup` has written. It is read twice, so it must be seekable.
+        names: The names of the queues to restore.
+        prefixes: The prefixes of the keys to restore; longer and shorter ones than in the file
+            choose among its keys. If neither `names` nor `prefixes` is given, all is restored.
+        new_name: Another name for the queue, if only one is restored.
+        progress: Called now and then with the name of a queue, or the text of a prefix, and how
+            many rows of it are stored.
+
+    Returns:
+        What was restored, by the name in the file.
+
+    Raises:
+        InvalidBackup: The file is not a complete backup, is damaged, or has another layout.
+        QueueNotFound: The file has no queue with one of the names.
+        QueueExists: The database has a queue with one of the names. No queue was restored.
+        KeyExists: The database has a key of the file with another value.
+        RestoreRunning: Another process has begun to restore the same queue meanwhile.
+
+    Example:
+        >>> import fdbqueue, io
+        >>> db, file = fdbqueue.open("memory:"), io.BytesIO()
+        >>> _ = fdbqueue.PriorityQueue.named(db, "jobs").push_many(db, ["a", "b"])
+        >>> _ = backup(db, file)
+        >>> other = fdbqueue.open("memory:")
+        >>> restore(other, file)["jobs"].ready
+        2
+        >>> fdbqueue.existing_queue(other, "jobs").pop(other).value
+        'a'
+    """
+    sections, key_sections = _sections(file)
+    is_all = names is None and prefixes is None
+    chosen = [*sections] if is_all else _names(names or ())
+    own = [*key_sections] if is_all else distinct(prefixes or ())
+    for name in chosen:
+        if name not in sections:
+            similar = get_close_matches(name, sections) or [*sections][:3]
+            raise QueueNotFound(name, similar)
+    _verify_new_name(new_name, chosen)
+    if new_name is not None and is_all and own:
+        raise ValueError("the file also has keys, and no key can get a new name; name the queue")
+    missing = {prefix: count_missing(db, _key_rows(file, key_sections, prefix)) for prefix in own}
+
+    def store_own() -> None:
+        for prefix in own:
+            rows = _key_rows(file, key_sections, prefix)
+            store_keys(db, _counted(rows, partial(progress, prefix_text(prefix) or ALL)))
+
+    queues = {name: sections[name] for name in chosen}
+    restored = _create(db, file, queues, new_name, progress, store_own)
+    restored.prefixes.update(missing)
+    return restored
+
+
+def _create(
+    db: Database,
+    file: IO[bytes],
+    queues: dict[str, int],
+    new_name: str | None,
+    progress: Callable[[str, int], object],
+    before_names: Callable[[], None],
+) -> Copies:
+    """Create queues of a file.
+
+    Args:
+        db: A database.
+        file: The file.
+        queues: Where the first row of each queue is.
+        new_name: Another name for the only queue.
+        progress: As for `restore`.
+        before_names: Called after the last row, before the queues get their names.
+    """
+    names = {name: new_name if new_name is not None else name for name in queues}
+    new, copies = NewQueues(db, [*names.values()]), Copies()
+    prefixes = {name_key(name): new.subspaces[names[name]].key() for name in queues}
+    for name, offset in queues.items():
+        copies[name] = summary_of(_rows(file, offset))
+
+    @cache
+    def prefix_of(reference: bytes) -> bytes | None:
+        if reference in prefixes or not is_name_key(reference):
+            return prefixes.get(reference, reference)  # a queue without a name keeps its own
+        if new_name not in (None, *queues):
+            return None  # a queue with a new name may be there with its old one, too
+        subspace = read(db, partial(find, name=decode_name(reference)))
+        return None if subspace is None else bytes(subspace.key())
+
+    for name, offset in queues.items():
+        found = _counted(_rows(file, offset), partial(progress, name))
+        new.write(
+            names[name], (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
+        )
+    before_names()
+    new.finish()
+    return copies
+
+
+def _sections(file: IO[bytes]) -> tuple[dict[str, int], dict[bytes, int]]:
+    """Verify a whole file; return where the first row of each queue and of each prefix is."""
+    file.seek(0)
+    sha256, last, number = hashlib.sha256(), b"", 0
+    begins: list[tuple[bytes, int]] = []
+    for number, line in enumerate(iter(partial(file.readline, _MAX_LINE), b""), 1):
+        if number == 1:
+            _verify_header(line)
+        if line.startswith(_SECTIONS):
+            begins.append((line, file.tell()))
+        sha256.update(last)
+        last = line
+    if last != _end(sha256):
+        raise InvalidBackup(number, "the file is damaged, cut off, or not a backup")
+    sections = [(json.loads(line), offset) for line, offset in begins]
+    queues = {each["queue"]: offset for each, offset in sections if "queue" in each}
+    keys = {_bytes(each["prefix"]): offset for each, offset in sections if "prefix" in each}
+    return queues, keys
+
+
+def _verify_header(line: bytes) -> None:
+    if not line.startswith(_BEGIN):
+        raise InvalidBackup(1, "it is not the first line of a backup")
+    if line != _line(_HEADER):
+        raise InvalidBackup(
+            1, f"another release wrote the file, and this one restores layout {LAYOUT_VERSION}"
+        )
+
+
+def _rows(file: IO[bytes], offset: int) -> Iterator[Row]:
+    """Yield the rows of one section of a file that was verified."""
+    file.seek(offset)
+    while "key" in (line := json.loads(file.readline())):
+        yield Row(_bytes(line["key"]), _bytes(line["value"]))
+
+
+def _key_rows(file: IO[bytes], sections: dict[bytes, int], prefix: bytes) -> Iterator[Row]:
+    """Yield the rows of a file whose keys begin with a prefix.
+
+    Raises:
+        InvalidBackup: The file is of other prefixes.
+    """
+    fitting = [each for each in sections if prefix.startswith(each) or each.startswith(prefix)]
+    if not fitting:
+        raise InvalidBackup(1, f"the file has no keys of the prefix {prefix!r}")
+    for each in fitting:
+        yield from (row for row in _rows(file, sections[each]) if row.key.startswith(prefix))
+
+
+def copy(
+    source: Database,
+    target: Database,
+    names: Iterable[str] | None = None,
+    *,
+    new_name: str | None = None,
+    progress: Callable[[str, int], object] = lambda name, rows: None,
+) -> Copies:
+    """Copy queues to another database, with items in every state and their options.
+
+    A copy is a backup in a temporary file, and its restore. The items keep their ids, their order
+    and their failed attempts. The source is not changed. The copies get their names only after the
+    source was read again and compared, so no client sees half of one. An interrupted copy begins
+    anew when you start it again.
+
+    If a queue changes during the copy, `QueueChanged` is raised. Pause the queues with `pause`, and
+    stop the clients that push, pop or hold claims. Do so in any case if the copies are to replace
+    the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
+    is over by the clock. The copy of a paused queue is paused.
+
+    Copy queues together whose jobs wait for each other, as `restore` describes.
+
+    Cost: two reads of the queues, twice as many if a read takes longer than five seconds, and one
+    transaction for every 1,000 rows or megabyte.
+
+    Args:
+        source: The database to copy from.
+        target: The database to copy to.
+        names: The names of the queues; `None` for all.
+        new_name: Another name for the copy, if only one queue is copied.
+        progress: Called now and then with the name of a queue, and how many rows of it are copied.
+
+    Returns:
+        What was copied, by the name in the source.
+
+    Raises:
+        QueueNotFound: The source has no queue with one of the names.
+        QueueExists: The target has a queue with one of the names.
+        SameQueue: The target is the source, and a copy would have the name of its queue.
+        QueueChanged: A queue has changed. The target has no new queue.
+        RestoreRunning: Another process has begun to copy or restore the same queue meanwhile.
+        InvalidQueueName: A queue cannot have one of the names.
+
+    Example:
+        >>> import fdbqueue
+        >>> here, there = fdbqueue.open("memory:"), fdbqueue.open("memory:")
+        >>> _ = fdbqueue.PriorityQueue.named(here, "jobs").push_many(here, ["a", "b"])
+        >>> copy(here, there)["jobs"].ready
+        2
+    """
+    with tempfile.TemporaryFile() as file:
+        copied = backup(source, file, names)
+        _verify_new_name(new_name, copied)
+        identity = database_identity(source)
+        is_same = source is target or None is not identity == database_identity(target)
+        for name in copied:
+            if is_same and new_name in (None, name):
+                raise SameQueue(name)
+        verify = partial(_verify_unchanged, source, copied)
+        return _create(target, file, _sections(file)[0], new_name, progress, verify)
+
+
+def _verify_new_name(new_name: str | None, names: Collection[str]) -> None:
+    if new_name is not None and len(names) != 1:
+        raise ValueError(f"only one queue can get a new name, not {len(names)}")
+
+
+def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
+    r"""Return prefixes in order, without repetitions and those that begin with another one.
+
+    Raises:
+        ValueError: A prefix begins only keys that are not the user's.
+
+    Example:
+        >>> distinct([b"stock/", b"sold/2026/", b"sold/", b"sold/"])
+        [b'sold/', b'stock/']
+    """
+    if isinstance(prefixes, (bytes, str)):
+        raise TypeError(f"prefixes is a list of prefixes, not {prefixes!r} alone")
+    chosen: list[bytes] = []
+    for prefix in sorted(prefixes):
+        if not isinstance(prefix, bytes):
+            raise TypeError(f"a prefix is of bytes, not {prefix!r}")
+        if prefix.startswith(b"\xff"):
+            raise ValueError(f"the keys with the prefix {prefix!r} belong to the database")
+        if prefix.startswith(OURS):
+            raise ValueError(f"the keys with the prefix {prefix!r} belong to queues; name these")
+        if not chosen or not prefix.startswith(chosen[-1]):
+            chosen.append(prefix)
+    return chosen
+
+
+def prefix_text(prefix: bytes) -> str:
+    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
+
+    >>> print(prefix_text(b"sold/\x00\\"))
+    sold/\x00\\
+    """
+    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
+    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
+
+
+def prefix_from(text: str) -> bytes:
+    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
+
+    Raises:
+        ValueError: The text has another backslash.
+
+    Example:
+        >>> prefix_from(r"sold/\x00\\")
+        b'sold/\x00\\'
+    """
+    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
+        elif b"\\" in part:
+            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
+    return b"".join(parts)

@@ -1,0 +1,260 @@
+"""Pushes that can be repeated: imports of lines, and requests with an idempotency key."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import IOBase
+from typing import Any
+
+from fdbqueue.database.exactly_once import run_once
+from fdbqueue.database.pages import in_batches
+from fdbqueue.errors import (
+    FdbqueueError,
+    IdempotencyKeyReused,
+    InvalidIdempotencyKey,
+    InvalidLine,
+    PushTooLarge,
+)
+from fdbqueue.layout.codecs import parse_json
+from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.values import decode_push, encode_push
+from fdbqueue.operations.items import BATCH_BYTES, NewItem
+from fdbqueue.operations.push import PushRequest
+from fdbqueue.options import PushManyOptions
+from fdbqueue.queue.arguments import MAX_TEXT, validate_key
+from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.priority import PriorityQueue
+from fdbqueue.queue.pushing import new_items
+from fdbqueue.types import Database, Json, Transaction
+
+_BATCH_LINES = 1000
+MAX_LINE = 50_000_000
+"""Bytes of a line: the largest payload with each byte as in `\\u0061`, and other fields."""
+
+_REMEMBERED = "4w"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """The result of an import.
+
+    Attributes:
+        stored: The number of lines that were stored now.
+        skipped: The number of lines that an earlier run had stored.
+        full: Whether the queue had no room for the remaining lines.
+    """
+
+    stored: int
+    skipped: int
+    full: bool = False
+
+
+def import_lines(
+    db: Database,
+    queue: PriorityQueue,
+    lines: Iterable[bytes],
+    source: str | None,
+    *,
+    priority: object = 0,
+    priority_field: str | None = None,
+    value_field: str | None = None,
+    group: str | None = None,
+    group_field: str | None = None,
+) -> ImportReport:
+    """Push each line, a JSON value, in order; skip lines that an earlier run of this import stored.
+
+    Each line gets a unique key for four weeks, made of the source, the number of the line and its
+    bytes. After a crash, run the import again: it skips the lines whose keys are there, even if
+    their items have ended. The same holds for imports of one source at the same time, and for a
+    file that has grown. A line that was changed, or moved, is another line and is stored. `clear`
+    deletes the keys, and the same lines are stored again.
+
+    Lines are stored in transactions of up to 1,000. A full queue is not an error: the report says
+    so, and a later run continues there.
+
+    Args:
+        db: A database.
+        queue: The queue to push to.
+        lines: The lines, or a binary file.
+        source: Identifies this import, for example by the path of a file. With `None`, lines have
+            no keys: every line is pushed.
+        priority: The priority of lines that have none, in its JSON form (a list for a tuple).
+        priority_field: The field of each line's object that contains its priority.
+        value_field: The field to push instead of the whole line.
+        group: The group of lines that have none.
+        group_field: The field of each line's object that contains its group, if it has one.
+
+    Raises:
+        InvalidLine: A line is not valid, or longer than 50 MB. The lines before it are stored, and
+            an import of the corrected input continues there.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = PriorityQueue.named(db, "jobs")
+        >>> lines = [b'{"n": 1, "p": 5}', b'{"n": 2, "p": 3}']
+        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
+        ImportReport(stored=2, skipped=0, full=False)
+        >>> import_lines(db, jobs, lines, "a file", priority_field="p")
+        ImportReport(stored=0, skipped=2, full=False)
+        >>> jobs.pop(db).value
+        {'n': 2, 'p': 3}
+    """
+    group = None if group is None else validate_key("a group", group)
+    store, stored, skipped = store_of(queue), 0, 0
+
+    def item_of(number: int, line: bytes) -> NewItem:
+        value = _parse(line)
+        level: Any = priority if priority_field is None else _field(value, priority_field)
+        own = value.get(group_field) if group_field and isinstance(value, dict) else None
+        options: PushManyOptions = {"group": group if own is None else own}
+        if source is not None:
+            options |= {"unique": [_key(source, number, line)], "unique_for": _REMEMBERED}
+        pushed = value if value_field is None else _field(value, value_field)
+        return new_items(store, [pushed], [store.levels.from_json(level)], **options)[0]
+
+    for batch in in_batches(
+        _items(lines, source, item_of), lambda item: len(item.payload), _BATCH_LINES, BATCH_BYTES
+    ):
+        push = partial(
+            store.pusher.push_unique, push=PushRequest(batch, True), relies_on_full=False
+        )
+        pushed = store.change(db, push)
+        new = sum(each.is_new for each in pushed)
+        stored, skipped = stored + new, skipped + len(pushed) - new
+        if len(pushed) < len(batch):
+            return ImportReport(stored, skipped, full=True)
+    return ImportReport(stored, skipped)
+
+
+def _items(
+    lines: Iterable[bytes], source: str | None, item_of: Callable[[int, bytes], NewItem]
+) -> Iterator[NewItem]:
+    """Yield the item of each line that is not empty; raise `InvalidLine`."""
+    if isinstance(lines, IOBase):  # of a long line, only as much as shows that it is too long
+        lines = iter(partial(lines.readline, MAX_LINE + 1), b"")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            item = item_of(number, line)
+        except (FdbqueueError, ValueError) as error:
+            raise InvalidLine(number, str(error), source) from error
+        yield item
+
+
+def _parse(line: bytes) -> Json:
+    if len(line) > MAX_LINE:
+        raise ValueError(f"it is longer than {MAX_LINE:,} bytes")
+    try:
+        value: Json = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+    return value
+
+
+def _key(source: str, number: int, line: bytes) -> str:
+    """Return the unique key of a line."""
+    content = b"%d %b\n%b" % (number, source.encode(), line.rstrip(b"\r\n"))
+    return f"import {hashlib.sha256(content).hexdigest()[:32]}"
+
+
+def _field(value: Json, name: str) -> Any:
+    if not isinstance(value, dict) or name not in value:
+        raise ValueError(f"it is not an object with a field {name!r}")
+    return value[name]
+
+
+_HOURS = 24
+_MAX_RECORD = 100_000  # bytes of the ids that a push has returned, in one value
+_MAX_DROPPED = 100  # outdated keys that one push deletes
+
+
+def remembered(
+    db: Database,
+    queue: BaseQueue[Any],
+    key: str,
+    digest: bytes,
+    push: Callable[[Transaction], list[str]],
+) -> list[str]:
+    """Call `push(tr)`, unless a request with this key did; return the ids of the items.
+
+    A repeated request gets the ids of the first one, even if the items have ended since. A key is
+    remembered for 24 to 25 hours by the clients' clocks, until the end of the hour in which the 24
+    hours are over. After that it counts as new. A push that found no room is not remembered. Each
+    call deletes up to 100 outdated keys.
+
+    The push takes effect exactly once. Two concurrent requests with one key conflict, and the
+    second becomes the repeated one. Cost: two reads and two keys more than the push.
+
+    Args:
+        db: A database.
+        queue: The queue.
+        key: The idempotency key, 1 to 255 bytes of text. Each queue has its own keys.
+        digest: A digest of the request; those of all requests with one key must be equal.
+        push: Pushes in a transaction, and returns the ids of the items; none without room.
+
+    Raises:
+        InvalidIdempotencyKey: `key` is not such a text.
+        PushTooLarge: The ids of the items take over 100,000 bytes.
+        IdempotencyKeyReused: The first request with this key had another digest.
+        FdbqueueError: As for `push`.
+
+    Source: The Idempotency-Key HTTP Header Field, draft-ietf-httpapi-idempotency-key-header.
+
+    Example:
+        >>> import fdbqueue
+        >>> db = fdbqueue.open("memory:")
+        >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
+        >>> push = lambda tr: [jobs.push(tr, "pack").id]
+        >>> once = remembered(db, jobs, "order 7", b"digest", push)
+        >>> once == remembered(db, jobs, "order 7", b"digest", push), jobs.size(db)
+        (True, 1)
+    """
+    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_TEXT:
+        raise InvalidIdempotencyKey(key, MAX_TEXT)
+    layout = store_of(queue).layout
+    stored_key = layout.entry_key(layout.idempotency_keys, key)
+    hour = int(time.time() // 3600)
+
+    def body(tr: Transaction) -> list[str]:
+        reading = tr[stored_key]
+        _drop_outdated(tr, layout, hour)
+        if (stored := reading.value) is not None:
+            stored_hour, stored_digest, ids = decode_push(stored)
+            if stored_hour >= hour - _HOURS:
+                if stored_digest != digest:
+                    raise IdempotencyKeyReused(key)
+                return ids
+            del tr[layout.entry_key(layout.idempotency_hours, stored_hour, key)]
+        ids = push(tr)
+        if ids:
+            record = encode_push(hour, digest, ids)
+            if len(record) > _MAX_RECORD:
+                raise PushTooLarge(len(ids), len(record), _MAX_RECORD)
+            tr[stored_key] = record
+            tr[layout.entry_key(layout.idempotency_hours, hour, key)] = b""
+        return ids
+
+    return run_once(db, body, layout.receipts)
+
+
+def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
+    """Delete some keys that are no longer remembered, without conflicts."""
+    outdated = layout.entries_before(layout.idempotency_hours, hour - _HOURS)
+    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
+    keys = [
+        layout.undated_key(layout.idempotency_hours, layout.idempotency_keys, note)
+        for note in notes
+    ]
+    # All reads start before the first is waited for.
+    reads = [tr.snapshot[key] for key in keys]
+    for note, key, reading in zip(notes, keys, reads):
+        del tr[note]
+        if (stored := reading.value) is not None:
+            # Cleared only if unchanged: a concurrent push may reuse the key.
+            tr.compare_and_clear(key, stored)

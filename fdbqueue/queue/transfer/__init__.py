@@ -1,1 +1,0 @@
-"""Queues and jobs on their way to or from files and other databases."""
