@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import errors, jobs
 from fdbqueue.jobs import errors as job_errors
-from fdbqueue.layout import errors as layout_errors
+from fdbqueue.layout import jobs as layout_errors
 from fdbqueue.queue import backup as backups
 from fdbqueue.queue.backup import KeyExists
 from fdbqueue.worker.functions import errors as worker_errors

@@ -26,9 +26,8 @@ from fdbqueue.operations.items import BATCH_BYTES, NewItem
 from fdbqueue.operations.push import PushRequest
 from fdbqueue.options import PushManyOptions
 from fdbqueue.queue.arguments import MAX_TEXT, validate_key
-from fdbqueue.queue.base import BaseQueue, store_of
+from fdbqueue.queue.base import BaseQueue, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
-from fdbqueue.queue.pushing import new_items
 from fdbqueue.types import Database, Json, Transaction
 
 _BATCH_LINES = 1000
