@@ -1,4 +1,4 @@
-"""The command `fdbq push`."""
+"""The command `fdbq push`; `arguments.py` reads its values."""
 
 from __future__ import annotations
 

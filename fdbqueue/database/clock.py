@@ -1,4 +1,4 @@
-"""Times and identities, which the body of a transaction takes as arguments.
+"""Times, delays of retries, and identities, which a transaction takes as arguments.
 
 Source: RFC 9562, section 5.7, for UUIDs of version 7.
 """

@@ -1,4 +1,7 @@
-"""The schedules of an app: those that its code declares, and those added at run time."""
+"""The schedules of an app: those that its code declares, and those added at run time.
+
+When they tick: `operations/jobs/schedules.py`.
+"""
 
 from __future__ import annotations
 

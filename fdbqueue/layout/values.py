@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from fdb import tuple as fdb_tuple
 
@@ -728,8 +728,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, tuple):
-        parts: tuple[Any, ...] = value
-        return tuple(map(as_json, parts))
+        return tuple(map(as_json, cast("tuple[Any, ...]", value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)

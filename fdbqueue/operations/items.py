@@ -1,4 +1,4 @@
-"""Items within a transaction: append, pop, put back, find and count."""
+"""Items within a transaction: append (and which count a new one gets), pop, put back, find."""
 
 from __future__ import annotations
 

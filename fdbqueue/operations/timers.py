@@ -1,4 +1,4 @@
-"""Timers, and what a sweep does to an item whose timer is over.
+"""Timers, and what becomes of an item whose timer is over (`sweep.py` finds the timers).
 
 | Timer | Its item |
 | --- | --- |

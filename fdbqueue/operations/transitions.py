@@ -4,6 +4,9 @@ An item is a row in a state. Each operation says which transitions it wants, and
 them: it writes the rows and the counters. The *maintainers* keep all else that depends on an item.
 Each sees the row before and the row after, and why it changed, and none is called by its name.
 
+Which transition an item takes is decided elsewhere: in `claims.py` for claimed items, in
+`changes.py` for failures and dead letters, in `sweep.py` for timers.
+
 Source: FoundationDB Record Layer, `FDBRecordStore.saveRecord` and `IndexMaintainer`.
 """
 

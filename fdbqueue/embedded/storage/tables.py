@@ -1,7 +1,8 @@
 """The tables: keys and values, the commits, and the clock of versions.
 
-The row of a commit has its version and its write conflict ranges. Versions are a million a second,
-on the machine's clock that nobody sets. The database stores what to add to that clock.
+The row of a commit has its version and its write conflict ranges, which later commits compare with
+their reads. Versions are a million a second, on the machine's clock that nobody sets. The database
+stores what to add to that clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbered places below a bound: how transactions keep to it, and to a limit of claimed items."""
+"""What a claim may take: pause, rate and concurrency; and how transactions keep below a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups within a transaction: whose turn it is, who is held back, and when that ends.
+"""Groups within a transaction: the stored turns, who is held back, and when that ends.
 
 Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 """
