@@ -109,7 +109,7 @@ def serve(
             f"{error.name} is missing: run pip install '.[server]' in a clone of fdbqueue"
         ) from error
     try:
-        tokens = Tokens(filter(None, [os.environ.get("FDBQ_TOKEN", "").strip()]), token_file)
+        tokens = Tokens([token] if (token := os.environ.get("FDBQ_TOKEN")) else [], token_file)
         app = create_app(db, tokens=tokens, max_body=body_limit, origins=origins)
         config = server_config(
             app,

@@ -94,6 +94,7 @@ DESCRIPTIONS = {
     2012: "Range limits not valid",
     2017: "Operation issued while a commit was outstanding",
     2018: "Unrecognized atomic mutation type",
+    2020: "Transaction does not have a valid commit version",
     2021: "Transaction is read-only and therefore does not have a commit version",
     2101: "Transaction exceeds byte limit",
     2102: "Key length exceeds limit",

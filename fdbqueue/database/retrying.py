@@ -88,8 +88,9 @@ def run(
         >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
         False
     """
-    asyncio: Any = sys.modules.get("asyncio")  # most programs do not import it
-    if asyncio is not None and asyncio._get_running_loop() is not None:
+    # Most programs do not import asyncio, and another thread may be importing it.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    if running_loop is not None and running_loop() is not None:
         _warn_of_blocked_loop()
     if binding.client_was_forked:
         check_fork(db)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from fdb import tuple as fdb_tuple
 
@@ -537,7 +537,6 @@ def decode_options(value: bytes) -> Options:
 
 
 ONE = (1).to_bytes(8, "little")
-MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 ZERO = bytes(8)
 _FIELD = 2**64
 _FIELD_BYTES = 8
@@ -727,8 +726,8 @@ def as_json(value: Any) -> Any:
         return time_as_json(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, tuple):
-        return tuple(map(as_json, cast("tuple[Any, ...]", value)))
+    if issubclass(type(value), tuple):  # pyright does not know the items after `isinstance`
+        return tuple(map(as_json, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)

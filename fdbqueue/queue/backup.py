@@ -573,10 +573,12 @@ def _create(
 
     @cache
     def prefix_of(reference: bytes) -> bytes | None:
-        if reference in prefixes or not is_name_key(reference):
-            return prefixes.get(reference, reference)  # a queue without a name keeps its own
+        if reference in prefixes:
+            return prefixes[reference]
         if new_name not in (None, *queues):
             return None  # a queue with a new name may be there with its old one, too
+        if not is_name_key(reference):
+            return reference  # a queue without a name
         subspace = read(db, partial(find, name=decode_name(reference)))
         return None if subspace is None else bytes(subspace.key())
 

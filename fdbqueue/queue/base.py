@@ -609,7 +609,7 @@ class BaseQueue(ABC, Generic[_T]):
         check_database(db)
         if (change == "reprioritize") != (to is not None):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
-        if state is None and {*filters.values()} <= {None}:
+        if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
         states = _CHANGEABLE.get(change, ())
         if not states or (state is not None and validate_state(state) not in states):
@@ -617,7 +617,7 @@ class BaseQueue(ABC, Generic[_T]):
         store, limit = self._store, validate_number(limit, "limit")
         begin = _each(store.cancel if change == "cancel" else store.take_back)
         if change == "clear":
-            begin = _each(partial(_clear_item, store))
+            begin = _each(partial(_clear_item, store, state))
         elif change == "remove":
             begin = _each(partial(store.remove, state=state))
         elif change == "retry":
@@ -1036,10 +1036,12 @@ def _is_changed(change: Callable[[str], bool], item_id: str) -> bool:
         return False
 
 
-def _clear_item(store: Store[Any], tr: Transaction, item_id: str) -> bool:
-    """Remove an item in any state, a claimed one with its claim; return false if it has ended."""
-    is_claimed = store.take_back(tr, item_id)
-    return store.remove(tr, item_id) or is_claimed
+def _clear_item(store: Store[Any], state: State | None, tr: Transaction, item_id: str) -> bool:
+    """Remove an item in this state, or with `None` in any, a claimed one with its claim."""
+    if state in (None, "claimed") and store.take_back(tr, item_id):
+        store.remove(tr, item_id)  # unless the claim was cancelled
+        return True
+    return state != "claimed" and store.remove(tr, item_id, state)
 
 
 def _each(change: Callable[[Transaction, str], bool]) -> _Begin:

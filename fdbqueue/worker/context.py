@@ -191,6 +191,7 @@ class Context(Steps):
     @cached_property
     def aio(self) -> AioSteps:
         """The steps of a coroutine."""
+        _ = self._attempt  # made here, not by one of the threads in which the steps run
         return AioSteps(self)
 
     def limit_attempts(self, attempts: int | None) -> None:

@@ -154,8 +154,7 @@ class Presence:
 
     def write(self, db: Database, jobs: int) -> None:
         """Write the row; the first time, also delete those of workers that were killed."""
-        looks_for_dead = self._jobs is None
-        self._jobs, self._renewed = jobs, Since()
+        looks_for_dead, renewed = self._jobs is None, Since()
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
         row = StoredWorker(
@@ -181,6 +180,7 @@ class Presence:
                     tr.clear(row.key)
 
         run(db, body)
+        self._jobs, self._renewed = jobs, renewed
 
     def end(self, db: Database) -> None:
         """Delete the row, if it was written."""

@@ -155,6 +155,8 @@ def limit_of(
     """
     if (max_jobs, max_memory, parent) == (None, None, None):
         return None
+    if max_memory is not None and not _STATM.exists():
+        raise ValueError("the memory of a process is known on Linux only; leave out max_memory")
     looked_at = 0.0
 
     def reason(report: WorkerReport) -> str | None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.embedded import Database
+from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME
 from fdbqueue.embedded.directory import LOG_FILE
 from fdbqueue.embedded.storage import lock, storage
 from fdbqueue.errors import LockTimeout
@@ -98,6 +100,19 @@ def test_waiting_for_the_lock_counts_towards_the_transaction_timeout(
         stopped.send_signal(signal.SIGCONT)
         stopped.wait()
         db[b"k"] = b"mine"
+        assert db[b"k"] == b"mine"
+
+
+def test_a_transaction_that_reads_nothing_is_never_too_old(
+    stopped: subprocess.Popen[str], path: Path
+) -> None:
+    with Database(path) as db, ThreadPoolExecutor() as threads:
+        tr = db.create_transaction()
+        tr[b"k"] = b"mine"
+        writing = threads.submit(lambda: tr.commit().wait())
+        time.sleep(TRANSACTION_LIFETIME + 1)
+        stopped.send_signal(signal.SIGCONT)
+        writing.result()
         assert db[b"k"] == b"mine"
 
 

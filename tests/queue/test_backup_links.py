@@ -229,6 +229,24 @@ def test_a_copy_of_both_queues_keeps_what_is_between_them(shop: Shop, other: Any
     assert there.work() == ALL
 
 
+def test_a_copy_beside_the_queue_does_not_count_in_a_queue_without_a_name(
+    db: Any, space: Subspace, name: str
+) -> None:
+    waiting, working = PriorityQueue(space), PriorityQueue.named(db, f"{name}working")
+    batches = Batches(waiting)
+    id = batches.open(db, {"job": "end"}, 0, "continue").id
+    batches.add(db, id, "continue", [Members(working, {"values": [1, 2], "priority": 0})])
+    batches.close(db, id)
+    copy(db, db, [f"{name}working"], new_name=f"{name}copy")
+    copied = fdbqueue.existing_queue(db, f"{name}copy")
+    while claim := copied.claim(db):
+        copied.ack(db, claim)
+    assert waiting.pop(db) is None
+    while claim := working.claim(db):
+        working.ack(db, claim)
+    assert waiting.pop(db, wait=60).value["kwargs"] == {"done": 2, "dead": 0, "cancelled": 0}
+
+
 def test_a_copy_beside_the_queue_does_not_count_in_its_batches(shop: Shop, name: str) -> None:
     copy(shop.db, shop.db, [shop.working], new_name=f"{name}copy")
     ran: list[str] = []

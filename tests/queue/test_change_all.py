@@ -150,6 +150,21 @@ def test_each_item_is_changed_once_despite_lost_results(db: Any, name: str, rng:
     assert (stats.ready, stats.total_retried) == (N, N)
 
 
+def test_a_dead_letter_that_was_retried_meanwhile_is_not_cleared(
+    db: Any, queue: PriorityQueue
+) -> None:
+    class Retrying(FaultyDatabase):
+        """A database in which another client retries all dead letters before a commit."""
+
+        def commit(self, transaction: Any) -> None:
+            queue.change_all(db, "retry", state="dead")
+            super().commit(transaction)
+
+    filled(db, queue, "dead")
+    assert sum(queue.change_all(Retrying(db), "clear", state="dead").values()) == 0
+    assert queue.size(db) == N
+
+
 def test_a_change_that_does_not_fit_the_state_is_rejected(db: Any, queue: PriorityQueue) -> None:
     change: Any
     for change, state in [

@@ -184,6 +184,22 @@ def test_no_clock_that_is_ahead_starts_more(
     assert jobs.pop(db) is None
 
 
+def test_a_clock_that_is_behind_does_not_keep_the_starts_of_others(
+    db: Any, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.configure(db, rate=(2, 10))
+    push(db, jobs, 4)
+    with Clock() as clock:
+        assert jobs.claim(db)
+        clock.advance(11)
+        machines = clocks.time_ns
+        with monkeypatch.context() as behind:
+            behind.setattr(clocks, "time_ns", lambda: machines() - 600 * 10**9)
+            assert jobs.claim(db)
+        assert jobs.claim(db)
+        assert jobs.claim(db) is None
+
+
 def test_a_cleared_queue_keeps_its_window_and_its_timer(db: Any, jobs: Any) -> None:
     jobs.configure(db, rate=(1, 0.6))
     push(db, jobs, 1)

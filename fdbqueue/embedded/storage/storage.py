@@ -132,9 +132,8 @@ class Storage:
 
         After an interrupt, another call does the rest.
         """
-        if self in _inherited:
+        if self in _inherited or not self.is_open:
             return
-        self.is_open = False
         with inside:
             self._undo()
             self.lock.close()
@@ -149,7 +148,8 @@ class Storage:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._anchor))
             else:
                 self._anchor.close()
-        self._directory.close()
+            self._directory.close()
+            self.is_open = False
         if self._is_private:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -169,8 +169,9 @@ class Storage:
         self._sync.failure = StorageError(str(self.path), _FORKED, _SPAWN)
         self.lock.leave(self._sync.failure)
         self._directory.close()
-        for connection in self._open_connections():
-            connection.expires = 0
+        self._idle += self._open_connections()  # closing one would call SQLite
+        for connection in self._idle:
+            connection.expires = -inf
 
     # Connections
 
@@ -228,12 +229,18 @@ class Storage:
         if snapshot is None:
             return
         with snapshot.busy:
-            if isfinite(snapshot.expires):
-                snapshot.expires = inf
-                with suppress(sqlite3.Error):
-                    if snapshot.in_transaction:
-                        snapshot.execute("ROLLBACK")
+            if not isfinite(snapshot.expires):
+                return
+            snapshot.expires = inf
+            try:
+                if snapshot.in_transaction:
+                    snapshot.execute("ROLLBACK")
+                if self.is_open:  # and was not closed while it was read
                     self._idle.append(snapshot)
+                    return
+            except sqlite3.Error:
+                pass
+        snapshot.expire(inf, 1025)
 
     def wait_for_disk(self, version: int, deadline: float | None) -> None:
         """Return once all commits up to a version are on disk, if this database waits for that.

@@ -55,6 +55,8 @@ class Sync:
         """
         if version <= self.covered:
             return
+        if self.failure is not None:  # perhaps in a forked child, where nobody frees the lock
+            raise copy(self.failure)
         if deadline is not None:
             # Nothing interrupts a sync that hangs, so another thread performs it.
             thread = threading.Thread(target=self._try, args=(version,), daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -370,8 +371,10 @@ class Attempt:
                 storage.check_age(self.version)
             # Conflict ranges added without a read count from now, or from the version that was set.
             snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
-        self.snapshot = None
         self.duration = time.monotonic() - snapshot.expires + TRANSACTION_LIFETIME
+        if self.snapshot is None and not self.reads:
+            snapshot.expires = sys.float_info.max  # however long it waits, nothing can conflict
+        self.snapshot = None
         changes = self.reads, self.mutations, self.writes
         version = storage.commit(snapshot, changes, self.deadline)
         return version, version

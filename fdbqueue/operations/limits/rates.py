@@ -82,15 +82,15 @@ class Starts:
         for row in rows:
             started, began_at = self._layout.unpack_start_key(row.key)
             left = period - min(self._age(began_at, version), now - started)
-            if left > 0:
+            if left > 0:  # of a client whose clock is behind: later rows may be older
                 due = min(due, now + left)
-                break
-            old.append(row)
+            else:
+                old.append(row)
+                tr.clear(row.key)
         if len(old) == _MAX_FORGOTTEN:
             due = now  # there may be more
         number = sum(decode_count(row.value) for row in old)
         if old:
-            tr.clear_range(begin, old[-1].key + b"\x00")
             tr.add(self.counter(group), encode_count(-number))
             tr.compare_and_clear(self.counter(group), ZERO)
         return number, due

@@ -159,14 +159,14 @@ class AttemptSteps:
     claimed: ClaimedSteps
     id: str
     results: Callable[[str, Callable[..., Any]], Results]
-    _names: set[str] = field(default_factory=set[str])
+    _names: dict[str, object] = field(default_factory=dict[str, object])
 
     def take_name(self, name: str) -> None:
         """Raise `DuplicateStep` if the job has come to another step of this name."""
         validate_key("the name of a step", name)
-        if name in self._names:
+        mine = object()
+        if self._names.setdefault(name, mine) is not mine:  # steps of a coroutine have threads
             raise DuplicateStep(name)
-        self._names.add(name)
 
 
 class ChildPushes:
