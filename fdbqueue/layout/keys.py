@@ -598,6 +598,10 @@ class Layout:
         """Return the key of the starts of a group, or of a queue, in one transaction."""
         return self.group_key(self.starts, group, fdb_tuple.pack((time, version)))
 
+    def starts_at(self, group: str | None, time: int) -> tuple[bytes, bytes]:
+        """Return the range of the starts of a group at a time."""
+        return self.range_of(self.group_key(self.starts, group, fdb_tuple.pack((time,))))
+
     def unpack_start_key(self, key: bytes) -> tuple[int, int]:
         """Return the time of a start, in milliseconds since 1970, and its read version."""
         *_, time, version = self.subspace.unpack(key)

@@ -538,6 +538,7 @@ def decode_options(value: bytes) -> Options:
 
 ONE = (1).to_bytes(8, "little")
 ZERO = bytes(8)
+MINUS_ONE = (-1).to_bytes(8, "little", signed=True)
 _FIELD = 2**64
 _FIELD_BYTES = 8
 

@@ -471,11 +471,14 @@ class ClaimedItems:
         claim: Claim,
         due: int | None = None,
         change: Callable[[Header], Header] = _unchanged,
+        has_begun: bool = True,
     ) -> None:
         """Return the items, now or when due, as if they had never been claimed.
 
-        `change` returns their new headers.
+        `change` returns their new headers. What has not begun uses up no start of a rate.
         """
+        if not has_begun:
+            self._take_back_starts(tr, now, claim)
         changes = [
             Change("returned", row, _waiting(row, due, change(_survived(row.item.header))))
             for row in self._uncancelled(tr, now, claim)
@@ -494,6 +497,8 @@ class ClaimedItems:
     ) -> None:
         """Leave the item of a claim to workers that know its job, as if it had never been claimed.
 
+        It uses up no start of a rate.
+
         Args:
             tr: A transaction.
             now: The time in milliseconds since 1970.
@@ -509,13 +514,26 @@ class ClaimedItems:
         header = row.item.header
         first = header.origin or self._layout.position(row.key)
         if is_cancelled(tr, self._layout, header, first):
+            self._take_back_starts(tr, now, claim)
             self._end_cancelled(tr, now, claim, [row])
         elif longest is not None and passed >= longest:
+            self._take_back_starts(tr, now, claim)
             self.bury(tr, now, claim, why)
         else:
             due = now + int(1000 * unknown_delay(passed, uniform))
             change = partial(Header._replace, unknown=since)
-            self.release(tr, now, claim, due, change)
+            self.release(tr, now, claim, due, change, has_begun=False)
+
+    def _take_back_starts(self, tr: Transaction, now: int, claim: Claim) -> None:
+        """Give the starts of the items of a claim back to the rates of their queue and groups."""
+        layout, items = self._layout, self._items
+        if not items.options.has_any_rate:
+            return
+        for row in self._claimed(claim, self._begin(tr, claim)):
+            lease = begin_lease(tr.snapshot, layout, row)() or NO_LEASE
+            began = lease.clock_end - lease.length
+            items.groups.take_back(tr, layout.position(row.key), began)
+            items.rate.take_back(tr, now, began)
 
     def take_back(self, tr: Transaction, now: int, row: ItemRow) -> bool:
         """Release an item as the client that has claimed it would; return true."""

@@ -252,6 +252,6 @@ def unclaim(delay: float = 0.0) -> Release:
     due = now + math.ceil(1000 * delay) if delay else None
 
     def release(tr: Transaction, job: HeldJob) -> None:
-        job.source.store.claimed.release(tr, now, job.claim, due)
+        job.source.store.claimed.release(tr, now, job.claim, due, has_begun=False)
 
     return release

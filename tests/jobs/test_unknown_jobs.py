@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from typing import Any
 
@@ -12,9 +15,11 @@ from fdbqueue import WorkerReport
 from fdbqueue.admin import check, overview
 from fdbqueue.database import exactly_once
 from fdbqueue.database.clock import milliseconds
+from fdbqueue.database.retrying import run
 from fdbqueue.jobs import App
 from fdbqueue.jobs.handler import JobHandler
 from fdbqueue.layout.values import encode_tallies
+from fdbqueue.queue.base import store_of
 from fdbqueue.testing import Clock
 from fdbqueue.types import Item, ItemInfo
 from tests.support.keys import layout_of
@@ -352,19 +357,22 @@ def rated(queue: Any, db: Any, group: str | None, n: int) -> None:
 
 
 @pytest.mark.parametrize("group", [None, "a"])
-def test_they_use_up_starts_of_a_rate(
+def test_they_use_up_no_start_of_a_rate(
     works: App, name: str, clock: Clock, group: str | None
 ) -> None:
     db, queue = works.db, works.queue(name)
     rated(queue, db, group, 2)
-    queue.push(db, {"job": "shop.send"}, group=group)
+    for number in range(3):
+        queue.push(db, {"job": "shop.send", "args": [number]}, group=group)
     for number in range(3):
         queue.push(db, {"job": "known", "args": [number]}, group=group)
-    assert work(works, name) == WorkerReport(done=1)
+    assert work(works, name) == WorkerReport(done=2)
     stats = queue.stats(db)
-    assert (stats.unknown_jobs, stats.ready + stats.delayed) == (1, 3)
-    clock.advance(HOUR + 1)
-    assert work(works, name).done > 0
+    assert (stats.unknown_jobs, stats.ready) == (3, 1)
+    clock.advance(HOUR / 2)
+    assert work(works, name) == WorkerReport()  # the starts of the known ones are in the hour
+    clock.advance(HOUR / 2 + 1)
+    assert work(works, name) == WorkerReport(done=1)
     assert check(db, queue).problems == ()
 
 
@@ -389,3 +397,26 @@ def test_no_window_of_a_rate_has_more_starts_while_they_come_back(
     assert all(last - first >= HOUR - 0.01 for first, last in zip(started, started[5:]))
     assert len(started) > 10
     assert check(db, queue).problems == ()
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_a_client_that_waits_for_a_rate_goes_on_once_an_unknown_job_is_left(
+    works: App, name: str, group: str | None
+) -> None:
+    db, queue = works.db, works.queue(name)
+    rated(queue, db, group, 1)
+    queue.push(db, {"job": "shop.send"}, group=group)
+    queue.push(db, {"job": "known", "args": [1]}, group=group)
+    claim = queue.claim(db)
+    assert claim is not None
+    assert queue.claim(db) is None
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.claim, db, wait=600)
+        with pytest.raises(FutureTimeout):
+            waiting.result(0.5)
+        leave = store_of(queue).claimed.leave
+        now, why = milliseconds(), "unknown"
+        run(db, lambda tr: leave(tr, now, claim, why, None, None, random.uniform))
+        found = waiting.result(60)
+    assert found is not None
+    assert found.item.value["job"] == "known"

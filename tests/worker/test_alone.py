@@ -313,6 +313,29 @@ def test_a_stopped_worker_gives_it_back(db: Any, queue: PriorityQueue, program: 
     assert (info.item.value, info.attempts) == ("lone", 1)
 
 
+def in_a_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.configure(db, rate=(3, "1h"))
+
+
+def in_a_group_with_a_rate(db: Any, queue: PriorityQueue) -> None:
+    queue.set_group(db, "g", rate=(3, "1h"))
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("limit", [in_a_rate, in_a_group_with_a_rate])
+def test_it_uses_up_no_start_before_it_begins(
+    db: Any, space: Subspace, program: Program, limit: Any
+) -> None:
+    """The starts are those of its first attempt, of the long job, and of its second attempt."""
+    queue = PriorityQueue(space["queue"])
+    limit(db, queue)
+    with beside_a_long_job(db, queue, program):
+        assert program.others_must_end.wait(MAX_WAIT)
+        wait_until(lambda: list(queue.items(db, state="ready")))
+        program.end_all(2)
+    assert program.together == {"lone"}
+
+
 # What is stored
 
 

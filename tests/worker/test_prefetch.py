@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fdb.subspace_impl import Subspace
 
 from fdbqueue import PriorityQueue, Worker
 from fdbqueue.admin import check
@@ -164,6 +165,25 @@ def most_held(db: Any, queue: PriorityQueue, **options: Any) -> int:
     with working(db, queue, handler, **options):
         wait_until(lambda: len(handler.began) == 200)
     return max(handler.held)
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_jobs_that_go_back_use_up_no_start_of_a_rate(
+    db: Any, space: Subspace, group: str | None
+) -> None:
+    """The worker meets the rate with its first claim, which has claimed some ahead."""
+    queue = PriorityQueue(space["queue"])
+    queue.push_many(db, ["long", *range(4)], group=group)
+    if group is None:
+        queue.configure(db, rate=(5, "1h"))
+    else:
+        queue.set_group(db, group, rate=(5, "1h"))
+    handler = Long()
+    with working(db, queue, handler) as worker:
+        wait_until(lambda: handler.began == ["long"] and queue.size(db) == 4)
+        handler.go.set()
+        wait_until(lambda: worker.report.done == 5)
+    assert handler.held[0] == 5
 
 
 def test_a_stop_while_jobs_wait_gives_them_back(db: Any, queue: PriorityQueue) -> None:

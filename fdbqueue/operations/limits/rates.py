@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.layout.items import Rate
 from fdbqueue.layout.keys import WANT_ALL, Layout
-from fdbqueue.layout.values import ONE, ZERO, decode_count, encode_count
+from fdbqueue.layout.values import MINUS_ONE, ONE, ZERO, decode_count, encode_count
 from fdbqueue.operations.timers import VERSIONS, set_timer
 from fdbqueue.operations.waking import Waiters
 from fdbqueue.types import KeyValue, Options, ReadTransaction, Transaction
@@ -24,8 +24,7 @@ class Starts:
 
     A group is a name, or `None` for the whole queue, which may have a rate of its own. A group with
     a rate has one row for each transaction that has started some of its items, and the number of
-    all of these starts. A start is forgotten once it is older than the time of the rate. An item
-    that is given back has been started all the same.
+    all of these starts. A start is forgotten once it is older than the time of the rate.
 
     A start has the read version of its transaction, and the time of the client. It is older than
     some seconds if it is so by the versions of the database and by the clock of the client that
@@ -50,6 +49,15 @@ class Starts:
         key = self._layout.start_key(group, now, tr.get_read_version().wait())
         tr.add(key, encode_count(n))
         tr.add(self.counter(group), encode_count(n))
+
+    def take_back(self, tr: Transaction, group: str | None, time: int) -> None:
+        """Forget the start of an item of a group at a time in milliseconds since 1970."""
+        for row in tr.snapshot.get_range(*self._layout.starts_at(group, time)):
+            if decode_count(row.value) > 0:
+                tr.add_read_conflict_key(row.key)
+                tr.add(row.key, MINUS_ONE)
+                tr.add(self.counter(group), MINUS_ONE)
+                return
 
     def room(
         self, tr: Transaction, now: int, group: str | None, rate: Rate, n: int = 0
@@ -150,6 +158,11 @@ class QueueRate:
         self._starts.add(tr, now, None, n)
         if room <= n:
             self._set_timer(tr, due)
+
+    def take_back(self, tr: Transaction, now: int, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970; wake clients."""
+        self._starts.take_back(tr, None, time)
+        self._look_again(tr, now)
 
     def room_to_pop(self, tr: Transaction, now: int, n: int) -> int:
         """Return how many of `n` items may be popped."""

@@ -399,6 +399,15 @@ class Groups:
         else:
             tr.clear(self._progress)
 
+    def take_back(self, tr: Transaction, position: bytes, time: int) -> None:
+        """Forget the start of an item at a time in milliseconds since 1970.
+
+        Call it before its slot is freed: then its group goes on.
+        """
+        group = self._levels.level_of(self._layout.items + position).group
+        if group is not None:
+            self._starts.take_back(tr, group, time)
+
     def settle(self, tr: Transaction, now: int, group: str, is_new_rate: bool = False) -> None:
         """Hold a group that may have no more items claimed or started; release any other one.
 
