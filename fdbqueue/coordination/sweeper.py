@@ -49,7 +49,8 @@ class Sweeper:
         self.is_ready = True  # whether the queue was not paused at the last sweep
         self._has_timers = False
         self._next_look = self._next_sweep = self._next_in_claim = self._next_catch_up = 0.0
-        self._last_trim = clock.monotonic() - _TRIM
+        self._next_trim = 0.0
+        self._next_drop = clock.monotonic() + REQUEST_TIMEOUT
         self._has_trimmed = False
 
     def has_timers(self, tr: Transactor) -> bool:
@@ -132,17 +133,21 @@ class Sweeper:
         """
         if is_pop and not self._has_trimmed:
             return True
-        period = _TRIM if self._options.may_have_done else REQUEST_TIMEOUT
-        return clock.monotonic() >= self._last_trim + period
+        next_trim = self._next_trim if self._options.may_have_done else self._next_drop
+        return clock.monotonic() >= next_trim
 
     def trim(self, db: Database) -> None:
         """Delete what the queue no longer keeps, and return items staged for dead processes.
 
-        That is: done items, unique keys without a period left, and the requests of dead processes.
-        If another process trims at the same time, leave the work to it.
+        That is: done items and unique keys without a period left; and every five seconds, the
+        requests of dead processes. If another process trims at the same time, leave the work to it.
         """
+        began = clock.monotonic()
+        returns_staged = not self._has_trimmed or began >= self._next_drop
         self._has_trimmed = True
-        self._last_trim = clock.monotonic()
+        self._next_trim = began + _TRIM
+        if returns_staged:
+            self._next_drop = began + REQUEST_TIMEOUT
         now = milliseconds()
         tries = 0
 
@@ -154,7 +159,8 @@ class Sweeper:
                 return True
             dropped = self._items.unique_keys.drop_ended_periods(tr, now, _MAX_TRIMMED)
             trimmed = self._changes.trim(tr, now, options, _MAX_TRIMMED)
-            return self._requests.sweep(tr, now) and max(dropped, trimmed) < _MAX_TRIMMED
+            has_swept = not returns_staged or self._requests.sweep(tr, now)
+            return has_swept and max(dropped, trimmed) < _MAX_TRIMMED
 
         for _ in range(_MAX_TRIMS):
             tries = 0
