@@ -99,6 +99,14 @@ os.register_at_fork(after_in_child=_free_clients.clear)
 _MAYBE_COMMITTED = frozenset({1021, 1031, 1039})
 
 
+class _Committed(Exception):
+    """An earlier attempt has committed, with this result: the present one commits nothing."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__(result)
+        self.result = result
+
+
 class _Operation:
     """One exactly-once operation: its receipt, and the result that each attempt would have.
 
@@ -145,6 +153,8 @@ class _Operation:
         """Run attempts until one commits or none can."""
         try:
             result = run(db, self._attempt, begin, self._note_error)
+        except _Committed as earlier:
+            result = earlier.result
         except Exception as error:
             if not self._is_uncertain:
                 raise
@@ -155,7 +165,7 @@ class _Operation:
     def _attempt(self, tr: Transaction) -> Any:
         self._is_committing = False
         if self._is_uncertain and (done := self._committed_attempt(tr)) is not None:
-            return self._results[done]
+            raise _Committed(self._results[done])
         result = self._body(tr)
         # After an unknown result even an attempt that wrote nothing must fence the earlier one off.
         if self._is_uncertain or self._wrote(result):
