@@ -89,7 +89,7 @@ class Starts:
         due = now + period
         for row in rows:
             started, began_at = self._layout.unpack_start_key(row.key)
-            left = period - min(self._age(began_at, version), now - started)
+            left = period - min(_age(began_at, version), now - started)
             if left > 0:  # of a client whose clock is behind: later rows may be older
                 due = min(due, now + left)
             else:
@@ -116,13 +116,6 @@ class Starts:
         """
         self.room(tr, now, group, (0, period))
         return self.number(tr, group) == 0
-
-    @staticmethod
-    def _age(began_at: int, version: int) -> int:
-        """Return the milliseconds since a start by the versions of the database."""
-        since = version - began_at
-        # A higher version is that of another cluster, from whose backup the queue was restored.
-        return _FOREIGN if since < 0 else since * 1000 // VERSIONS
 
 
 class QueueRate:
@@ -220,3 +213,10 @@ def _rate_of(options: Options | None) -> Rate | None:
     if options is None or options.rate is None:
         return None
     return options.rate[0], round(1000 * options.rate[1])
+
+
+def _age(began_at: int, version: int) -> int:
+    """Return the milliseconds since a start by the versions of the database."""
+    since = version - began_at
+    # A higher version is that of another cluster, from whose backup the queue was restored.
+    return _FOREIGN if since < 0 else since * 1000 // VERSIONS

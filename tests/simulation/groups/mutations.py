@@ -13,7 +13,7 @@ from fdbqueue.layout.items import GroupSettings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.operations.claims import ClaimedItems
 from fdbqueue.operations.items import Items
-from fdbqueue.operations.limits import bounds
+from fdbqueue.operations.limits import bounds, rates
 from fdbqueue.operations.limits.bounds import Bounds
 from fdbqueue.operations.limits.rates import QueueRate, Starts
 from fdbqueue.operations.limits.turns import Turn, Turns
@@ -387,7 +387,7 @@ def _rates_are_off_by_one(patch: pytest.MonkeyPatch) -> None:
 @_found_by("are started in")
 def _clocks_decide_what_is_over(patch: pytest.MonkeyPatch) -> None:
     """A client whose clock is ahead forgets the starts of others too early."""
-    patch.setattr(Starts, "_age", lambda *_: 1 << 62)
+    patch.setattr(rates, "_age", lambda *_: 1 << 62)
 
 
 @_found_by("are started in")
