@@ -132,8 +132,14 @@ class Storage:
 
         After an interrupt, another call does the rest.
         """
-        if self in _inherited or not self.is_open:
+        if self in _inherited:
             return
+        if self.is_open:
+            self._close_files()
+        if self._is_private:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _close_files(self) -> None:
         with inside:
             self._undo()
             self.lock.close()
@@ -150,8 +156,6 @@ class Storage:
                 self._anchor.close()
             self._directory.close()
             self.is_open = False
-        if self._is_private:
-            shutil.rmtree(self.path, ignore_errors=True)
 
     def _must_not_close(self) -> bool:
         """Return whether closing the last connection would do harm.
