@@ -281,7 +281,7 @@ def test_a_client_that_looks_by_itself_finds_what_dead_clients_missed(
         leave_behind(db, space, take, OLDEST[1:] + bytes([number]))
     consumers = Consumers(db, space, take, sleeps)
     consumers.start(2)
-    monkeypatch.setattr(waiting, "MAX_SLEEP", 5.0)
+    monkeypatch.setattr(waiting, "MAX_SLEEP", 15.0)
     consumers.start(1)
     for number in range(3):
         leave_behind(db, space, take, NEWEST[1:] + bytes([number]))
