@@ -145,6 +145,7 @@ class Presence:
         self._key = worker_key(*uuids(1))
         self._jobs: int | None = None
         self._renewed = Since()
+        self._has_looked = False  # for rows of workers that were killed
 
     def is_due(self, jobs: int) -> bool:
         """Return whether to renew the row now."""
@@ -154,7 +155,7 @@ class Presence:
 
     def write(self, db: Database, jobs: int) -> None:
         """Write the row; the first time, also delete those of workers that were killed."""
-        looks_for_dead, renewed = self._jobs is None, Since()
+        self._jobs, self._renewed = jobs, Since()
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
         row = StoredWorker(
@@ -172,7 +173,7 @@ class Presence:
 
         def body(tr: Transaction) -> None:
             tr[self._key] = value
-            if not looks_for_dead:
+            if self._has_looked:
                 return
             for row in tr.snapshot.get_range(*workers_range(), limit=_MAX_ROWS):
                 worker = decode_worker(row.value)
@@ -180,7 +181,7 @@ class Presence:
                     tr.clear(row.key)
 
         run(db, body)
-        self._jobs, self._renewed = jobs, renewed
+        self._has_looked = True
 
     def end(self, db: Database) -> None:
         """Delete the row, if it was written."""

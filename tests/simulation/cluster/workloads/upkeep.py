@@ -307,6 +307,7 @@ class Keeper(Clerk):
                 fdbqueue.admin.restore(self._db, file, new_name=_COPY, progress=progress)
             except InterruptedError:
                 continue
+            break
         self._note("backup", begun, ended)
 
     def copy(self) -> bool:
