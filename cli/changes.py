@@ -39,7 +39,7 @@ _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
     "reprioritize": ("moved", dict.fromkeys(_MOVABLE, "it has this priority already")),
 }
-"""What the changes are called once they are made, and why one of an item in a state was not.
+"""The word for each change once it is made, and why one of an item in a state was not.
 
 By default, the state is the reason.
 """

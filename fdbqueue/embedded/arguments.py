@@ -1,4 +1,4 @@
-"""What a caller may give: keys and values, as bytes or objects that stand for bytes, and limits.
+"""Arguments of callers: keys and values, as bytes or objects that stand for bytes; and limits.
 
 The limits and constants are FoundationDB's. Source: its documentation, "Known limitations";
 backoff: `fdbclient/ClientKnobs.cpp`.

@@ -1,4 +1,4 @@
-"""What jobs store besides their items: steps, signals and schedules; and the errors of these.
+"""The rows of jobs besides their items: steps, signals and schedules; and the errors of these.
 
 The batches of jobs are in `batches`.
 """

@@ -1,4 +1,4 @@
-"""What a claim may take: pause, rate and concurrency; and how transactions keep below a bound."""
+"""The limits of a claim: pause, rate and concurrency; and how transactions keep below a bound."""
 
 from __future__ import annotations
 

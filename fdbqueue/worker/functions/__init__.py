@@ -1,1 +1,1 @@
-"""What the functions of a program get from a worker: an event loop, steps, guards."""
+"""The surroundings of a program's functions in a worker: an event loop, steps, guards."""

@@ -1,4 +1,4 @@
-"""What a worker guards against in functions of the program: forks, and slow transactions."""
+"""Guards against functions of the program that fork, or whose transactions are slow."""
 
 from __future__ import annotations
 
