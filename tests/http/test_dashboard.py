@@ -374,16 +374,17 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
     page: Page, serve: Any, db: Any, name: str
 ) -> None:
     queue = TaskQueue.named(db, name)
-    for _ in range(10):
-        queue.push_many(db, [{"agent_name": "ada"}] * 1010)
+    queue.push_many(db, [{"agent_name": "ada"}] * 1010)
     queue.push_many(db, [{"agent_name": "bob"}] * 3)
+    # Let a request look at 1,000 items instead of 10,000: a page with so many rows is slow.
+    page.route("**/items?*", lambda route: route.continue_(url=f"{route.request.url}&scan=1000"))
     with serve() as (_, client):
         page.goto(address(client, name))
         foot = page.get_by_role("region", name="Items").get_by_role("status")
-        expect(foot).to_have_text("The first 100 of 10,103 are shown.")
+        expect(foot).to_have_text("The first 100 of 1,013 are shown.")
         button(page, "Load more").click()
         expect(item_rows(page)).to_have_count(600)
-        expect(foot).to_contain_text("The first 600 of 10,103 are shown. As of ")
+        expect(foot).to_contain_text("The first 600 of 1,013 are shown. As of ")
         button(page, "Refresh").click()
         expect(item_rows(page)).to_have_count(100)
         button(page, "Load more").click()
@@ -393,10 +394,10 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
         assert last is not None
         assert queue.remove(db, last)
         button(page, "Load more").click()
-        expect(item_rows(page)).to_have_count(1100)
+        expect(item_rows(page)).to_have_count(1013)
         page.get_by_label("Agent").fill("bob")
         expect(page.get_by_text("No item matches so far.")).to_be_visible()
-        expect(foot).to_have_text("0 matches among the first 10,000 ready items.")
+        expect(foot).to_have_text("0 matches among the first 1,000 ready items.")
         button(page, "Remove matches").click()
         expect(page.get_by_role("dialog")).to_contain_text("This affects 3 ready items")
         confirm(page, "Cancel")
@@ -412,8 +413,8 @@ def test_a_search_goes_on_behind_the_items_that_were_looked_at(
         queue.push(db, agent_name="bob")
         confirm(page, "Remove 2")
         expect(toast(page)).to_contain_text("2 items were removed.")
-        expect(tab(page, "ready")).to_have_text("ready10,100")
-    assert queue.count(db, state="ready", agent="bob", scan=20_000).count == 1
+        expect(tab(page, "ready")).to_have_text("ready1,010")
+    assert queue.count(db, state="ready", agent="bob").count == 1
 
 
 def test_one_dead_letter_and_then_all_are_retried(
