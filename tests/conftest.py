@@ -29,7 +29,11 @@ from tests.support.asleep import Asleep
 from tests.support.cluster import Cluster, NoCluster, start_or_find_cluster
 from tests.support.failing_disk import Disk
 
-ENGINES = ("embedded", "memory", "cluster")
+ENGINES = ("memory", "cluster")
+"""The engines of most tests. `memory:` is the embedded engine on a file system in memory; the tests
+in `embedded/` run on both."""
+SHARED_ENGINES = ("embedded", "cluster")
+"""The engines that other processes can share."""
 
 # Compiled code is kept, whatever the environment says: else each of the hundreds of programs that
 # the tests start compiles the library again.
@@ -73,7 +77,7 @@ def cluster(cluster_or_reason: Cluster | str) -> Cluster:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test with a database on every engine that supports it."""
+    """Run every test with a database on the embedded engine and on a cluster."""
     if "engine" not in metafunc.fixturenames:
         return
     if "cluster" in metafunc.fixturenames:
@@ -82,7 +86,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # A page sees only HTTP, whose tests run on every engine.
         metafunc.parametrize("engine", ["embedded"])
     elif "shared_url" in metafunc.fixturenames:
-        metafunc.parametrize("engine", [each for each in ENGINES if each != "memory"])
+        metafunc.parametrize("engine", SHARED_ENGINES)
+    elif metafunc.config.getoption("--every-engine"):
+        metafunc.parametrize("engine", [*ENGINES, "embedded"])
     else:
         metafunc.parametrize("engine", ENGINES)
 
@@ -182,6 +188,11 @@ def clock() -> Iterator[Clock]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, help="repeat the tests that are random with this seed")
+    parser.addoption(
+        "--every-engine",
+        action="store_true",
+        help="run the tests in memory also on the embedded engine with files",
+    )
 
 
 @pytest.fixture
@@ -276,4 +287,4 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     line = config.stash.get(_cluster_line, None)
     if line is not None:
-        terminalreporter.write_line(f"engines: embedded, memory, {line}")
+        terminalreporter.write_line(f"engines: embedded, {line}")
