@@ -421,7 +421,10 @@ class Service:
         expected = ERRORS.get(act, "no error")
         if each.job == "coroutine" and attempt.client in self._blocked:
             expected += "|TimedOut: .*|RuntimeError: another job blocks the event loop .*"
-        if not re.fullmatch(expected, attempt.error or ""):
+        error = attempt.error or ""
+        # On a slow machine any job can run out of its time, but none before it.
+        is_over = error.startswith("TimedOut: ") and ended - began > thumbnail_jobs.TIMEOUT - _CLOCK
+        if not is_over and not re.fullmatch(expected, error):
             yield f"attempt {attempt.number}, to {act.value}, failed with {attempt.error}"
         self.counts[f"attempts that failed to {act.value}"] += 1
         if act in (Act.HANG, Act.LATE) and each.job == "thumbnail":

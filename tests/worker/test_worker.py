@@ -644,7 +644,7 @@ def test_the_work_command_finishes_running_jobs_when_stopped(fdbq: Shell, name: 
 def metrics(port: int) -> str:
     with suppress(urllib.error.URLError):  # it may not listen yet
         address = f"http://127.0.0.1:{port}/metrics"
-        return str(urllib.request.urlopen(address, timeout=5).read().decode())
+        return str(urllib.request.urlopen(address, timeout=60).read().decode())
     return ""
 
 
