@@ -132,17 +132,30 @@ def remove(db: Any, space: Subspace, name: str) -> None:
     db.options.set_transaction_timeout(30_000)
     db.options.set_transaction_retry_limit(-1)
     db.options.set_transaction_size_limit(10_000_000)
-    db.clear_range_startswith(space.key())
-    db.clear_range_startswith(name.encode())  # the data of its jobs
-    # Queues that were restored, or are being restored, are not among the keys below.
-    names = db.get_range_startswith(NAMES.pack((name,)).removesuffix(b"\x00"))
-    restored = [NAMES.unpack(row.key) for row in names if row.value.startswith(ROOT[4].key())]
-    begun = db.get_range_startswith(ROOT[5].pack((name,)).removesuffix(b"\x00"))
-    for (queue,) in [*restored, *(ROOT[5].unpack(row.key) for row in begun)]:
+    for queue in _restored(db, name):
         with suppress(QueueNotFound):
             fdbqueue.admin.drop(db, queue)
-    for space_of_names in (NAMES, ROOT, ROOT[1]):
-        db.clear_range_startswith(space_of_names.pack((name,)).removesuffix(b"\x00"))
+    _clear(db, space, name)
+
+
+def _keys_of(space: Subspace, name: str) -> bytes:
+    return bytes(space.pack((name,)).removesuffix(b"\x00"))
+
+
+@fdbqueue.transactional
+def _restored(tr: Any, name: str) -> list[str]:
+    """Return the queues that were restored, or are being restored: `_clear` has not their keys."""
+    names = tr.get_range_startswith(_keys_of(NAMES, name))
+    begun = tr.get_range_startswith(_keys_of(ROOT[5], name))
+    restored = [NAMES.unpack(row.key)[0] for row in names if row.value.startswith(ROOT[4].key())]
+    return restored + [ROOT[5].unpack(row.key)[0] for row in begun]
+
+
+@fdbqueue.transactional
+def _clear(tr: Any, space: Subspace, name: str) -> None:
+    names = (_keys_of(each, name) for each in (NAMES, ROOT, ROOT[1]))
+    for prefix in (space.key(), name.encode(), *names):  # `name` begins the data of its jobs
+        tr.clear_range_startswith(prefix)
 
 
 @pytest.fixture
