@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fdbqueue.embedded.storage.sync import Sync
 from fdbqueue.embedded.transaction import watcher
 
 NOTICES = pytest.param(
@@ -141,6 +142,18 @@ def test_a_watch_calls_back_once_it_is_ready(db: Any) -> None:
 def test_closing_the_database_ends_its_watches(db: Any, fdb_error: Any) -> None:
     _, watch = db.get_and_watch(b"k")
     db.close()
+    with fdb_error(1025):
+        watch.wait()
+
+
+def test_watches_end_although_closing_takes_long(
+    db: Any, fdb_error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, watch = db.get_and_watch(b"k")
+    close = Sync.close
+    monkeypatch.setattr(Sync, "close", lambda sync: (time.sleep(0.3), close(sync)))
+    db.close()
+    assert ready_within(watch, 60)
     with fdb_error(1025):
         watch.wait()
 

@@ -117,10 +117,14 @@ class WritersLock:
             with suppress(OSError):  # they look now and then anyway
                 os.pwrite(self._file.fileno(), b"c", 0)
 
-    def close(self) -> None:
-        """Close the lock for good: no section is called any more."""
+    def close(self) -> io.FileIO | None:
+        """Close the lock for good: no section is called any more.
+
+        Return its file, which is closed once no thread waits for it. Watches notice that.
+        """
         with inside:
-            self._file = None  # a thread that waits for it closes it later
+            file, self._file = self._file, None
+            return file
 
     def leave(self, failure: FdbqueueError) -> None:
         """Close the lock in a forked child: its descriptor would keep the lock of its parent."""

@@ -142,7 +142,7 @@ class Storage:
     def _close_files(self) -> None:
         with inside:
             self._undo()
-            self.lock.close()
+            file = self.lock.close()
         self._sync.close()
         with inside:
             # An interrupt may have left a read unfinished; then its connection is abandoned.
@@ -156,6 +156,7 @@ class Storage:
                 self._anchor.close()
             self._directory.close()
             self.is_open = False
+        del file  # watches notice that, and find everything closed
 
     def _must_not_close(self) -> bool:
         """Return whether closing the last connection would do harm.
