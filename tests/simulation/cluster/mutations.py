@@ -720,6 +720,14 @@ def _cancelled_in_vain() -> None:
 # Groups
 
 
+@_found_by("groups", "they are stuck")
+def _leases_that_never_end() -> None:
+    """A sweep leaves the leases that are over."""
+    from fdbqueue.operations.claims import ClaimedItems
+
+    _change(ClaimedItems, "end_over", lambda _: lambda *args: None)
+
+
 class _Patch:
     """What plants the bugs of groups, instead of a `pytest.MonkeyPatch`."""
 
