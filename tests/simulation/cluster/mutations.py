@@ -400,6 +400,21 @@ def _unextended() -> None:
     _change(Upkeep, "_renew", lambda _: renew)
 
 
+@_found_by("workers", "the row of a worker is left")
+def _dead_workers_stay() -> None:
+    """A worker does not delete the rows of those that were killed."""
+    from fdbqueue.worker.presence import Presence
+
+    def init(init: Callable[..., None]) -> Callable[..., None]:
+        def has_looked(self: Any) -> None:
+            init(self)
+            self._has_looked = True
+
+        return has_looked
+
+    _change(Presence, "__post_init__", init)
+
+
 @_found_by("queues", "but it is gone", "and should be gone", "was not cancelled")
 def _uncancelled() -> None:
     """An item that was cancelled returns with its claim."""
@@ -718,6 +733,14 @@ def _cancelled_in_vain() -> None:
 
 
 # Groups
+
+
+@_found_by("groups", "they are stuck")
+def _leases_that_never_end() -> None:
+    """A sweep leaves the leases that are over."""
+    from fdbqueue.operations.claims import ClaimedItems
+
+    _change(ClaimedItems, "end_over", lambda _: lambda *args: None)
 
 
 class _Patch:

@@ -20,6 +20,8 @@ from tests.simulation.cluster.inside.clients import Client
 
 _LONGEST = 300
 """Seconds after which every lease and every delay must be over."""
+_UNTIL_LISTED = 2.0
+"""Seconds after which a worker has begun to list itself."""
 
 
 def run_threads(client: Client, work: Callable[[str], object], n: int = 2) -> None:
@@ -152,13 +154,14 @@ def take_dead_waiters(db: Any, queue: fdbqueue.PriorityQueue) -> None:
 def look_a_day_later(client: Client, queue: fdbqueue.PriorityQueue) -> None:
     """Note a problem if a new process, a day later, leaves what processes before it have left.
 
-    Receipts are kept for a day, and the row of a killed worker until another worker starts.
+    Receipts are kept for a day, and the row of a killed worker until another worker is listed,
+    which it is a second after its start.
     """
     receipts = Layout(queue.subspace).receipts
 
     def work(db: Any) -> None:
         queue.push(db, "a day later")
-        fdbqueue.Worker(db, queue, lambda tr, item: None).run(drain=True)
+        fdbqueue.Worker(db, queue, lambda item: time.sleep(_UNTIL_LISTED)).run(drain=True)
         prefixes = {
             "a receipt": receipts_before(receipts, int(time.time() // 3600)),
             "the row of a worker": workers_range(),

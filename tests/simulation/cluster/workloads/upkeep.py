@@ -69,6 +69,9 @@ class Upkeep:
                 for number in range(self._n):
                     queue.push(attempt.tr, [f"account {number}", _AMOUNT])
             queue.configure(attempt.tr, paused=False)
+            # From its first limit on, pops read whether a queue is paused. Until then, each process
+            # looks for one once a second.
+            fdbqueue.PriorityQueue.named(attempt.tr, _OTHER).configure(attempt.tr, paused=False)
 
         run(db, self._client.id, open_accounts)
 
