@@ -91,7 +91,8 @@ class Claims:
         return claims
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        return any(self.claimed.is_stored(tr, claim) for claim in claims or ())
+        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]
+        return any(stored)
 
     def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
         """Perform a claim in a caller's transaction."""
