@@ -220,8 +220,10 @@ class _Claiming:
                 first = claims.begin_first(tr, n)
             found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
-            # A push that this read version does not show may precede a claim that has joined.
+            # A push that this read version does not show may precede a claim that has joined. The
+            # database checks a commit for conflicts only if it has written something.
             tr.add_read_conflict_range(*claims.items.layout.all_items)
+            tr.add_write_conflict_key(claims.items.layout.receipts.key())
             self.has_written = True
         taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.
