@@ -91,7 +91,8 @@ class Claims:
         return claims
 
     def _are_stored(self, tr: Transaction, claims: list[Claim | None] | None) -> bool:
-        return any(self.claimed.is_stored(tr, claim) for claim in claims or ())
+        stored = [self.claimed.is_stored(tr, claim) for claim in claims or ()]
+        return any(stored)
 
     def perform_in(self, tr: Transaction, request: ClaimRequest) -> Claim | None:
         """Perform a claim in a caller's transaction."""
@@ -219,8 +220,10 @@ class _Claiming:
                 first = claims.begin_first(tr, n)
             found = admit(tr, self.now, n, options, first)
         if have_joined and len(found) < n:
-            # A push that this read version does not show may precede a claim that has joined.
+            # A push that this read version does not show may precede a claim that has joined. The
+            # database checks a commit for conflicts only if it has written something.
             tr.add_read_conflict_range(*claims.items.layout.all_items)
+            tr.add_write_conflict_key(claims.items.layout.receipts.key())
             self.has_written = True
         taken = self._take(tr, version.wait(), options, found)
         # If more items are due, look again.

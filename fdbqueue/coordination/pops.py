@@ -181,9 +181,7 @@ class PopRequests:
         tr[following.key] = encode_request(following.pops, is_next=True)
         _, tr[layout.leader] = layout.unpack_request_key(following.key)
 
-    def stage(
-        self, tr: Transaction, now: int, request: bytes, pops: list[list[StoredItem]]
-    ) -> None:
+    def stage(self, tr: Transaction, request: bytes, pops: list[list[StoredItem]]) -> None:
         """Replace a request by the popped items; they count as claimed until the process comes."""
         tr.add_read_conflict_key(request)
         tr.clear(request)

@@ -335,7 +335,7 @@ class _Pops(Generic[_T]):
             result = [*islice(remaining, len(each.pops))]
             if not result:
                 break
-            rows.stage(tr, self.now, each.key, result)
+            rows.stage(tr, each.key, result)
         if keeps:
             if not is_leader:
                 holder = tr[self.queue.layout.leader] = self.name

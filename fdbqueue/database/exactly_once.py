@@ -36,8 +36,8 @@ def run_once(
     returned. If absent, the earlier attempt can no longer commit: this attempt overwrites a key it
     conflicts on.
 
-    An operation whose result names what it stored needs no receipt: `is_stored` looks for it. Its
-    commits conflict on the key of the receipt without writing it.
+    An operation whose result names what it stored needs no receipt, and pays nothing before a
+    result is unknown: `is_stored` then looks for it.
 
     Receipts are stored under the hour in which their client started. Clients that start more than a
     day later delete them.
@@ -50,10 +50,10 @@ def run_once(
         wrote: Returns whether an attempt with this result wrote anything; if not, it leaves no
             receipt.
         is_stored: Returns whether an attempt with this result has committed, by reading what it
-            stored. If others have deleted that since, return false: the operation then runs again,
-            or raises its error. The earlier attempt may still have committed what
-            its result does not name, such as a sweep.
-            By default, receipts are written.
+            stored. If not, it adds a write conflict to what the attempt has read, so that the
+            attempt can no longer commit. If others have deleted what it stored, return false: the
+            operation then runs again, or raises its error. The earlier attempt may still commit
+            what its result does not name, such as a sweep. By default, receipts are written.
         begin: As for `run`.
 
     Raises:
@@ -107,21 +107,56 @@ class _Committed(Exception):
         self.result = result
 
 
-class _Operation:
-    """One exactly-once operation: its receipt, and the result that each attempt would have.
+class _Receipt:
+    """The receipt of one operation: a transaction that performs it writes it and conflicts on it.
 
-    A transaction that performs the operation writes the receipt and conflicts on it. If its result
-    is unknown, another transaction reads the receipt. If that one does not find it, it conflicts on
-    it and writes it, so the first can no longer commit.
+    If the result of the transaction is unknown, another one reads the receipt. If that one does not
+    find it, it conflicts on it and writes it, so the first can no longer commit.
 
     The operation borrows a client of this hour, a free or a new one. After an error the client is
     not reused: its last operation may still be in flight.
+    """
+
+    def __init__(self, receipts: Subspace) -> None:
+        try:
+            client = _free_clients.pop()
+            if client.hour != _hour():
+                client = _Client()
+        except IndexError:
+            client = _Client()
+        client.sequence += 1
+        self.client = client
+        self._number = client.sequence
+        self._receipts = receipts
+        self._key = receipt_key(receipts, client.hour, client.id)
+
+    def find(self, tr: Transaction) -> int | None:
+        """Return the number of the attempt that committed, if one did."""
+        receipt = tr[self._key].value
+        if receipt is None:
+            return None
+        number, attempt = decode_receipt(receipt)
+        return attempt if number == self._number else None
+
+    def write(self, tr: Transaction, attempt: int) -> None:
+        """Write the receipt of an attempt, and let it conflict with the others.
+
+        The first receipt of a client deletes those of clients that started a day earlier.
+        """
+        tr.add_read_conflict_key(self._key)
+        tr[self._key] = encode_receipt(self._number, attempt)
+        if self._number == 1:
+            tr.clear_range(*receipts_before(self._receipts, self.client.hour - _RECEIPT_HOURS))
+
+
+class _Operation:
+    """One exactly-once operation, and the result that each of its attempts would have.
 
     Args:
         receipts: The subspace of the receipts.
         body: As for `run_once`, like the others.
         wrote: Returns whether an attempt with this result wrote anything.
-        is_stored: Returns whether an attempt with this result has committed.
+        is_stored: As for `run_once`; if given, there is no receipt.
     """
 
     def __init__(
@@ -131,20 +166,10 @@ class _Operation:
         wrote: Callable[[Any], bool],
         is_stored: Callable[[Transaction, Any], bool] | None,
     ) -> None:
-        try:
-            client = _free_clients.pop()
-            if client.hour != _hour():
-                client = _Client()
-        except IndexError:
-            client = _Client()
-        client.sequence += 1
-        self._client = client
-        self._number = client.sequence
-        self._receipts = receipts
-        self._key = receipt_key(receipts, client.hour, client.id)
         self._body = body
         self._wrote = wrote
-        self.is_stored = is_stored
+        self._is_stored = is_stored
+        self.receipt = _Receipt(receipts) if is_stored is None else None
         self._results: list[Any] = []
         self._is_committing = False
         self._is_uncertain = False  # whether an earlier attempt may have committed
@@ -159,7 +184,8 @@ class _Operation:
             if not self._is_uncertain:
                 raise
             result = self._settle(db, error)
-        _free_clients.append(self._client)
+        if self.receipt is not None:
+            _free_clients.append(self.receipt.client)
         return result
 
     def _attempt(self, tr: Transaction) -> Any:
@@ -170,7 +196,8 @@ class _Operation:
         # After an unknown result even an attempt that wrote nothing must fence the earlier one off.
         if self._is_uncertain or self._wrote(result):
             self._results.append(result)
-            self._fence(tr, len(self._results) - 1)
+            if self.receipt is not None:
+                self.receipt.write(tr, len(self._results) - 1)
             self._is_committing = True
         return result
 
@@ -180,27 +207,12 @@ class _Operation:
 
     def _committed_attempt(self, tr: Transaction) -> int | None:
         """Return the number of the attempt that committed, if one did."""
-        if self.is_stored is not None:
-            stored = (n for n, result in enumerate(self._results) if self.is_stored(tr, result))
-            return next(stored, None)
-        receipt = tr[self._key].value
-        if receipt is None:
-            return None
-        number, attempt = decode_receipt(receipt)
-        return attempt if number == self._number else None
-
-    def _fence(self, tr: Transaction, attempt: int) -> None:
-        """Let this attempt conflict with the others, and write its receipt if there is one.
-
-        The first receipt of a client deletes those of clients that started a day earlier.
-        """
-        tr.add_read_conflict_key(self._key)
-        if self.is_stored is not None:
-            tr.add_write_conflict_key(self._key)
-            return
-        tr[self._key] = encode_receipt(self._number, attempt)
-        if self._number == 1:
-            tr.clear_range(*receipts_before(self._receipts, self._client.hour - _RECEIPT_HOURS))
+        if self.receipt is not None:
+            return self.receipt.find(tr)
+        assert self._is_stored is not None
+        # A list: each of the others is fenced off.
+        stored = [n for n, result in enumerate(self._results) if self._is_stored(tr, result)]
+        return stored[0] if stored else None
 
     def _settle(self, db: Database, error: Exception) -> Any:
         """Return the result of the attempt that committed, after an error that ends the operation.
@@ -213,8 +225,8 @@ class _Operation:
 
         def body(tr: Transaction) -> int | None:
             committed = self._committed_attempt(tr)
-            if committed is None:
-                self._fence(tr, _NONE)
+            if committed is None and self.receipt is not None:
+                self.receipt.write(tr, _NONE)
             return committed
 
         errors: tuple[type[Exception], ...] = (StorageError, *error_classes())

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
-from types import FrameType
 from typing import Any, TypeVar, overload
 
 from fdbqueue.database import binding
@@ -32,10 +28,6 @@ TOO_OLD = 1007
 
 _LIFETIME = 4.0  # seconds, with a margin for the clocks
 _FEW = 1_000  # rows that take far less time, unless the database recovers or is cut off
-
-
-_PASSED = ("fdbqueue", "cli", "contextlib")
-_IS_COROUTINE = CO_COROUTINE | CO_ASYNC_GENERATOR
 
 retries: Counter[int] = Counter()
 """The number of retries in this process, by the code of the error (1020 is a conflict).
@@ -88,10 +80,6 @@ def run(
         >>> run(fdbqueue.open("memory:"), lambda tr: tr[b"k"].present())
         False
     """
-    # Most programs do not import asyncio, and another thread may be importing it.
-    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    if running_loop is not None and running_loop() is not None:
-        _warn_of_blocked_loop()
     if binding.client_was_forked:
         check_fork(db)
     transaction: Any = db.create_transaction()
@@ -111,34 +99,6 @@ def run(
             if hasattr(transaction, "confirm_reads"):
                 transaction.confirm_reads()  # the error may tell what the body read
             raise
-
-
-def _warn_of_blocked_loop() -> None:
-    """Warn of the innermost call from outside of the library, if a coroutine or callback made it.
-
-    Code in a cell of a notebook also runs in an event loop, but is not a coroutine.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    level, place = 2, None
-    while frame is not None:
-        root = frame.f_globals.get("__name__", "").partition(".")[0]
-        is_own, is_loop = root in _PASSED, root == "asyncio"
-        is_coroutine = bool(frame.f_code.co_flags & _IS_COROUTINE)
-        if place is None and ((is_own and is_coroutine) or is_loop):
-            return  # the library does so on purpose
-        if place is None and not is_own:
-            place = level
-        if place is not None and (is_coroutine or is_loop):
-            warnings.warn(
-                "a coroutine makes a blocking call, which holds up its event loop; use "
-                "fdbqueue.aio, or await aio.run(function, ...)",
-                RuntimeWarning,
-                stacklevel=place,
-            )
-            return
-        if place is not None and frame.f_code.co_name == "<module>":
-            return
-        frame, level = frame.f_back, level + 1
 
 
 def prepare_retry(transaction: Transaction, error: Any) -> None:

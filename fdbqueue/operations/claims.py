@@ -280,10 +280,17 @@ class ClaimedItems:
         return row
 
     def is_stored(self, tr: Transaction, claim: Claim | None) -> bool:
-        """Return whether any item of a claim is still stored under its token."""
-        return claim is not None and any(
-            row is not None and row.token == claim.token for row in self._begin(tr, claim)()
-        )
+        """Return whether any item of a claim is still stored under its token.
+
+        If not, a transaction that would store it, and is still in flight, can no longer commit.
+        """
+        if claim is None:
+            return False
+        if any(row is not None and row.token == claim.token for row in self._begin(tr, claim)()):
+            return True
+        for key in claim.keys:
+            tr.add_write_conflict_key(key)
+        return False
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
         """Start to read whether claims were cancelled; return a function that waits for it."""

@@ -70,7 +70,7 @@ def test_golden_bytes_of_staged_items(requests: PopRequests, db: Any, space: Sub
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
         pops: Any = [[item], []]
-        requests.stage(tr, milliseconds(), request, pops)
+        requests.stage(tr, request, pops)
 
     stage(db)
     item_of_pop = b"\x05\x01\x15\x05\x14\x01r\x00\xff\x00\x01payload\x00\x00"
@@ -91,7 +91,7 @@ def test_a_first_pop_returns_what_was_staged_for_a_dead_process(
     @fdbqueue.transactional
     def stage(tr: Any) -> None:
         taken = store.items.first(tr, 1)
-        requests.stage(tr, milliseconds(), requests.write(tr, b"dead", [(1, False)]), [taken])
+        requests.stage(tr, requests.write(tr, b"dead", [(1, False)]), [taken])
         store.items.pop(tr, milliseconds(), [], taken)
 
     stage(db)

@@ -322,7 +322,12 @@ def shows(space: Subspace, how: str, what: str) -> dict[str, Any]:
     """Return the arguments by which a retry learns of the commit: a receipt, or what it stored."""
     if how == "receipt":
         return {}
-    return {"is_stored": lambda tr, _: tr[space[what]].present()}
+
+    def is_stored(tr: Any, _: Any) -> bool:
+        tr.add_write_conflict_key(space["taken"])
+        return bool(tr[space[what]].present())
+
+    return {"is_stored": is_stored}
 
 
 @pytest.mark.parametrize("how", ["receipt", "what it stored"])
@@ -332,6 +337,7 @@ def test_a_late_commit_is_fenced_by_the_retry(
     """The first commit is in flight during the retry; only one of the two applies."""
 
     def body(tr: Any) -> str:
+        tr.add_read_conflict_key(space["taken"])
         tr.add(space["n"], b"\x01")
         return "done"
 
@@ -351,6 +357,7 @@ def test_a_retry_without_writes_also_fences_the_late_commit(
     def body(tr: Any) -> bool:
         if not tr.snapshot[space["flag"]].present():
             return False
+        tr.add_read_conflict_key(space["taken"])
         tr[space["done"]] = b"1"
         return True
 
@@ -370,6 +377,7 @@ def test_a_retry_that_raises_also_fences_the_late_commit(
     def body(tr: Any) -> None:
         if not tr.snapshot[space["flag"]].present():
             raise LookupError
+        tr.add_read_conflict_key(space["taken"])
         tr[space["done"]] = b"1"
 
     db[space["flag"]] = b"1"
@@ -437,6 +445,21 @@ def test_a_claim_is_that_of_the_try_that_committed(db: Any, queue: PriorityQueue
     assert queue.size(db) == 1
     assert queue.counts(db) == {0: 1}
     assert len(receipts(db, queue)) <= before + 1  # that of the acknowledgement
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_claim_still_in_flight_is_fenced_by_its_retry(
+    db: Any, queue: PriorityQueue, fdb_error: Any, group: str | None
+) -> None:
+    """The retry takes another item, and makes that of the first try impossible."""
+    queue.push(db, "first", 5, group=group)
+    delayed = DelayedDatabase(db, meanwhile=lambda: queue.push(db, "other", 1))
+    claim = queue.claim(delayed, within=1)
+    assert claim.item.value == "other"
+    with fdb_error(1020):
+        delayed.late.commit().wait()
+    queue.ack(db, claim)
+    assert queue.counts(db) == {5: 1}
 
 
 def test_a_claim_is_not_mistaken_for_that_of_an_earlier_try(db: Any, space: Subspace) -> None:

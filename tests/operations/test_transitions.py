@@ -61,7 +61,7 @@ def stage(db: Any, queue: PriorityQueue, then: str) -> None:
     def begin(tr: Any) -> bytes:
         taken = items.first(tr, 1)
         request = requests.write(tr, b"name", [(1, False)])
-        requests.stage(tr, now, request, [taken])
+        requests.stage(tr, request, [taken])
         items.pop(tr, now, [], taken)
         return request
 

@@ -48,7 +48,7 @@ def test_check_keeps_the_pieces_of_staged_items(db: Any, filled: PriorityQueue) 
     def stage(tr: Any) -> None:
         taken = kept.first(tr, 3)
         request = requests.write(tr, b"name", [(1, False), (1, False), (2, False)])
-        requests.stage(tr, milliseconds(), request, [taken[:1], [], taken[1:]])
+        requests.stage(tr, request, [taken[:1], [], taken[1:]])
         kept.pop(tr, milliseconds(), [], taken)
 
     stage(db)

@@ -334,7 +334,7 @@ def _receipt_unread() -> None:
     from fdbqueue.database.exactly_once import _Operation
 
     def committed_attempt(read: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda self, tr: None if self.is_stored is None else read(self, tr)
+        return lambda self, tr: None if self.receipt is not None else read(self, tr)
 
     _change(_Operation, "_committed_attempt", committed_attempt)
 
