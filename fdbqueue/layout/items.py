@@ -252,14 +252,13 @@ class ItemRow(NamedTuple):
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
         """Return the key and the value of its timer; `None` if it has none in its state."""
-        state, position = self.state, layout.position(self.item.key)
-        expires = self.item.header.expires
-        if state == "claimed":
-            return layout.timer_key(layout.leases, self.lease_end, position), self.lease
-        if state == "delayed":
-            return layout.timer_key(layout.dues, self.due, position), b""
-        if state == "done":
-            return layout.timer_key(layout.done_times, self.finished_at, position), b""
-        if state == "ready" and expires is not None:
-            return layout.timer_key(layout.expiries, expires, position), b""
-        return None
+        if self.state == "ready":
+            index, time = layout.expiries, self.item.header.expires
+        elif self.state in layout.timers_of:
+            index, field = layout.timers_of[self.state]
+            time = getattr(self, field)
+        else:
+            return None
+        if time is None:
+            return None
+        return layout.timer_key(index, time, layout.position(self.item.key)), self.lease

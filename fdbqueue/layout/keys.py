@@ -222,6 +222,12 @@ class Layout:
             "dead": self.dead,
             "done": self.done,
         }
+        # The index by time of the items in a state, and the field of `ItemRow` with the time.
+        self.timers_of: dict[State, tuple[bytes, str]] = {
+            "delayed": (self.dues, "due"),
+            "claimed": (self.leases, "lease_end"),
+            "done": (self.done_times, "finished_at"),
+        }
 
     def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]

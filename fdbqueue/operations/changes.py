@@ -30,9 +30,6 @@ from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, 
 from fdbqueue.operations.transitions import Change, Why
 from fdbqueue.types import FailedAttempt, KeyValue, Options, ReadTransaction, State, Transaction
 
-MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
-"""The states of items that can be moved."""
-
 _REMOVED = End("removed")
 
 MAX_KEPT_ATTEMPTS = 1_000
@@ -337,13 +334,16 @@ class Changes:
 
     # Done items
 
-    def done_at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[ItemRow]:
-        """Return the done items of some rows of the index of times."""
+    def ended_at(
+        self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
+    ) -> list[ItemRow]:
+        """Return the ended items of some rows of the index of their times."""
         layout = self._layout
-        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
+        times, _ = layout.timers_of[state]
+        positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]
         return [
-            self._items.levels.row("done", layout.items + position, stored)
-            for position, stored in stored_at(tr, layout.done, positions)
+            self._items.levels.row(state, layout.items + position, stored)
+            for position, stored in stored_at(tr, layout.prefix_of[state], positions)
         ]
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
@@ -377,7 +377,7 @@ class Changes:
         if not old:
             return 0
         tr.add_read_conflict_range(begin, old[-1].key + b"\x00")
-        done = self.done_at(tr.snapshot, old)
+        done = self.ended_at(tr.snapshot, "done", old)
         tr.clear_range(begin, old[-1].key + b"\x00")
         self._perform(tr, now, [Change("trimmed", row, None) for row in done])
         return len(old)

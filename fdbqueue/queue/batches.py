@@ -42,6 +42,7 @@ from fdbqueue.operations.maintainers.batches import (
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.types import (
+    ENDED,
     Database,
     Item,
     OnDead,
@@ -54,7 +55,6 @@ from fdbqueue.types import (
 MAX_FOLLOWING = 100
 """How many jobs and batches may wait for one job."""
 
-_UNFINISHED = ("ready", "delayed", "claimed")
 _MAX_VALUE = 80_000  # bytes of the item, which is stored again with the counts
 
 
@@ -355,7 +355,7 @@ def push_after(
         """Return the unfinished ones of the others, and whether another one cancels the items."""
         known = {id: store_of(others[id]).items.at(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
-        left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
+        left = {id: item for id, item in found.items() if item.state not in ENDED}
         return left, on_dead == "cancel" and any(map(_has_failed, found.values()))
 
     def body(tr: Transaction, now: int) -> list[Item[Any]]:

@@ -32,31 +32,21 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.jobs.invariants import JobRows
 from fdbqueue.operations.jobs.schedules import has_stopped
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import ENDED, State, Transaction, Transactor
+from fdbqueue.types import ENDED, ByState, State, Transaction, Transactor
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(ByState):
     """The result of a check.
 
     Attributes:
-        ready: The number of ready items.
-        delayed: The number of delayed items.
-        claimed: The number of claimed items.
-        dead: The number of dead letters.
-        done: The number of done items that are kept.
         problems: One sentence for each problem.
         repaired: Whether the problems were repaired.
     """
 
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
     problems: tuple[str, ...]
     repaired: bool
 

@@ -35,9 +35,8 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, ReadTransaction, State, Transaction, Value
+from fdbqueue.types import ENDED, KeyValue, ReadTransaction, State, Transaction, Value
 
-_COUNTED = ("ready", "delayed", "claimed")
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
 _SETTLED = 200  # groups that one transaction settles after a change of all groups
@@ -547,6 +546,6 @@ def _moves(changes: Sequence[Change]) -> Counter[tuple[State, Level]]:
         for row, n in ((before, -1), (after, 1)):
             if row is None or row.item.level.group is None or row.is_staged:
                 continue
-            if row.state in _COUNTED:
+            if row.state not in ENDED:
                 moves[row.state, row.item.level] += n
     return moves
