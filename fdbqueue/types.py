@@ -520,7 +520,7 @@ class ItemInfo:
         `None` if none has ended, if the time is not known, or if the item is claimed: then it has
         run since `claimed_at`.
         """
-        if self.state in ("claimed", "done"):
+        if self.state == "claimed" or self.finished_at is not None:
             return _between(self.claimed_at, self.finished_at)
         return self.failed_attempts[-1].run_time if self.failed_attempts else None
 

@@ -113,7 +113,7 @@ class Store(Generic[_T]):
         slots = self._slots = Slots(items, places)
         items.transitions.followers.append(slots)
         claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
-        bounds = self._bounds = Bounds(items, places, changes.cancel)
+        bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)

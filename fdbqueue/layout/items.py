@@ -104,7 +104,6 @@ class GroupSettings(NamedTuple):
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
         max_size: The most items it may have, including delayed and claimed ones.
-        latest: Whether a push cancels the waiting items.
     """
 
     weight: float | None = None
@@ -113,7 +112,6 @@ class GroupSettings(NamedTuple):
     rate: Rate | None = None
     in_order: bool | None = None
     max_size: int | None = None
-    latest: bool | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
         """Return these settings of a group, given those for all groups."""
@@ -247,7 +245,7 @@ class ItemRow(NamedTuple):
         state, value = self.state, self.item.value
         if state == "ready":
             return value
-        metadata = tuple([getattr(self, name) for name in ROW_METADATA[state]])
+        metadata = tuple(map(self.__getattribute__, ROW_METADATA[state]))
         return encode_metadata(metadata, value)
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:

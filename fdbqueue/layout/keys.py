@@ -557,13 +557,10 @@ class Layout:
         """Return the key of a group, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
 
-    def group_counters(self, group: str) -> tuple[bytes, bytes]:
-        """Return the keys of the numbers of the ready and of the claimed items of a group."""
-        return self.group_key(self.group_counts, group), self.group_key(self.group_slots, group)
-
-    def group_delays_range(self, group: str) -> tuple[bytes, bytes]:
-        """Return the range of the numbers of the delayed items of a group, by priority."""
-        return self.range_of(self.group_key(self.group_delays, group))
+    def group_counters(self, group: str) -> list[bytes]:
+        """Return the keys of the numbers of the ready, delayed and claimed items of a group."""
+        spaces = self.group_counts, self.group_delays, self.group_slots
+        return [self.group_key(space, group) for space in spaces]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:

@@ -253,7 +253,7 @@ class Changes:
         self._perform(tr, now, [Change("removed", row, None, end)])
         return True
 
-    def cancel(self, tr: Transaction, now: int, row: ItemRow, why: str | None = None) -> bool:
+    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
         """End a ready or delayed item, and keep it as done if the queue does so; return true.
 
         It counts as removed in either case.
@@ -262,8 +262,7 @@ class Changes:
         done = None
         if options is not None and options.keeps_done:
             item = row.item.with_header(row.item.header._replace(waits=b"", awaits=False))
-            done = ItemRow("done", item, row.attempts, finished_at=now, error=why)
-            done = done._replace(outcome="cancelled")
+            done = ItemRow("done", item, row.attempts, finished_at=now, outcome="cancelled")
         self._rely_on(tr, row)
         self._perform(tr, now, [Change("cancelled", row, done, _REMOVED)])
         return True

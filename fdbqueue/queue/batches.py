@@ -27,7 +27,6 @@ from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
-from fdbqueue.operations.limits.bounds import REPLACED
 from fdbqueue.operations.maintainers.batches import (
     all_memberships,
     begin_closed,
@@ -222,7 +221,6 @@ class Batches:
         for queue, new in members:
             of_queue.setdefault(queue, []).append(new)
         n = 0
-        # One push for each queue: a later one may replace the jobs of a group.
         for queue, some in of_queue.items():
             n += sum(each.is_new for each in push_members(tr, queue, some))
         count_pushed(tr, self._layout, self._position(id), id, n)
@@ -390,8 +388,7 @@ def push_after(
 
 
 def _has_failed(found: ItemRow) -> bool:
-    is_cancelled = found.state == "done" and found.outcome == "cancelled"
-    return found.state == "dead" or (is_cancelled and found.error != REPLACED)
+    return found.state == "dead" or found.outcome == "cancelled"
 
 
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:

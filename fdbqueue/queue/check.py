@@ -335,12 +335,13 @@ class _Check:
     def _name(self, counter: bytes) -> str:
         layout = self._layout
         try:
-            for groups, what in ((layout.group_slots, "claims"), (layout.group_counts, "items")):
+            for groups, what in (
+                (layout.group_slots, "claims"),
+                (layout.group_counts, "items"),
+                (layout.group_delays, "delayed items"),
+            ):
                 if counter.startswith(groups):
                     return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
-            if counter.startswith(layout.group_delays):
-                group, _ = layout.unpack_group_key(layout.group_delays, counter)
-                return f"delayed items of group {group!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"

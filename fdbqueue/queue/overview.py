@@ -403,7 +403,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
                 if found.started_at is not None:
                     times[name].append(max(0, found.finished_at - found.started_at) / 1000)
             # The last attempt of a done item has not failed, and that of a claimed one not yet.
-            failed = found.attempts - (state in ("claimed", "done"))
+            failed = found.attempts - (state == "claimed" or found.finished_at > 0)
             counts[name].update({state: 1, "failed_attempts": failed})
     counts.pop("", None)
     # The first done item began the time, so it is not among those that ended within it.

@@ -74,6 +74,11 @@ class Groups:
         self._starts = Starts(layout)
         self._options = options
         self._progress = layout.group_key(layout.settling, None)
+        self._counters: dict[State, bytes] = {
+            "ready": layout.group_counts,
+            "delayed": layout.group_delays,
+            "claimed": layout.group_slots,
+        }
 
     # Transitions
 
@@ -125,15 +130,8 @@ class Groups:
         return finish
 
     def counter(self, state: State, level: Level) -> bytes:
-        """Return the key of the number of items of a group that are in a state.
-
-        Delayed ones are counted by priority, so that a push can find those that it replaces.
-        """
-        layout = self._layout
-        if state == "delayed":
-            return layout.group_delays + level.packed_group + level.rest
-        spaces = {"ready": layout.group_counts, "claimed": layout.group_slots}
-        return spaces[state] + level.packed_group
+        """Return the key of the number of items of a group that are in a state."""
+        return self._counters[state] + level.packed_group
 
     def _count(self, tr: Transaction, moves: Counter[tuple[State, Level]]) -> None:
         for (state, level), n in moves.items():
