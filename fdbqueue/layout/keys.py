@@ -291,9 +291,9 @@ class Layout:
         """Return whether a key that starts with the prefix of a level is the key of an item."""
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
-    def item_id(self, key: bytes) -> str:
-        """Return the id of the item with this key: its position as text."""
-        packed = binascii.b2a_base64(key[len(self.items) :], newline=False)
+    def item_id(self, key: bytes, origin: bytes | None = None) -> str:
+        """Return the id of the item with this key: its first position, `origin`, as text."""
+        packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
     def unpack_item_id(self, item_id: str, parts: int) -> bytes:
