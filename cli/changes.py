@@ -10,14 +10,13 @@ from contextlib import suppress
 from functools import partial
 from shlex import quote
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import click
 
 from fdbqueue import TaskPriority, existing_queue
 from fdbqueue.errors import QueueFull, WrongState
-from fdbqueue.queue.overview import STATES
-from fdbqueue.types import Change, Database, PriorityJson, State
+from fdbqueue.types import STATES, Change, Database, PriorityJson, State, states_with
 
 from .arguments import PRIORITY
 from .command import IDS, QUEUE, command
@@ -25,7 +24,6 @@ from .opening import AnyQueue, exact_priority, item_queue, priority_queue
 from .options import argument
 from .output import report_each
 
-_MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
 _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "retry": (
         "retried",
@@ -37,7 +35,7 @@ _CHANGES: dict[Change, tuple[str, dict[State | None, str]]] = {
     "release": ("released", {}),
     "cancel": ("cancelled", dict.fromkeys((*STATES, None), "it has ended, or is not in the queue")),
     "remove": ("removed", {"claimed": "it is claimed; `fdbq cancel {queue} {id}` ends it"}),
-    "reprioritize": ("moved", dict.fromkeys(_MOVABLE, "it has this priority already")),
+    "reprioritize": ("moved", dict.fromkeys(STATES, "it has this priority already")),
 }
 """The word for each change once it is made, and why one of an item in a state was not.
 
@@ -111,7 +109,7 @@ def retry(
     queue: str,
     ids: tuple[str, ...],
     *,
-    state: Literal["dead", "delayed"] | None,
+    state: Annotated[State | None, states_with("retry")],
     error: str | None,
     job: str | None,
     step: str | None,
@@ -150,7 +148,11 @@ def retry(
 
 @command(QUEUE, IDS)
 def release(
-    db: Database, queue: str, ids: tuple[str, ...], *, state: Literal["claimed"] | None
+    db: Database,
+    queue: str,
+    ids: tuple[str, ...],
+    *,
+    state: Annotated[State | None, states_with("release")],
 ) -> None:
     """Take claimed items of QUEUE away from their workers, and make them ready.
 
@@ -192,7 +194,7 @@ def rm(
     queue: str,
     ids: tuple[str, ...],
     *,
-    state: Literal["ready", "delayed", "dead", "done"] | None,
+    state: Annotated[State | None, states_with("remove")],
     priority: PriorityJson | None,
 ) -> None:
     """Remove items in any state but claimed from QUEUE, by id or by state.
@@ -221,7 +223,7 @@ def reprioritize(
     ids: tuple[str, ...],
     to: str,
     *,
-    state: Literal["ready", "delayed", "dead"] | None,
+    state: Annotated[State | None, states_with("reprioritize")],
     priority: PriorityJson | None,
 ) -> None:
     """Move items of QUEUE behind the last item of PRIORITY, by id or by state.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Container, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
@@ -109,7 +109,7 @@ def _documented(declared: object) -> dict[str, str]:
 
 def _fields(declared: Callable[..., object]) -> dict[str, tuple[Any, Any]]:
     """Return the types and the defaults of the fields or of the keywords."""
-    hints = get_type_hints(declared)
+    hints = get_type_hints(declared, include_extras=True)
     if isinstance(declared, type):
         return {name: (hint, None) for name, hint in hints.items()}
     parameters = inspect.signature(declared).parameters.values()
@@ -134,6 +134,8 @@ def _option(written: str, name: str, hint: Any, default: Any, help: str) -> clic
         metavar, kind = "TIME", aware_time
     elif timedelta in kinds:
         kind = Duration(0)
+    elif Annotated in kinds:
+        kind = click.Choice(kinds[Annotated].__metadata__[0])
     elif Literal in kinds:
         kind = click.Choice(get_args(kinds[Literal]))
     elif tuple in kinds:

@@ -7,17 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from fdbqueue import Item, Task
 from fdbqueue.queue.arguments import text_of_seconds
-from fdbqueue.queue.overview import by_state, json_bytes, priority_as_json
-from fdbqueue.types import Priority, QueueStats
-
-if TYPE_CHECKING:
-    from fdbqueue.admin import CheckReport, QueueCopy
+from fdbqueue.queue.overview import json_bytes, priority_as_json
+from fdbqueue.types import ByState, Priority
 
 _MAX_TEXT = 120  # characters of an error in a list
 _MAX_NAME = 60  # columns
@@ -275,7 +272,7 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
+def states_text(numbers: ByState) -> str:
     """Return how many items are in each state, without the states that have none.
 
     >>> import fdbqueue
@@ -285,7 +282,7 @@ def states_text(numbers: QueueStats | CheckReport | QueueCopy) -> str:
     >>> states_text(jobs.stats(db))
     '1 ready, 1 delayed'
     """
-    found = by_state(numbers).items()
+    found = numbers.by_state.items()
     return ", ".join(f"{number:,} {state}" for state, number in found if number) or "no items"
 
 

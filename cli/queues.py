@@ -9,13 +9,11 @@ from typing import Any
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
 from fdbqueue.queue.overview import (
-    STATES,
-    by_state,
     history_as_json,
     priority_as_json,
     stats_as_json,
 )
-from fdbqueue.types import Database, HistoryWindow, QueueStats
+from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
 from .command import QUEUE, YES, command
 from .opening import check_integrity
@@ -62,7 +60,7 @@ def ls(db: Database) -> None:
 def _row(name: str, stats: QueueStats) -> list[str]:
     if stats.error is not None:
         return [name, *["-"] * (len(STATES) + 1), stats.error]
-    numbers = [f"{number:,}" for number in by_state(stats).values()]
+    numbers = [f"{number:,}" for number in stats.by_state.values()]
     return [name, *numbers, age_text(stats.oldest) or "-", notes_text(stats_as_json(stats))]
 
 
@@ -200,7 +198,7 @@ def drop(db: Database, queue: str, yes: bool) -> None:
 
 def _report_deleted(queue: str, done: str, numbers: QueueStats | None) -> None:
     """Print what was cleared or dropped: the items in each state just before, if known."""
-    known = {} if numbers is None else by_state(numbers)
+    known = {} if numbers is None else numbers.by_state
     items = "" if numbers is None else f": {states_text(numbers)}"
     report({"queue": queue, done: True, **known}, f"{done} {queue}{items}")
 

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fdbqueue.admin import overview
-from fdbqueue.queue.overview import STATES, stats_as_json
-from fdbqueue.types import Database, QueueStats
+from fdbqueue.queue.overview import stats_as_json
+from fdbqueue.types import STATES, Database, QueueStats
 
 from .arguments import Duration
 from .command import command
@@ -22,7 +22,7 @@ from .interrupts import restoring_cursor
 from .options import integer, option
 from .output import age_text, json_line, notes_text, say, table_lines, wants_json
 
-_BUSY = (*STATES[:-1], "in", "out")  # the fields of a queue that has something to show
+_BUSY = (*({*STATES} - {"done"}), "in", "out")  # the fields of a queue that has something to show
 _OTHER_LINES = 3  # of the screen: titles, the number of queues that are not shown, the cursor
 _WIDE = 1_000  # columns of an output that is not a terminal
 _TITLES: tuple[str, ...] = ("queue", *STATES, "in/s", "out/s", "oldest")

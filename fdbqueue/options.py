@@ -213,8 +213,6 @@ class GroupSettings(TypedDict, total=False):
             be claimed at a time; by default true.
         max_size: The maximum number of its ready, delayed and claimed items, from 1: a push without
             room is refused as by a full queue.
-        latest: Whether a push cancels the waiting items of the group instead: up to 100 ready or
-            delayed ones, but no job that has stored steps.
         paused: Whether none of its items are handed out.
     """
 
@@ -223,7 +221,6 @@ class GroupSettings(TypedDict, total=False):
     rate: tuple[int, Duration] | None
     in_order: bool | None
     max_size: int | None
-    latest: bool | None
     paused: bool
 
 

@@ -98,9 +98,65 @@ Change: TypeAlias = Literal["remove", "clear", "retry", "release", "cancel", "re
 State: TypeAlias = Literal["ready", "delayed", "claimed", "dead", "done"]
 """The state of an item: it can be taken, waits, has a lease, failed too often, or is done."""
 
-ENDED: frozenset[State] = frozenset({"dead", "done"})
-"""The states of items that have ended: such an item holds no unique key, takes no place below a
-bound, never expires, and counts as ended for the items that wait for it."""
+
+@dataclass(frozen=True, slots=True)
+class ByState:
+    """The number of items in each state.
+
+    Attributes:
+        ready: Items that can be taken.
+        delayed: Items that were pushed with a delay, or wait for their next attempt.
+        claimed: Items under a lease.
+        dead: Items that failed too often.
+        done: Acknowledged and cancelled items that are kept.
+    """
+
+    ready: int
+    delayed: int
+    claimed: int
+    dead: int
+    done: int
+
+    @property
+    def by_state(self) -> dict[str, int]:
+        """The numbers by the names of the states."""
+        return {state: getattr(self, state) for state in STATES}
+
+
+class StateMeaning(NamedTuple):
+    """The meaning of a state.
+
+    Attributes:
+        changes: The changes of the items in it, as `change_all` names them.
+        has_ended: Whether they have ended. Such an item holds no unique key, takes no place below a
+            bound, never expires, and counts as ended for the items that wait for it.
+    """
+
+    changes: tuple[Change, ...]
+    has_ended: bool = False
+
+
+STATES: dict[State, StateMeaning] = {
+    "ready": StateMeaning(("remove", "clear", "cancel", "reprioritize")),
+    "delayed": StateMeaning(("remove", "clear", "retry", "cancel", "reprioritize")),
+    "claimed": StateMeaning(("clear", "release", "cancel")),
+    "dead": StateMeaning(("remove", "clear", "retry", "reprioritize"), has_ended=True),
+    "done": StateMeaning(("remove", "clear"), has_ended=True),
+}
+"""The states of items, and what each means. `layout/keys.py` says how each is stored."""
+
+ENDED: frozenset[State] = frozenset(state for state, of in STATES.items() if of.has_ended)
+"""The states of items that have ended."""
+
+
+def states_with(change: Change) -> tuple[State, ...]:
+    """Return the states of items to which a change applies.
+
+    >>> states_with("retry")
+    ('delayed', 'dead')
+    """
+    return tuple(state for state, of in STATES.items() if change in of.changes)
+
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 """A JSON value."""
@@ -464,7 +520,7 @@ class ItemInfo:
         `None` if none has ended, if the time is not known, or if the item is claimed: then it has
         run since `claimed_at`.
         """
-        if self.state in ("claimed", "done"):
+        if self.state == "claimed" or self.finished_at is not None:
             return _between(self.claimed_at, self.finished_at)
         return self.failed_attempts[-1].run_time if self.failed_attempts else None
 
@@ -502,7 +558,7 @@ class MatchCount:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStats:
+class QueueStats(ByState):
     """The numbers of a queue at one moment.
 
     Every item is in one state. A popped or acknowledged item is completed, whether it is kept or
@@ -513,11 +569,6 @@ class QueueStats:
                                          + total_completed + total_expired + total_removed
 
     Attributes:
-        ready: Items that can be taken.
-        delayed: Items that were pushed with a delay, or wait for their next attempt.
-        claimed: Items under a lease.
-        dead: Items that failed too often.
-        done: Acknowledged and cancelled items that are kept.
         unknown_jobs: Ready and delayed items that a worker has left because it does not know their
             job.
         by_priority: The ready items of each priority that has any; empty for a FIFO queue.
@@ -541,11 +592,6 @@ class QueueStats:
             are 0 then. `None` if they are known.
     """
 
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
     unknown_jobs: int
     by_priority: dict[Any, int]
     oldest: datetime | None
@@ -566,7 +612,7 @@ class QueueStats:
     @property
     def unfinished(self) -> int:
         """The number of ready, delayed and claimed items, which `max_size` limits."""
-        return self.ready + self.delayed + self.claimed
+        return sum(n for state, n in self.by_state.items() if state not in ENDED)
 
     @property
     def is_empty(self) -> bool:

@@ -25,6 +25,7 @@ from fdbqueue.operations.sweep import Sweep
 from fdbqueue.operations.views.item_info import ItemInfos
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
+    ENDED,
     Database,
     HistoryWindow,
     Item,
@@ -233,14 +234,14 @@ class Reads(Generic[_T]):
             scan: How many items to read otherwise; 0 for all.
         """
         self._sweep_once(tr)
-        by_keys, is_done = self._by_keys(of), of.state == "done"
+        by_keys, by_time = self._by_keys(of), self._times_of(of.state) is not None
         all_match = by_keys == of.wanted
         rows: ReadRows[Any] = partial(self.items.listed, state=of.state)
-        if is_done:
+        if by_time:
             rows = stored_rows  # of the index of their times
 
         def page(tr: ReadTransaction, read: list[Any]) -> list[tuple[ItemRow, _R | None]]:
-            found = self.changes.done_at(tr, read) if is_done else read
+            found = self.changes.ended_at(tr, of.state, read) if by_time else read
             if all_match:
                 return [*zip(found, show(tr, found), strict=True)]
             tests = [self._infos.begin_match(tr, of.wanted, each) for each in found]
@@ -248,19 +249,24 @@ class Reads(Generic[_T]):
             shown = dict(zip((each.key for each in matching), show(tr, matching), strict=True))
             return [(each, shown.get(each.key)) for each in found]
 
-        n, is_backward = limit if all_match else scan, of.reverse != is_done
+        n, is_backward = limit if all_match else scan, of.reverse != by_time
         for begin, end in self._ranges(tr, of, by_keys):
-            if is_done or is_database(tr):
+            if by_time or is_database(tr):
                 pages = read_pages(tr, begin, end, page, limit=n, reverse=is_backward, rows=rows)
                 yield from chain.from_iterable(pages)
             else:
                 for row in rows(tr, begin, end, n, is_backward):
                     yield from page(tr, [row])
 
+    def _times_of(self, state: State) -> bytes | None:
+        """Return the index by which ended items are listed, the latest first; `None` without it."""
+        times, _ = self.layout.timers_of.get(state, (None, ""))
+        return times if state in ENDED else None
+
     def _by_keys(self, of: Selection) -> Filter:
         """Return the part of a filter that keys answer."""
         kind, wanted = self.given_options.kind, of.wanted
-        if of.state == "done":
+        if self._times_of(of.state) is not None:
             return Filter()
         return Filter(
             priority=wanted.priority if kind == "priority" else None,
@@ -277,14 +283,15 @@ class Reads(Generic[_T]):
         each priority that has items.
         """
         begin, end = self.layout.all_items
-        if of.state == "done":
-            begin, end = self.layout.range_of(self.layout.done_times)
+        times = self._times_of(of.state)
+        if times is not None:
+            begin, end = self.layout.range_of(times)
         elif by_keys.priority is not None:
             level = self.items.levels.level(by_keys.priority)
             begin, end = self.layout.range_of(level.of_priority)
         if of.after is not None:
-            passed = self._time_of(tr, of) if of.state == "done" else self._key_of(tr, of.after)
-            if of.reverse == (of.state == "done"):
+            passed = self._time_of(tr, of, times) if times else self._key_of(tr, of.after)
+            if of.reverse == bool(times):
                 begin = max(begin, passed + b"\x00")
             else:
                 end = min(end, passed)
@@ -319,7 +326,7 @@ class Reads(Generic[_T]):
 
         def show(tr: ReadTransaction, found: ItemRow | None) -> Finished | None:
             id = item if isinstance(item, str) else item.id
-            if found is not None and found.state in ("ready", "delayed", "claimed"):
+            if found is not None and found.state not in ENDED:
                 if must_have_ended:
                     raise NoResult(id, found.state)
                 return None
@@ -330,15 +337,15 @@ class Reads(Generic[_T]):
 
         return self._at(tr, item, show)
 
-    def _time_of(self, tr: ReadTransactor, of: Selection) -> bytes:
-        """Return the key of the time of the done item behind which others follow."""
-        times = self.layout.done_times
+    def _time_of(self, tr: ReadTransactor, of: Selection, times: bytes) -> bytes:
+        """Return the key of the time of the ended item behind which others follow."""
         found = self._located(tr, of.after)
         if found is None and not of.reverse:
             return times  # it is not kept any more, nor are the older ones
-        if found is None or found.state != "done":
+        timer = found and found.state == of.state and found.timer(self.layout)
+        if not timer:
             raise InvalidItemId(of.after)
-        return self.layout.timer_key(times, found.finished_at, self.layout.position(found.key))
+        return timer[0]
 
     def _key_of(self, tr: ReadTransactor, item: _T | str) -> bytes:
         """Return the key that an item has while it is ready, perhaps since it was moved."""

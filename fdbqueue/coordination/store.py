@@ -28,7 +28,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels
 from fdbqueue.layout.rows import RowCodec
 from fdbqueue.layout.values import NEVER
-from fdbqueue.operations.changes import MOVABLE, Changes, traceback_text
+from fdbqueue.operations.changes import Changes, traceback_text
 from fdbqueue.operations.claims import (
     AckRequest,
     ClaimedItems,
@@ -56,6 +56,7 @@ from fdbqueue.operations.timers import due_after
 from fdbqueue.operations.waking import Waiters, has_items
 from fdbqueue.types import (
     ENDED,
+    STATES,
     Claim,
     Database,
     Future,
@@ -112,7 +113,7 @@ class Store(Generic[_T]):
         slots = self._slots = Slots(items, places)
         items.transitions.followers.append(slots)
         claimed = self.claimed = ClaimedItems(items, codec, changes, retry_delay)
-        bounds = self._bounds = Bounds(items, places, changes.cancel)
+        bounds = self._bounds = Bounds(items, places)
         self.schedules = Schedules(items, bounds)
         self.steps = DurableSteps(items, claimed, changes)
         sweep = self._sweep = Sweep(items, claimed, self.schedules)
@@ -480,7 +481,8 @@ class Store(Generic[_T]):
     def _cancel(self, tr: Transaction, now: int, found: ItemRow) -> bool:
         if found.state == "claimed":
             return self.claimed.cancel(tr, now, found)
-        return found.state in ("ready", "delayed") and self.changes.cancel(tr, now, found)
+        can_cancel = "cancel" in STATES[found.state].changes
+        return can_cancel and self.changes.cancel(tr, now, found)
 
     def watch_cancelled(self, db: Database, claims: list[Claim]) -> tuple[Future, list[bool]]:
         """Return a watch that fires when an item is cancelled, and which of the claims are."""
@@ -533,7 +535,7 @@ class Store(Generic[_T]):
             if found is None:
                 return None
             stored = found.item
-            if found.state not in MOVABLE:
+            if "reprioritize" not in STATES[found.state].changes:
                 raise WrongState(self.codec.id_of(stored), found.state)
             before = self.reads.decode(tr, stored)
             moved = change(before)

@@ -136,6 +136,8 @@ def _field(declaration: type, hint: Any) -> tuple[Any, Any]:
 
 def _documentation(declaration: type) -> dict[str, str]:
     """Return what the section "Attributes" of a docstring says of each field."""
-    section = (inspect.getdoc(declaration) or "").partition("Attributes:\n")[2]
-    parts = re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
+    parts: list[tuple[str, str]] = []
+    for kind in reversed(declaration.__mro__):
+        section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+        parts += re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in parts}

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fdbqueue.aio import overview, run
 from fdbqueue.http.responses import REQUEST_ID
 from fdbqueue.http.served import SharedReads
-from fdbqueue.queue.overview import by_state, retries
+from fdbqueue.queue.overview import retries
 from fdbqueue.types import Database, QueueStats
 
 _access = logging.getLogger("fdbqueue.http.access")
@@ -151,7 +151,7 @@ class _Scan(NamedTuple):
             if stats.error is not None:
                 unknown.add_metric([name], 1)
                 continue
-            for state, number_in_state in by_state(stats).items():
+            for state, number_in_state in stats.by_state.items():
                 items.add_metric([name, state], number_in_state)
             paused.add_metric([name], stats.paused)
             unknown_jobs.add_metric([name], stats.unknown_jobs)

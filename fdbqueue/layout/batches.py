@@ -15,6 +15,7 @@ from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import (
     HEADER_MARK,
     NO_HEADER,
+    ROW_METADATA,
     Header,
     decode_fields,
     decode_metadata,
@@ -175,7 +176,7 @@ def with_counts(payload: bytes, counts: BatchCounts) -> bytes:
 # References to batches of other queues
 
 
-_WITH_METADATA = (Layout.claims, Layout.delayed, Layout.dead, Layout.done)
+_WITH_METADATA = tuple(_layout_of(b"").prefix_of[state] for state in ROW_METADATA)
 
 Change = Callable[[Membership], Membership]
 

@@ -104,7 +104,6 @@ class GroupSettings(NamedTuple):
         in_order: Whether a failed item is tried again before those behind it, if one may be
             claimed at a time.
         max_size: The most items it may have, including delayed and claimed ones.
-        latest: Whether a push cancels the waiting items.
     """
 
     weight: float | None = None
@@ -113,7 +112,6 @@ class GroupSettings(NamedTuple):
     rate: Rate | None = None
     in_order: bool | None = None
     max_size: int | None = None
-    latest: bool | None = None
 
     def over(self, default: GroupSettings) -> GroupSettings:
         """Return these settings of a group, given those for all groups."""
@@ -247,19 +245,18 @@ class ItemRow(NamedTuple):
         state, value = self.state, self.item.value
         if state == "ready":
             return value
-        metadata = tuple([getattr(self, name) for name in ROW_METADATA[state]])
+        metadata = tuple(map(self.__getattribute__, ROW_METADATA[state]))
         return encode_metadata(metadata, value)
 
     def timer(self, layout: Layout) -> tuple[bytes, bytes] | None:
         """Return the key and the value of its timer; `None` if it has none in its state."""
-        state, position = self.state, layout.position(self.item.key)
-        expires = self.item.header.expires
-        if state == "claimed":
-            return layout.timer_key(layout.leases, self.lease_end, position), self.lease
-        if state == "delayed":
-            return layout.timer_key(layout.dues, self.due, position), b""
-        if state == "done":
-            return layout.timer_key(layout.done_times, self.finished_at, position), b""
-        if state == "ready" and expires is not None:
-            return layout.timer_key(layout.expiries, expires, position), b""
-        return None
+        if self.state == "ready":
+            index, time = layout.expiries, self.item.header.expires
+        elif self.state in layout.timers_of:
+            index, field = layout.timers_of[self.state]
+            time = getattr(self, field)
+        else:
+            return None
+        if time is None:
+            return None
+        return layout.timer_key(index, time, layout.position(self.item.key)), self.lease

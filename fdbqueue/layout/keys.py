@@ -222,6 +222,12 @@ class Layout:
             "dead": self.dead,
             "done": self.done,
         }
+        # The index by time of the items in a state, and the field of `ItemRow` with the time.
+        self.timers_of: dict[State, tuple[bytes, str]] = {
+            "delayed": (self.dues, "due"),
+            "claimed": (self.leases, "lease_end"),
+            "done": (self.done_times, "finished_at"),
+        }
 
     def _of_kind(self, kind: type[_Prefix]) -> tuple[bytes, ...]:
         names = [name for name, each in vars(Layout).items() if isinstance(each, kind)]
@@ -285,9 +291,9 @@ class Layout:
         """Return whether a key that starts with the prefix of a level is the key of an item."""
         return _ITEM_KEY.fullmatch(key, len(prefix)) is not None
 
-    def item_id(self, key: bytes) -> str:
-        """Return the id of the item with this key: its position as text."""
-        packed = binascii.b2a_base64(key[len(self.items) :], newline=False)
+    def item_id(self, key: bytes, origin: bytes | None = None) -> str:
+        """Return the id of the item with this key: its first position, `origin`, as text."""
+        packed = binascii.b2a_base64(origin or key[len(self.items) :], newline=False)
         return packed.translate(_URL_SAFE).rstrip(b"=").decode()
 
     def unpack_item_id(self, item_id: str, parts: int) -> bytes:
@@ -551,13 +557,10 @@ class Layout:
         """Return the key of a group, in a priority, in a space that begins with the group."""
         return index + _packed_group(group) + rest
 
-    def group_counters(self, group: str) -> tuple[bytes, bytes]:
-        """Return the keys of the numbers of the ready and of the claimed items of a group."""
-        return self.group_key(self.group_counts, group), self.group_key(self.group_slots, group)
-
-    def group_delays_range(self, group: str) -> tuple[bytes, bytes]:
-        """Return the range of the numbers of the delayed items of a group, by priority."""
-        return self.range_of(self.group_key(self.group_delays, group))
+    def group_counters(self, group: str) -> list[bytes]:
+        """Return the keys of the numbers of the ready, delayed and claimed items of a group."""
+        spaces = self.group_counts, self.group_delays, self.group_slots
+        return [self.group_key(space, group) for space in spaces]
 
     @staticmethod
     def group_level_prefix(space: bytes, group: str, rest: bytes) -> bytes:

@@ -93,7 +93,7 @@ class Levels:
             item = self.item(key, stored)
             return ItemRow(state, item, item.header.attempts)
         metadata, value = decode_metadata(stored)
-        item = self.item(key, value)
+        item = StoredItem(key, value, self.level_of(key))
         fields: dict[str, Any] = dict(zip(ROW_METADATA[state], metadata))
         return ItemRow(state, item, fields.pop("attempts", item.header.attempts), **fields)
 

@@ -81,11 +81,7 @@ class RowCodec(ABC, Generic[_T]):
 
     def id_of(self, item: StoredItem) -> str:
         """Return the id of an item."""
-        return self._id(item.key, item.header)
-
-    def _id(self, key: bytes, header: Header) -> str:
-        origin = header.origin
-        return self._layout.item_id(key if origin is None else self._layout.items + origin)
+        return self._layout.item_id(item.key, item.header.origin)
 
     def restore(self, item: _T) -> tuple[bytes, bytes, Header]:
         """Return the key, the payload and the header of an item that was popped."""
@@ -122,7 +118,8 @@ class ItemCodec(RowCodec[Item]):
     def public(self, key: bytes, value: object, priority: Any, header: Header = NO_HEADER) -> Item:
         """Return the item with this key, value, priority and header as users see it."""
         tick = None if header.tick is None else utc_time(header.tick)
-        return Item(value, priority, self._id(key, header), key, tick=tick, metadata=header)
+        id = self._layout.item_id(key, header.origin)
+        return Item(value, priority, id, key, tick=tick, metadata=header)
 
     pushed = public
 
@@ -143,7 +140,7 @@ class TaskRowCodec(RowCodec[Task]):
         if created is None:
             raise ForeignKey(key)
         return Task(
-            self._id(key, header),
+            self._layout.item_id(key, header.origin),
             TaskPriority(urgency),
             deadline_from(deadline),
             cost,

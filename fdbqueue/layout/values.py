@@ -284,9 +284,6 @@ def decode_metadata(stored: bytes) -> tuple[tuple[Any, ...], bytes]:
     return metadata, stored[end:]
 
 
-PARKED: tuple[State, ...] = ("delayed", "dead", "done")
-"""The states in which an item waits for something else than a client."""
-
 ROW_METADATA: dict[State, tuple[str, ...]] = {
     "delayed": ("due",),
     "claimed": ("token", "lease_end", "attempts", "slots"),
@@ -297,6 +294,9 @@ ROW_METADATA: dict[State, tuple[str, ...]] = {
 
 A state gets another field at its end. Rows without it have its default.
 """
+
+PARKED: tuple[State, ...] = tuple(state for state in ROW_METADATA if state != "claimed")
+"""The states in which an item waits for something else than a client; each has a tally."""
 
 
 def encode_request(pops: Iterable[tuple[int, bool]], is_next: bool) -> bytes:

@@ -28,10 +28,15 @@ from fdbqueue.operations.parallel import stored_at
 from fdbqueue.operations.payloads import own_id, with_small_row, write_payload
 from fdbqueue.operations.timers import LEASE_OVER, error_of_lease, has_expired, is_last
 from fdbqueue.operations.transitions import Change, Why
-from fdbqueue.types import FailedAttempt, KeyValue, Options, ReadTransaction, State, Transaction
-
-MOVABLE: tuple[State, ...] = ("ready", "delayed", "dead")
-"""The states of items that can be moved."""
+from fdbqueue.types import (
+    ENDED,
+    FailedAttempt,
+    KeyValue,
+    Options,
+    ReadTransaction,
+    State,
+    Transaction,
+)
 
 _REMOVED = End("removed")
 
@@ -40,8 +45,6 @@ MAX_KEPT_ATTEMPTS = 1_000
 
 MAX_TRACEBACK = 30_000
 """How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
-
-_MAX_STDERR = 4_096  # bytes
 
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last
@@ -66,9 +69,7 @@ def unknown_delay(passed: float, uniform: Callable[[float, float], float]) -> fl
 def traceback_text(error: object) -> str | None:
     """Return the end of the traceback of an exception; `None` for no exception.
 
-    If the exception has the standard error of a command in `stderr`, as `CalledProcessError` has,
-    its end follows, up to 4,096 bytes. The text has up to `MAX_TRACEBACK` bytes; the options of the
-    queue say how many of them are stored.
+    The text has up to `MAX_TRACEBACK` bytes; the options of the queue say how many are stored.
 
     >>> traceback_text("busy") is None
     True
@@ -77,12 +78,7 @@ def traceback_text(error: object) -> str | None:
         return None
     try:
         text = "".join(traceback.format_exception(error))
-        stderr = getattr(error, "stderr", None)
-        if isinstance(stderr, bytes):
-            stderr = stderr.decode(errors="replace")
-        if isinstance(stderr, str):
-            text += f"Standard error:\n{text_end(stderr, _MAX_STDERR)}"
-    except BaseException:  # raised by a method of its class, or of its output
+    except BaseException:  # raised by a method of its class
         text = "".join(traceback.format_tb(error.__traceback__))
     return text_end(text, MAX_TRACEBACK)
 
@@ -256,7 +252,7 @@ class Changes:
         self._perform(tr, now, [Change("removed", row, None, end)])
         return True
 
-    def cancel(self, tr: Transaction, now: int, row: ItemRow, why: str | None = None) -> bool:
+    def cancel(self, tr: Transaction, now: int, row: ItemRow) -> bool:
         """End a ready or delayed item, and keep it as done if the queue does so; return true.
 
         It counts as removed in either case.
@@ -265,8 +261,7 @@ class Changes:
         done = None
         if options is not None and options.keeps_done:
             item = row.item.with_header(row.item.header._replace(waits=b"", awaits=False))
-            done = ItemRow("done", item, row.attempts, finished_at=now, error=why)
-            done = done._replace(outcome="cancelled")
+            done = ItemRow("done", item, row.attempts, finished_at=now, outcome="cancelled")
         self._rely_on(tr, row)
         self._perform(tr, now, [Change("cancelled", row, done, _REMOVED)])
         return True
@@ -337,13 +332,16 @@ class Changes:
 
     # Done items
 
-    def done_at(self, tr: ReadTransaction, rows: Iterable[KeyValue]) -> list[ItemRow]:
-        """Return the done items of some rows of the index of times."""
+    def ended_at(
+        self, tr: ReadTransaction, state: State, rows: Iterable[KeyValue]
+    ) -> list[ItemRow]:
+        """Return the ended items of some rows of the index of their times."""
         layout = self._layout
-        positions = [layout.unpack_timer_key(layout.done_times, row.key)[1] for row in rows]
+        times, _ = layout.timers_of[state]
+        positions = [layout.unpack_timer_key(times, row.key)[1] for row in rows]
         return [
-            self._items.levels.row("done", layout.items + position, stored)
-            for position, stored in stored_at(tr, layout.done, positions)
+            self._items.levels.row(state, layout.items + position, stored)
+            for position, stored in stored_at(tr, layout.prefix_of[state], positions)
         ]
 
     def trim(self, tr: Transaction, now: int, options: Options, limit: int) -> int:
@@ -355,29 +353,34 @@ class Changes:
             tr: A transaction.
             now: The time in milliseconds since 1970.
             options: The options of the queue.
-            limit: The maximum number of items.
+            limit: The maximum number of items in each state that is kept.
 
         Returns:
             The number of deleted items.
         """
+        kept = sorted(ENDED & self._layout.timers_of.keys())
+        return sum(self._trim(tr, now, state, options, limit) for state in kept)
+
+    def _trim(self, tr: Transaction, now: int, state: State, options: Options, limit: int) -> int:
         layout = self._layout
-        begin, end = layout.range_of(layout.done_times)
+        times, _ = layout.timers_of[state]
+        begin, end = layout.range_of(times)
         counters = self._items.begin_counters(tr.snapshot)
         rows = [*tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)]
         excess = oldest = 0
         if options.keep_number is not None:
-            excess = counters().tallies["done"] - options.keep_number
+            excess = counters().tallies[state] - options.keep_number
         if options.keep_seconds is not None:
             oldest = now - 1000 * options.keep_seconds
         old = [
             row
             for number, row in enumerate(rows)
-            if number < excess or layout.unpack_timer_key(layout.done_times, row.key)[0] < oldest
+            if number < excess or layout.unpack_timer_key(times, row.key)[0] < oldest
         ]
         if not old:
             return 0
         tr.add_read_conflict_range(begin, old[-1].key + b"\x00")
-        done = self.done_at(tr.snapshot, old)
+        ended = self.ended_at(tr.snapshot, state, old)
         tr.clear_range(begin, old[-1].key + b"\x00")
-        self._perform(tr, now, [Change("trimmed", row, None) for row in done])
+        self._perform(tr, now, [Change("trimmed", row, None) for row in ended])
         return len(old)

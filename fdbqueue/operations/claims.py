@@ -41,8 +41,8 @@ _RETURNED_BYTES = 5_000  # of a result, which count as one item in such a batch
 
 _attempts_of, _key_of = attrgetter("attempts"), attrgetter("item.key")
 
-_Begun: TypeAlias = Callable[[], list[ItemRow | None]]
-"""Waits for the rows of a claim, in the order of its items."""
+BegunOptions: TypeAlias = Callable[[], Options | None]
+"""Waits for the options of the queue."""
 
 EndWith: TypeAlias = Callable[[bytes | None], None]
 """Stores what a handler returned, as JSON or `None`, and notes the ends of its items."""
@@ -247,29 +247,23 @@ class ClaimedItems:
 
     # Find
 
-    def _begin(self, tr: ReadTransaction, claim: Claim) -> _Begun:
+    def _begin(self, tr: ReadTransaction, claim: Claim) -> list[Value]:
         """Start to read the claimed items at the keys of a claim, under whatever token."""
         layout, reads = self._layout, list[Value]()
         for key in claim.keys:
             if not key.startswith(layout.items):
                 raise ForeignClaim(layout.name, key)
             reads.append(tr.get(layout.claims + layout.position(key)))
+        return reads
 
-        def finish() -> list[ItemRow | None]:
-            return [
-                None if read.value is None else self._row("claimed", key, read.value)
-                for key, read in zip(claim.keys, reads)
-            ]
-
-        return finish
-
-    def _claimed(self, claim: Claim, begun: _Begun) -> list[ItemRow]:
+    def _claimed(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
         """Return the items of a claim; raise `LeaseLost` if the claim is over."""
         claimed: list[ItemRow] = []
-        for row in begun():
+        for key, read in zip(claim.keys, reads):
+            row = None if read.value is None else self._row("claimed", key, read.value)
             if row is None or row.token != claim.token:
                 n = len(claimed)
-                id = claim.items[n].id if claim.items else self._layout.item_id(claim.keys[n])
+                id = claim.items[n].id if claim.items else self._layout.item_id(key)
                 raise LeaseLost(id)
             claimed.append(row)
         return claimed
@@ -286,7 +280,7 @@ class ClaimedItems:
         """
         if claim is None:
             return False
-        if any(row is not None and row.token == claim.token for row in self._begin(tr, claim)()):
+        if any(row.token == claim.token for row in self._stored(claim, self._begin(tr, claim))):
             return True
         for key in claim.keys:
             tr.add_write_conflict_key(key)
@@ -294,10 +288,18 @@ class ClaimedItems:
 
     def begin_look(self, tr: Transaction, claims: list[Claim]) -> Callable[[], list[bool]]:
         """Start to read whether claims were cancelled; return a function that waits for it."""
-        pending = [self._begin(tr, claim) for claim in claims]
+        begun = [(claim, self._begin(tr, claim)) for claim in claims]
         return lambda: [
-            any(row and row.item.header.cancelled is not None for row in begun())
-            for begun in pending
+            any(row.item.header.cancelled is not None for row in self._stored(*each))
+            for each in begun
+        ]
+
+    def _stored(self, claim: Claim, reads: list[Value]) -> list[ItemRow]:
+        """Return the claimed items at the keys of a claim, under whatever token."""
+        return [
+            self._row("claimed", key, read.value)
+            for key, read in zip(claim.keys, reads)
+            if read.value is not None
         ]
 
     # Acknowledge
@@ -309,8 +311,9 @@ class ClaimedItems:
             A function that stores what the handler returned. Call it at the end of the transaction,
             because what depends on the end of an item may depend on its result.
         """
-        reads, begun_options = self._begin_request(tr, request)
-        changes = self._ended(now, request, self._claimed(request.claim, reads), begun_options)
+        reads = self._begin(tr, request.claim)
+        options = self._items.options.begin_read(tr.snapshot) if request.may_keep else None
+        changes = self._ended(now, request, self._claimed(request.claim, reads), options)
         self._perform(tr, now, [change._replace(end=None) for change in changes])
         return partial(self._end_with, tr, now, changes)
 
@@ -334,37 +337,34 @@ class ClaimedItems:
         self, tr: Transaction, now: int, requests: Sequence[AckRequest]
     ) -> list[LeaseLost | None]:
         """Acknowledge several claims; return `None` or `LeaseLost` for each."""
-        begun = [*map(partial(self._begin_request, tr), requests)]
+        begun: list[tuple[list[Value], BegunOptions | None]] = []
+        for request in requests:
+            may_keep, reads = request.may_keep, self._begin(tr, request.claim)
+            options = self._items.options.begin_read(tr.snapshot) if may_keep else None
+            begun.append((reads, options))
         results: list[LeaseLost | None] = []
         changes: list[Change] = []
         keys: set[bytes] = set()
-        for request, (reads, begun_options) in zip(requests, begun):
+        for request, (reads, options) in zip(requests, begun):
             claim, lost = request.claim, None
             try:
                 rows = self._claimed(claim, reads)
                 if not keys.isdisjoint(claim.keys):  # another request ends them, too
                     raise LeaseLost(claim.items[0].id)
                 keys.update(claim.keys)
-                changes += self._ended(now, request, rows, begun_options)
+                changes += self._ended(now, request, rows, options)
             except LeaseLost as error:
                 lost = error
             results.append(lost)
         self._perform(tr, now, changes)
         return results
 
-    def _begin_request(
-        self, tr: Transaction, request: AckRequest
-    ) -> tuple[_Begun, Callable[[], Options | None] | None]:
-        """Start to read the items of a claim to acknowledge, and whether they may be kept."""
-        reads = self._begin(tr, request.claim)
-        return reads, self._items.options.begin_read(tr.snapshot) if request.may_keep else None
-
     def _ended(
         self,
         now: int,
         request: AckRequest,
         rows: list[ItemRow],
-        begun_options: Callable[[], Options | None] | None,
+        begun_options: BegunOptions | None,
     ) -> list[Change]:
         """Return the transitions of claimed items that end, and are kept if the queue does so."""
         options = begun_options and begun_options()

@@ -38,12 +38,10 @@ class PushRequest(NamedTuple):
         items: The items to push.
         as_many_as_fit: Whether to store the first items if there is no room for all. Otherwise the
             push stores all items or none.
-        kept: The keys of items that stay in a group of which only the latest item waits.
     """
 
     items: list[NewItem]
     as_many_as_fit: bool = False
-    kept: frozenset[bytes] = frozenset()
 
     @property
     def size(self) -> int:
@@ -71,7 +69,7 @@ class Pusher:
     The first push stores the queue's options. Every push reads them, so all clients follow the same
     options, even if the options changed after a client opened the queue.
 
-    `Bounds` says which pushes are refused, and which replace older items.
+    `Bounds` says which pushes are refused.
     """
 
     def __init__(self, items: Items, find_at: FindAt, bounds: Bounds) -> None:
@@ -130,9 +128,9 @@ class Pusher:
         if stored is None or stored != options.stored:
             options.agree_with(tr, stored)
             begun = self._bounds.begin(tr, options.agreed, map(_group_of, items))
-        fitting, limited = [*map(_items_of, requests)], begun and begun()
-        if limited is not None and limited.rooms:
-            fitting = self._bounds.fitting(tr, requests, limited.rooms)
+        fitting, rooms = [*map(_items_of, requests)], begun and begun()
+        if rooms:
+            fitting = self._bounds.fitting(tr, requests, rooms)
         keys = self._items.append(tr, now, chain.from_iterable(fitting), tails)
         for waiter in waiters[: len(keys)]:
             tr.clear(waiter.key)
@@ -141,27 +139,9 @@ class Pusher:
         pushed = (
             [keys] if len(fitting) == 1 else [[*islice(remaining, len(each))] for each in fitting]
         )
-        for group in limited.latest if limited is not None else ():
-            self._replace(tr, now, group, requests, pushed)
         if n > 1:
             _check_size(tr, [*chain.from_iterable(fitting)])
         return pushed
-
-    def _replace(
-        self,
-        tr: Transaction,
-        now: int,
-        group: str,
-        requests: list[PushRequest],
-        pushed: list[list[bytes]],
-    ) -> None:
-        """Remove the items of a group that waited before the last push of the transaction."""
-        kept, n = set[bytes](), 0
-        for push, keys in zip(requests, pushed):
-            new = {key for item, key in zip(push.items, keys) if item.level.group == group}
-            kept, n = new | push.kept if new else kept, n + len(new)
-        if kept:
-            self._bounds.replace(tr, now, group, kept, n)
 
     def push_alone(self, tr: Transaction, now: int, push: PushRequest) -> list[bytes]:
         """Append items; return their keys. The rest of the transaction may rely on a refusal."""
@@ -196,9 +176,7 @@ class Pusher:
             if name is None or name in free:
                 new.append(item)
                 free.discard(name or "")  # the first item of a key gets it
-        kept = frozenset(holder.found.key for holder in held.values() if holder and holder.found)
-        request = push._replace(items=new, kept=kept)
-        keys = self.push(tr, now, [request])[0] if new else []
+        keys = self.push(tr, now, [push._replace(items=new)])[0] if new else []
         stored = {item.random: key for item, key in zip(new, keys)}
         if len(stored) < len(new) and relies_on_full:
             self._bounds.rely_on_full(tr, new)

@@ -26,7 +26,7 @@ from fdbqueue.layout.values import (
     encode_tallies,
 )
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import State, Transaction
+from fdbqueue.types import ENDED, State, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.layout.batches import End
@@ -113,8 +113,6 @@ TAKEN: tuple[Why, ...] = ("popped", "claimed", "staged")
 
 _SWEPT = ("due", "lease over", "expired", "trimmed")
 """The transitions whose timers are already cleared, in one range."""
-
-_PLAIN = ("ready", "delayed", "claimed")
 
 _level_of = attrgetter("before.item.level")
 
@@ -278,7 +276,7 @@ class Transitions:
         timer = row.timer(layout)
         if timer is not None:
             tr[timer[0]] = timer[1]
-        return timer is not None and state != "done" and why != "extended"
+        return timer is not None and state not in ENDED and why != "extended"
 
     def _count(self, tr: Transaction, changes: Sequence[Change]) -> None:
         """Change the counters of levels, the totals and the tallies; wake waiting clients."""
@@ -328,7 +326,7 @@ def _is_plain(change: Change) -> bool:
         if row is None:
             continue
         item = row.item
-        if row.slots or row.state not in _PLAIN or item.level.group is not None:
+        if row.slots or row.state in ENDED or item.level.group is not None:
             return False
         # Items without a group share turns with those that have one.
         if item.turn is not None or item.value.startswith(MARKS):

@@ -45,7 +45,7 @@ from fdbqueue.layout.names import (
 )
 from fdbqueue.layout.values import LAYOUT_VERSION
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, name_of
-from fdbqueue.types import Database, ReadTransaction, Transaction
+from fdbqueue.types import ByState, Database, ReadTransaction, Transaction
 
 _T = TypeVar("_T")
 
@@ -78,26 +78,15 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCopy:
+class QueueCopy(ByState):
     """A queue that was written to a file or to another database.
 
     Attributes:
-        ready: The number of ready items, as they are stored: an item whose delay or lease is over
-            counts as delayed or claimed until a client sweeps it.
-        delayed: The number of delayed items.
-        claimed: The number of claimed items.
-        dead: The number of dead letters.
-        done: The number of done items that are kept.
         rows: The number of keys.
         digest: The SHA-256 of all keys and values, as hexadecimal digits. Two queues with the same
             digest hold the same items, in the same states and the same order.
     """
 
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
     rows: int
     digest: str
 

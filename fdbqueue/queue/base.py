@@ -29,7 +29,6 @@ from fdbqueue.errors import (
 from fdbqueue.layout.items import Selection
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
-from fdbqueue.operations.changes import MOVABLE
 from fdbqueue.operations.items import Moved, NewItem, Tail
 from fdbqueue.operations.names import find_existing, location
 from fdbqueue.operations.options import reconcile_options
@@ -62,7 +61,6 @@ from fdbqueue.queue.settings import (
     settings_to_store,
 )
 from fdbqueue.types import (
-    ENDED,
     Change,
     Claim,
     Database,
@@ -81,6 +79,7 @@ from fdbqueue.types import (
     Task,
     Transaction,
     Transactor,
+    states_with,
 )
 
 if TYPE_CHECKING:
@@ -105,17 +104,6 @@ if _counts_log.level == logging.NOTSET:
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
 _TOO_LARGE = 2101
-
-_CHANGEABLE: dict[Change, tuple[State, ...]] = {
-    "remove": ("delayed", "ready", *sorted(ENDED)),
-    "clear": ("delayed", "ready", "claimed", *sorted(ENDED)),
-    "retry": ("delayed", "dead"),
-    "release": ("claimed",),
-    "cancel": ("delayed", "ready", "claimed"),
-    "reprioritize": MOVABLE,
-}
-"""The states in which `change_all` makes each change. Delayed items come first, because they may
-become ready meanwhile."""
 
 MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
@@ -611,7 +599,8 @@ class BaseQueue(ABC, Generic[_T]):
             raise ValueError("`to` is the new priority, for 'reprioritize' alone")
         if state is None and all(value is None for value in filters.values()):
             raise ValueError("give a state, or a filter: None matches every item")
-        states = _CHANGEABLE.get(change, ())
+        # Delayed items come first, because they may become ready meanwhile.
+        states = sorted(states_with(change), key="delayed".__ne__)
         if not states or (state is not None and validate_state(state) not in states):
             raise ValueError(f"{change!r} is not a change of {state or 'any'} items")
         store, limit = self._store, validate_number(limit, "limit")

@@ -27,7 +27,6 @@ from fdbqueue.layout.jobs import TooManyFollowing as TooManyFollowing
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import NEVER, NO_HEADER, Header
 from fdbqueue.operations.items import BATCH_BYTES, ITEM_BYTES, NewItem
-from fdbqueue.operations.limits.bounds import REPLACED
 from fdbqueue.operations.maintainers.batches import (
     all_memberships,
     begin_closed,
@@ -42,6 +41,7 @@ from fdbqueue.operations.maintainers.batches import (
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.base import BaseQueue, change_once, new_items, store_of
 from fdbqueue.types import (
+    ENDED,
     Database,
     Item,
     OnDead,
@@ -54,7 +54,6 @@ from fdbqueue.types import (
 MAX_FOLLOWING = 100
 """How many jobs and batches may wait for one job."""
 
-_UNFINISHED = ("ready", "delayed", "claimed")
 _MAX_VALUE = 80_000  # bytes of the item, which is stored again with the counts
 
 
@@ -222,7 +221,6 @@ class Batches:
         for queue, new in members:
             of_queue.setdefault(queue, []).append(new)
         n = 0
-        # One push for each queue: a later one may replace the jobs of a group.
         for queue, some in of_queue.items():
             n += sum(each.is_new for each in push_members(tr, queue, some))
         count_pushed(tr, self._layout, self._position(id), id, n)
@@ -355,7 +353,7 @@ def push_after(
         """Return the unfinished ones of the others, and whether another one cancels the items."""
         known = {id: store_of(others[id]).items.at(tr, references[id]) for id in others}
         found = {id: item for id, item in known.items() if item is not None}
-        left = {id: item for id, item in found.items() if item.state in _UNFINISHED}
+        left = {id: item for id, item in found.items() if item.state not in ENDED}
         return left, on_dead == "cancel" and any(map(_has_failed, found.values()))
 
     def body(tr: Transaction, now: int) -> list[Item[Any]]:
@@ -390,8 +388,7 @@ def push_after(
 
 
 def _has_failed(found: ItemRow) -> bool:
-    is_cancelled = found.state == "done" and found.outcome == "cancelled"
-    return found.state == "dead" or (is_cancelled and found.error != REPLACED)
+    return found.state == "dead" or found.outcome == "cancelled"
 
 
 def was_cancelled(queue: BaseQueue[Any], db: Database, item: Item[Any]) -> bool:

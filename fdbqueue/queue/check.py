@@ -32,31 +32,21 @@ from fdbqueue.layout.values import (
 from fdbqueue.operations.jobs.invariants import JobRows
 from fdbqueue.operations.jobs.schedules import has_stopped
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.types import ENDED, State, Transaction, Transactor
+from fdbqueue.types import ENDED, ByState, State, Transaction, Transactor
 
 if TYPE_CHECKING:
     from fdbqueue.coordination.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(ByState):
     """The result of a check.
 
     Attributes:
-        ready: The number of ready items.
-        delayed: The number of delayed items.
-        claimed: The number of claimed items.
-        dead: The number of dead letters.
-        done: The number of done items that are kept.
         problems: One sentence for each problem.
         repaired: Whether the problems were repaired.
     """
 
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
     problems: tuple[str, ...]
     repaired: bool
 
@@ -345,12 +335,13 @@ class _Check:
     def _name(self, counter: bytes) -> str:
         layout = self._layout
         try:
-            for groups, what in ((layout.group_slots, "claims"), (layout.group_counts, "items")):
+            for groups, what in (
+                (layout.group_slots, "claims"),
+                (layout.group_counts, "items"),
+                (layout.group_delays, "delayed items"),
+            ):
                 if counter.startswith(groups):
                     return f"{what} of group {layout.unpack_entry_key(groups, counter)!r}"
-            if counter.startswith(layout.group_delays):
-                group, _ = layout.unpack_group_key(layout.group_delays, counter)
-                return f"delayed items of group {group!r}"
             if counter.startswith(layout.slots):
                 return "claims"
             return f"priority {layout.unpack_counter_key(counter)!r}"

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from fdb.subspace_impl import Subspace
 
@@ -37,6 +37,7 @@ from fdbqueue.queue.arguments import validate_number
 from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
 from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
+    STATES,
     Database,
     HistoryWindow,
     Item,
@@ -146,9 +147,6 @@ def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
     return run_once(tr, body, NAME_RECEIPTS) if is_database(tr) else body(tr)
 
 
-STATES: tuple[State, ...] = get_args(State)
-"""The states of items, in the order in which they are shown."""
-
 _MAX_COUNTERS = 10_000
 """How many counters one transaction reads, but at least all of one queue."""
 
@@ -242,11 +240,6 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     if stats.options is not None:
         fields |= {name: getattr(stats.options, name) for name in (*LIMITS, "rate")}
     return fields
-
-
-def by_state(numbers: object) -> dict[str, int]:
-    """Return how many items are in each state, from numbers of a queue such as `QueueStats`."""
-    return {state: getattr(numbers, state) for state in STATES}
 
 
 def history_as_json(window: HistoryWindow) -> dict[str, Any]:
@@ -410,7 +403,7 @@ def by_job(db: Database, queue: BaseQueue[Any]) -> dict[str, Any]:
                 if found.started_at is not None:
                     times[name].append(max(0, found.finished_at - found.started_at) / 1000)
             # The last attempt of a done item has not failed, and that of a claimed one not yet.
-            failed = found.attempts - (state in ("claimed", "done"))
+            failed = found.attempts - (state == "claimed" or found.finished_at > 0)
             counts[name].update({state: 1, "failed_attempts": failed})
     counts.pop("", None)
     # The first done item began the time, so it is not among those that ended within it.

@@ -114,7 +114,6 @@ _OF_GROUP: dict[str, Callable[[str, Any], object]] = {
     "rate": lambda _, rate: validate_rate(rate),
     "in_order": validate_flag,
     "max_size": validate_bound,
-    "latest": validate_flag,
 }
 """The functions that check the settings of a group, but for `None`."""
 
@@ -184,7 +183,7 @@ def change_group(
             store.items.groups.set(tr, now, name, changes)
         if name is None and not changes.keys().isdisjoint(_HOLDING):
             store.items.groups.settle_all(tr, now)
-        if changes.get("max_size") or changes.get("latest"):
+        if changes.get("max_size"):
             store.pusher.note_limited_groups(tr)
         store.options.note_limit(tr)
         return True

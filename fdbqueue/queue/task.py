@@ -158,9 +158,7 @@ class TaskQueue(BaseQueue[Task[V]]):
 
     # Find and count
 
-    def get_all_tasks(
-        self, tr: ReadTransactor, *, limit: int = 0, reverse: bool = False
-    ) -> Iterator[Task[V]]:
+    def get_all_tasks(self, tr: ReadTransactor, *, limit: int = 0) -> Iterator[Task[V]]:
         """Iterate over the ready tasks in order, as `items` does.
 
         Example:
@@ -168,7 +166,7 @@ class TaskQueue(BaseQueue[Task[V]]):
             >>> [int(task.priority) for task in tasks.get_all_tasks(db)]
             [1, 5]
         """
-        return self.items(tr, limit=limit, reverse=reverse)
+        return self.items(tr, limit=limit)
 
     def get_tasks_for_agent(self, tr: ReadTransactor, agent_name: str) -> Iterator[Task[V]]:
         """Iterate over the ready tasks of an agent in order.

@@ -50,7 +50,6 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
         "held_until": None,
         "delayed": 0,
         "max_size": None,
-        "latest": False,
     }
     item_id = fdbq.output("items", "jobs").split()[0]
     assert json.loads(fdbq.output("show", "jobs", item_id, "--json"))["group"] == "ada"
@@ -60,9 +59,9 @@ def test_groups_are_listed_limited_and_paused(fdbq: Shell) -> None:
 def test_what_was_set_for_all_groups_is_listed_first(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1")
     assert fdbq.output("group", "ls", "jobs") == "no groups\n"
-    fdbq.output("group", "set", "jobs", "--concurrency", "2", "--rate", "5/1m30s", "--latest")
+    fdbq.output("group", "set", "jobs", "--concurrency", "2", "--rate", "5/1m30s", "--size", "9")
     assert fdbq.output("group", "ls", "jobs") == (
-        "(all groups)  concurrency 2  rate 5/1m30s  latest\n"
+        "(all groups)  concurrency 2  rate 5/1m30s  size 9\n"
     )
     fdbq.output("group", "set", "jobs", "--reset")
     assert fdbq.output("group", "ls", "jobs") == "no groups\n"
@@ -75,8 +74,8 @@ def test_each_change_is_told(fdbq: Shell) -> None:
         (("resume", "jobs", "cutsomer 7"), "resumed cutsomer 7 in jobs"),
         (("pause", "jobs", "a", "--json"), '{"queue":"jobs","group":"a","paused":true}'),
         (
-            ("set", "jobs", "ada", "--weight", "2", "--size", "1000", "--not-in-order", "--latest"),
-            "ada in jobs: weight 2, size 1,000, not in order, latest",
+            ("set", "jobs", "ada", "--weight", "2", "--size", "1000", "--not-in-order"),
+            "ada in jobs: weight 2, size 1,000, not in order",
         ),
         (("set", "jobs", "--rate", "10/1m"), "all groups in jobs: rate 10/1m"),
         (("set", "jobs", "", "--weight", "0.5"), "(none) in jobs: weight 0.5"),
@@ -117,7 +116,7 @@ def test_one_limit_of_a_group_is_removed(fdbq: Shell) -> None:
     assert "fdbq group set [OPTIONS] QUEUE [GROUP]" in fdbq.output("group", "set", "--help")
 
 
-def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
+def test_a_full_group_is_named(fdbq: Shell) -> None:
     fdbq.output("push", "jobs", "1", "--group", "ada")
     fdbq.output("group", "set", "jobs", "ada", "--size", "1")
     refused = fdbq("push", "jobs", "2", "--group", "ada")
@@ -127,10 +126,6 @@ def test_a_full_group_is_named_and_the_latest_item_waits(fdbq: Shell) -> None:
         "ada  1 ready  0 claimed  0 delayed  size 1"
         in fdbq.output("group", "ls", "jobs").splitlines()
     )
-    fdbq.output("group", "set", "jobs", "ada", "--latest")
-    fdbq.output("push", "jobs", "3", "--group", "ada", "--delay", "1h")
-    shown = "ada  0 ready  0 claimed  1 delayed  size 1  latest"
-    assert shown in fdbq.output("group", "ls", "jobs").splitlines()
 
 
 def test_a_rate_and_a_sequence_say_what_holds_them(fdbq: Shell, tmp_path: Path) -> None:
@@ -161,7 +156,7 @@ def test_a_mistake_changes_nothing(fdbq: Shell) -> None:
     for arguments, answer in (
         (
             ("set", "jobs", "ada"),
-            "give --weight, --concurrency, --rate, --in-order, --size, --latest or --reset",
+            "give --weight, --concurrency, --rate, --in-order, --size or --reset",
         ),
         (
             ("set", "jobs", "ada", "--weight", "0"),

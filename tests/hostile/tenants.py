@@ -1,7 +1,7 @@
 """Run jobs of groups with limits while processes are killed and stopped, and check each commit.
 
     python -m tests.hostile.tenants [--engine embedded|cluster] [--jobs 20000] [--seed N]
-        [--kinds sequence limited rated bounded latest queue] [--directory PATH]
+        [--kinds sequence limited rated bounded queue] [--directory PATH]
 
 Four processes of `fdbq work --app`, with four workers each, do the jobs. Jobs fail, die, kill their
 process, and commit their effect before they fail; commits lose their answers. About each second one
@@ -11,7 +11,7 @@ process writes to a log what it does with items, under a versionstamp. In the en
 - The effects of each group with a concurrency of 1 are in the order of the pushes, each once,
   without those of dead letters.
 - At no version more items of a group were claimed than its concurrency, nor had it more items than
-  its bound, and in a group with `latest` no item that had never begun waited beside a later one.
+  its bound.
 - No window has more starts than the rate of a group, or of the queue.
 - No group was held back while it had jobs, and might go on: all jobs have ended.
 """
@@ -58,7 +58,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "limited": {"concurrency": 3},
     "rated": {"rate": (8, 0.5)},
     "bounded": {"max_size": 4, "concurrency": 2},
-    "latest": {"latest": True, "concurrency": 2},
     "queue": {},
 }
 """The settings of the groups of each kind; those of the last one are in the queue with a rate."""
@@ -101,7 +100,6 @@ class Log:
     _states: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     """The states of each item, with tokens."""
     _members: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    _begun: set[str] = field(default_factory=set)
     _starts: dict[str | None, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def note(
@@ -113,12 +111,10 @@ class Log:
         """
         started = version if read is None else read
         changed, tokens = set[str](), dict[str, str]()
-        new: dict[str, set[str]] = defaultdict(set)
         for state, position, token in moves:
             group, states = self.group_of(position), self._states[position]
             if not states and position not in tokens:
                 tokens[position] = ""
-                new[group].add(position)
             tokens.setdefault(position, states.get("claimed", ""))
             changed.add(group)
             if token is None:
@@ -128,7 +124,6 @@ class Log:
         for position, before in tokens.items():
             group, states = self.group_of(position), self._states[position]
             if states.get("claimed", before) != before:
-                self._begun.add(position)
                 self._starts[group].append(started)
                 self._starts[None].append(started)
             if states:
@@ -137,9 +132,9 @@ class Log:
                 self._members[group].discard(position)
                 del self._states[position]
         for group in changed:
-            self._check(group, version, new[group])
+            self._check(group, version)
 
-    def _check(self, group: str, version: int, new: set[str]) -> None:
+    def _check(self, group: str, version: int) -> None:
         settings, members = self.settings(group), self._members[group]
         claimed = sum("claimed" in self._states[position] for position in members)
         for name, n in (("concurrency", claimed), ("max_size", len(members))):
@@ -147,10 +142,6 @@ class Log:
                 self.events[f"times as many as the {name}"] += n == settings[name]
                 if n > settings[name]:
                     self.problems.append(f"{group}: {n} at {version}, with {settings}")
-        if settings.get("latest") and new:
-            waiting = {each for each in members if "claimed" not in self._states[each]}
-            if old := waiting - new - self._begun:
-                self.problems.append(f"{group}: {old} wait at {version}, and never began")
 
     def check_rate(self, group: str | None, rate: tuple[int, float]) -> None:
         """Check that no window has more starts than a rate."""
@@ -225,17 +216,16 @@ class Tenants:
         return Job(number, self.prefix, group, acts, rng.choice([0, 0, 0, 0.01, 0.1]))
 
     def _push(self, jobs: list[Job]) -> None:
-        """Push some jobs; those that may be refused, or replace others, one by one."""
+        """Push some jobs; those that may be refused one by one."""
         shared, rated = self._names
         together: dict[str, list[Job]] = {shared: [], rated: []}
         for job in jobs:
             kind = job.group.partition(" ")[0]
-            if kind not in ("bounded", "latest"):
+            if kind != "bounded":
                 together[rated if kind == "queue" else shared].append(job)
                 continue
-            delay = self._rng.choice([None, 0.5]) if kind == "latest" else None
             try:
-                work.using(queue=shared, delay=delay).push(job)
+                work.using(queue=shared).push(job)
             except QueueFull:
                 self.counts["pushes refused"] += 1
             else:
@@ -292,8 +282,6 @@ class Tenants:
             got = [int(value) for _, value in self._rows(effects(self.prefix)[group])]
             self.counts[f"effects of the kind {kind}"] += len(got)
             expected = [job.number for job in jobs if Act.DIE not in job.acts]
-            if kind == "latest":  # others were removed
-                expected = [number for number in expected if number in got]
             if (got if kind == "sequence" else sorted(got)) != expected:
                 wrong = next((pair for pair in zip(got, expected) if pair[0] != pair[1]), None)
                 yield f"{group} has {len(got)} effects of {len(expected)}; first wrong: {wrong}"

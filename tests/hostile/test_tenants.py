@@ -57,10 +57,6 @@ def ack(item: str) -> Moves:
         ({"rate": (1, 3e-6)}, [push("a"), claim("a"), release("a"), claim("a", "u")], "2 starts"),
         # The same token: its lease was extended
         ({"rate": (1, 3e-6)}, [push("a"), claim("a"), claim("a")], None),
-        ({"latest": True}, [push("a"), [("ready", "a", None), *push("b")]], None),
-        ({"latest": True}, [push("a"), push("b")], "wait at 2"),
-        ({"latest": True}, [push("a"), claim("a"), release("a"), push("b")], None),
-        ({"latest": True}, [push("a"), claim("a"), push("b"), release("a")], None),
     ],
 )
 def test_the_log_shows_what_exceeds_a_limit(

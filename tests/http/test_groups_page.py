@@ -67,7 +67,7 @@ def test_the_limits_of_all_groups_are_shown_and_changed(
     serve: Any, db: Any, name: str, tmp_path: Path
 ) -> None:
     jobs = fdbqueue.PriorityQueue.named(db, name)
-    jobs.set_group(db, None, rate=(5, "1m30s"), latest=True)
+    jobs.set_group(db, None, rate=(5, "1m30s"), max_size=9)
     jobs.push(db, 1, group="ada")
     with serve() as (_, client):
         before, asked, after = visit(
@@ -75,10 +75,10 @@ def test_the_limits_of_all_groups_are_shown_and_changed(
             *(("press", "Limits of all groups"), ("show",)),
             *(("fill", "weight", "3"), ("fill", "rate", ""), ("press", "Save"), ("show",)),
         )
-    assert "All groups: 5 in 1m30s, size latest" in " ".join(before["lines"])
+    assert "All groups: 5 in 1m30s, size 9" in " ".join(before["lines"])
     assert asked["lines"][0] == "Limits of all groups"
-    assert "All groups: weight 3, size latest" in " ".join(after["lines"])
-    assert jobs.group_settings(db) == {"weight": 3, "latest": True}
+    assert "All groups: weight 3, size 9" in " ".join(after["lines"])
+    assert jobs.group_settings(db) == {"weight": 3, "max_size": 9}
 
 
 def test_groups_of_a_paused_queue_do_not_wait_for_their_turn(

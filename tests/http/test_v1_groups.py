@@ -37,7 +37,6 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "held_until": None,
                 "delayed": 0,
                 "max_size": 9,
-                "latest": False,
             },
             {
                 "name": "bob",
@@ -52,7 +51,6 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
                 "held_until": None,
                 "delayed": 0,
                 "max_size": None,
-                "latest": False,
             },
         ],
         "for_all": {
@@ -61,7 +59,6 @@ def test_groups_are_listed_limited_and_paused(client: TestClient, db: Any, name:
             "rate": None,
             "in_order": None,
             "max_size": None,
-            "latest": None,
         },
         "next": None,
     }
@@ -172,9 +169,6 @@ def test_a_push_to_a_full_group_is_refused(client: TestClient, db: Any, name: st
         ):
             assert answer.status_code == 429
             assert "the group 'ada' holds at most 1 item" in answer.text
-    assert client.patch(f"{path}/groups/ada", json={"latest": True}).status_code == 204
-    assert client.post(f"{path}/push", json=item).status_code == 201
-    assert fdbqueue.PriorityQueue.named(db, name).pop(db).value == 2
 
 
 def test_a_task_queue_has_groups(client: TestClient, db: Any, name: str) -> None:

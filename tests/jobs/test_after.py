@@ -171,21 +171,6 @@ def test_a_job_waits_for_all_although_one_has_failed(jobs: Jobs, clock: Clock) -
     assert outcome(follower) == "cancelled"
 
 
-def test_a_job_may_replace_the_one_that_it_follows(jobs: Jobs, name: str) -> None:
-    """In a group of which only the latest item waits; what was replaced holds nothing up."""
-    queue = jobs.app.queue(name)
-    queue.set_group(jobs.app.db, "g", latest=True)
-    note = jobs.note.using(group="g")
-    first, other = note.push("first"), jobs.note.push("other")
-    second = jobs.note.using(group="g", after=[first]).push("second")
-    assert (outcome(first), second.state()) == ("cancelled", "ready")
-    third = jobs.note.using(group="g", after=[second, other]).push("third")
-    assert (outcome(second), third.state()) == ("cancelled", "delayed")
-    assert check(jobs.app.db, queue).problems == ()
-    assert jobs.work() == ["other", "third"]
-    assert check(jobs.app.db, queue).problems == ()
-
-
 @pytest.mark.parametrize("how", ["expired", "delayed", "lease", "last lease"])
 def test_a_job_has_the_unique_key_of_one_that_it_follows_and_whose_time_is_over(
     jobs: Jobs, name: str, clock: Clock, how: str

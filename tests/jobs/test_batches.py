@@ -88,20 +88,6 @@ def test_a_batch_takes_jobs_with_large_arguments(app: App, name: str, report: Re
     assert batch.progress().pushed == 15
 
 
-def test_jobs_that_are_pushed_together_stay_in_a_group_with_only_the_latest(
-    app: App, name: str, report: Report, work: Job[..., ..., Any, int]
-) -> None:
-    """Although a job for another queue is between them."""
-    app.queue(name).set_group(app.db, "g", latest=True)
-    with app.batch(then=report) as batch:
-        batch.push(work.using(group="g"), 1)
-        batch.push(work.using(queue=f"{name}-2"), 2)
-        batch.push(work.using(group="g"), 3)
-    assert (batch.progress().pushed, batch.progress().left) == (3, 3)
-    drain(app)
-    assert batch.handle.result() == [3, 0, 0]
-
-
 def test_jobs_add_others_to_their_own_batch(app: App, name: str, report: Report) -> None:
     @app.job(name="split", queue=name)
     def split(batch_id: str, depth: int) -> None:

@@ -96,26 +96,3 @@ def test_a_group_of_a_job_is_a_name_or_a_function(db: Any, name: str) -> None:
 
     with pytest.raises(ValueError, match="a group is text"):
         run.push()
-
-
-def test_a_replaced_job_counts_in_its_batch(db: Any, name: str) -> None:
-    app = fdbqueue.App(db)
-    ran: list[int] = []
-    counts: list[tuple[int, int, int]] = []
-
-    @app.job(name="rebuild", queue=f"{name}jobs", group=lambda customer, _: customer)
-    def rebuild(customer: str, change: int) -> None:
-        ran.append(change)
-
-    @app.job(name="end", queue=f"{name}ends")
-    def end(*, done: int, dead: int, cancelled: int) -> None:
-        counts.append((done, dead, cancelled))
-
-    with app.batch(then=end) as batch:
-        batch.push(rebuild, "ada", 1)
-    fdbqueue.PriorityQueue.named(db, f"{name}jobs").set_group(db, None, latest=True)
-    rebuild.push("bob", 2)
-    rebuild.push("ada", 3)
-    app.work(drain=True)
-    assert sorted(ran) == [2, 3]
-    assert counts == [(0, 0, 1)]

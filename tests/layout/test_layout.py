@@ -299,7 +299,7 @@ def test_golden_bytes_of_rates_and_sequences(
         b"\x15\x25\x15\x0a" + s: next(
             key[2:] for key in stored if key.startswith(b"\x15\x12" + priority)
         ),
-        b"\x15\x25\x15\x0b" + s + priority: b"\x01" + bytes(7),
+        b"\x15\x25\x15\x0b" + s: b"\x01" + bytes(7),
     }
     assert stored[b"\x15\x13" + fdb_tuple.pack((due, None, None, "g"))] == b""
 

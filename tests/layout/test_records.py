@@ -19,7 +19,7 @@ RECORDS: list[Any] = [
     Membership(b"q", b"id", True, "resize"),
     StoredStep("wait", "waiting", 1, 2, 3, 4, "key", "busy", b"[]", 5),
     StoredSignal(1, 2, b"{}"),
-    GroupSettings(2.5, 3, True, (4, 1000), False, 5, True),
+    GroupSettings(2.5, 3, True, (4, 1000), False, 5),
     StoredWorker("a", "b", 1, (("c", 2), ("d", 20)), 20, 3, 4, 5, 6),
 ]
 

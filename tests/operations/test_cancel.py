@@ -64,16 +64,6 @@ def test_cancelled_items_are_trimmed_with_other_done_items(
     assert_views_agree(db, queue)
 
 
-def test_an_item_that_a_newer_one_of_its_group_replaces_says_so(db: Any, name: str) -> None:
-    queue = PriorityQueue.named(db, name, keep=10)
-    queue.set_group(db, "ada", latest=True)
-    items = [queue.push(db, number, group="ada") for number in range(3)]
-    shown = [queue.get(db, item) for item in items]
-    assert [info.outcome for info in shown] == ["cancelled", "cancelled", None]
-    assert [info.error for info in shown[:2]] == ["a newer item of its group has replaced it"] * 2
-    assert_views_agree(db, queue)
-
-
 @pytest.mark.parametrize("keep", [None, 100])
 @pytest.mark.parametrize("end", ["ack", "nack", "release", "dead"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""A full group refuses pushes, or only its latest item waits."""
+"""A full group refuses pushes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ import pytest
 import fdbqueue
 from fdbqueue import admin
 from fdbqueue.errors import QueueFull
-from fdbqueue.jobs import Context
 from fdbqueue.operations.items import NewItem
 from fdbqueue.queue.base import store_of
-from fdbqueue.testing import Clock
 from tests.support.counting import CountingDatabase
 from tests.support.full import unless_full
 
@@ -221,214 +219,24 @@ def test_a_bound_that_is_set_meanwhile_is_not_exceeded(db: Any, jobs: Any) -> No
         assert caught.value.code == 1020
 
 
-# Only the latest waits
-
-
-def test_a_push_removes_what_waits_but_not_what_runs(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, "runs", group="ada")
-    claim = jobs.claim(db)
-    replaced = [
-        jobs.push(db, "delayed", group="ada", delay=3600),
-        jobs.push(db, "ready", group="ada"),
-    ]
-    other = jobs.push(db, "other", group="bob")
-    last = jobs.push(db, "last", group="ada")
-    assert [jobs.get(db, item) for item in replaced] == [None, None]
-    assert (values(db, jobs, "ready"), values(db, jobs, "claimed")) == (["last", "other"], ["runs"])
-    jobs.ack(db, claim)
-    assert {jobs.pop(db).id for _ in range(2)} == {other.id, last.id}
-    stats = jobs.stats(db)
-    assert (stats.total_removed, stats.ready, stats.delayed) == (2, 0, 0)
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_a_delay_lets_one_job_run_after_the_last_push(db: Any, jobs: Any) -> None:
-    """The debounce."""
-    jobs.set_group(db, None, latest=True)
-    with Clock() as clock:
-        for number in range(5):
-            jobs.push(db, number, group="ada", delay=30)
-            clock.advance(20)
-            assert jobs.claim(db) is None
-        clock.advance(10)
-        claim = jobs.claim(db)
-        assert claim.item.value == 4
-        jobs.ack(db, claim)
-    assert jobs.stats(db).total_removed == 4
-
-
-def test_an_item_that_waits_for_its_next_attempt_is_replaced(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, "fails", group="ada")
-    claim = jobs.claim(db)
-    jobs.push(db, "second", group="ada")
-    jobs.nack(db, claim, delay=3600)  # it waits beside the one that was pushed meanwhile
-    assert (values(db, jobs, "ready"), values(db, jobs, "delayed")) == (["second"], ["fails"])
-    jobs.push(db, "third", group="ada")
-    assert (values(db, jobs, "ready"), values(db, jobs, "delayed")) == (["third"], [])
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_items_of_all_priorities_are_replaced(db: Any, prioritized: Any) -> None:
-    jobs = prioritized
-    jobs.push_many(db, [1, 2, 3], priorities=[5, -5, 300], group="ada")
-    jobs.push_many(db, [4, 5], priorities=[5, 7], group="ada", delay=3600)
-    jobs.push(db, 6, 5, group="adam")
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, 7, 5, group="ada")
-    assert values(db, jobs, "ready") == [6, 7]
-    assert values(db, jobs, "delayed") == []
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_the_items_of_one_call_stay_together(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, 0, group="ada")
-    jobs.push_many(db, [1, 2], group="ada")
-    assert values(db, jobs, "ready") == [1, 2]
-
-    def body(tr: Any) -> None:
-        for number in (3, 4):
-            jobs.push(tr, number, group="ada")
-
-    fdbqueue.transactional(body)(db)
-    assert values(db, jobs, "ready") == [4]
-
-
-def test_a_backlog_goes_with_a_few_pushes(db: Any, jobs: Any) -> None:
-    jobs.push_many(db, [0] * 150, group="ada")
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, 1, group="ada")
-    assert jobs.size(db) == 51
-    jobs.push(db, 2, group="ada")
-    assert values(db, jobs, "ready") == [2]
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_a_replaced_item_gives_up_its_unique_key(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, 1, group="ada", unique="k")
-    assert not jobs.push(db, 2, group="ada", unique="k").is_new  # it replaces nothing
-    jobs.push(db, 3, group="ada")
-    assert jobs.push(db, 4, group="ada", unique="k").is_new
-    known, new = jobs.push_many(db, [5, 6], group="ada", unique=["k", "other"])
-    assert (known.value, known.is_new, new.is_new) == (4, False, True)
-    assert values(db, jobs, "ready") == [4, 6]
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_latest_goes_before_a_bound(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", max_size=1, latest=True)
-    jobs.push(db, 1, group="ada")
-    assert jobs.claim(db)
-    jobs.push(db, 2, group="ada")
-    jobs.push(db, 3, group="ada")
-    assert values(db, jobs, "ready") == [3]
-    jobs.set_group(db, "ada", latest=False)
-    with pytest.raises(QueueFull):
-        jobs.push(db, 4, group="ada")
-
-
-@pytest.mark.parametrize("first", ["push", "claim", "pop"])
-def test_one_of_two_concurrent_changes_is_tried_again(db: Any, jobs: Any, first: str) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    jobs.push(db, 1, group="ada")
-    late = db.create_transaction()
-    assert jobs.push(late, 2, group="ada")
-    if first == "push":
-        jobs.push(db, 3, group="ada", delay=3600)
-    else:
-        assert getattr(jobs, first)(db)
-    with pytest.raises(fdbqueue.error_classes()) as caught:
-        late.commit().wait()
-    assert caught.value.code == 1020
-
-
-def test_two_pushes_to_an_empty_group_conflict(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    late = db.create_transaction()
-    assert jobs.push(late, 1, group="ada", delay=3600)
-    jobs.push(db, 2, group="ada", delay=3600)
-    with pytest.raises(fdbqueue.error_classes()) as caught:
-        late.commit().wait()
-    assert caught.value.code == 1020
-
-
-def test_a_push_conflicts_with_the_end_of_a_delay(db: Any, jobs: Any) -> None:
-    jobs.set_group(db, "ada", latest=True)
-    delayed = jobs.push(db, 1, group="ada", delay=3600)
-    late = db.create_transaction()
-    assert jobs.push(late, 2, group="ada", delay=3600)
-    assert jobs.retry(db, delayed)
-    with pytest.raises(fdbqueue.error_classes()) as caught:
-        late.commit().wait()
-    assert caught.value.code == 1020
-    assert values(db, jobs, "ready") == [1]
-
-
-def test_a_job_that_has_stored_steps_stays(db: Any, name: str) -> None:
-    app = fdbqueue.App(db)
-
-    @app.job(name="work", queue=f"{name}jobs", group="ada")
-    def work(context: Context, number: int) -> None:
-        context.sleep("nap", "1h")
-
-    jobs = fdbqueue.PriorityQueue.named(db, f"{name}jobs")
-    jobs.set_group(db, "ada", latest=True)
-    sleeps = work.push(1)
-    app.work(drain=True)
-    jobs.set_group(db, "ada", paused=True)
-    replaced, last = work.push(2), work.push(3)
-    states = [jobs.state(db, each.id) for each in (sleeps, replaced, last)]
-    assert states == ["delayed", None, "ready"]
-    assert admin.check(db, jobs).problems == ()
-
-
-def test_one_item_waits_after_concurrent_pushes(db: Any, name: str) -> None:
-    handles = [fdbqueue.PriorityQueue.named(db, f"{name}jobs") for _ in range(4)]
-    handles[0].set_group(db, None, latest=True)
-
-    def work(number: int) -> int:
-        ended = 0
-        for count in range(20):
-            handle = handles[number % 4]
-            handle.push(db, count, group="ada", delay=3600 if count % 3 == 0 else None)
-            if count % 5 == number % 5 and (claim := handle.claim(db)):
-                handle.ack(db, claim)
-                ended += 1
-        return ended
-
-    with ThreadPoolExecutor(8) as threads:
-        ended = sum(threads.map(work, range(8)))
-    stats = handles[0].stats(db)
-    left = 160 - ended - stats.total_removed
-    assert stats.ready + stats.delayed == left <= 1
-    assert admin.check(db, handles[0]).problems == ()
-
-
 def test_the_item_of_a_tick_meets_the_bound_of_its_group(db: Any, jobs: Any) -> None:
     jobs.schedules.add(db, "tick", "tick", every="1h", group="ada")
     jobs.set_group(db, "ada", max_size=1)
     jobs.push(db, "first", group="ada")
     with pytest.raises(QueueFull, match="'ada'"):
         jobs.schedules.run_now(db, "tick")
-    jobs.set_group(db, "ada", latest=True)
+    assert jobs.pop(db)
     assert jobs.schedules.run_now(db, "tick")
     assert values(db, jobs, "ready") == ["tick"]
     assert admin.check(db, jobs).problems == ()
-
-
-# Both
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_are_as_full_as_a_model_says(db: Any, jobs: Any, seed: int) -> None:
     choice = random.Random(seed)
     has_priorities = isinstance(jobs, fdbqueue.PriorityQueue)
-    bounds: dict[str | None, Any] = {"free": None, "small": 2, "latest": "latest", None: None}
+    bounds: dict[str | None, Any] = {"free": None, "small": 2, None: None}
     jobs.set_group(db, "small", max_size=2)
-    jobs.set_group(db, "latest", latest=True)
     waiting: dict[Any, set[str]] = defaultdict(set)
     claims: list[tuple[Any, Any]] = []  # the claim, and its group
     group_by_id: dict[str, Any] = {}
@@ -444,8 +252,6 @@ def test_groups_are_as_full_as_a_model_says(db: Any, jobs: Any, seed: int) -> No
             assert (item is None) == (bounds[group] == own)
             if item is None:
                 continue
-            if bounds[group] == "latest":
-                waiting[group].clear()
             waiting[group].add(item.id)
             group_by_id[item.id] = group
         elif act == "claim" and (claim := jobs.claim(db)):
@@ -507,7 +313,7 @@ def test_pushes_of_a_group_without_a_bound_conflict_with_nothing(db: Any, jobs: 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
-    [({"max_size": 0}, "max_size"), ({"max_size": "2"}, "max_size"), ({"latest": 1}, "latest")],
+    [({"max_size": 0}, "max_size"), ({"max_size": "2"}, "max_size")],
 )
 def test_a_mistake_changes_nothing(db: Any, jobs: Any, setting: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):

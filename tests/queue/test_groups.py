@@ -244,7 +244,7 @@ def test_settings_are_read_back_as_they_were_set(db: Any, jobs: Any) -> None:
     assert jobs.group_settings(db) == jobs.group_settings(db, "ada") == {}
     given: dict[str, Any] = {
         **{"weight": 2.5, "concurrency": 1, "rate": (3, 60.0)},
-        **{"in_order": False, "max_size": 7, "latest": False},
+        **{"in_order": False, "max_size": 7},
     }
     jobs.set_group(db, None, **given)
     assert jobs.group_settings(db) == given

@@ -56,7 +56,7 @@ def _lift_limits(tr: Transaction, queue: Any) -> None:
     for schedule in () if queue.kind == "task" else queue.schedules.all(tr):
         queue.schedules.remove(tr, schedule.name)
     for group in GROUPS:
-        settings: dict[str, Any] = dict.fromkeys(("rate", "max_size", "latest"))
+        settings: dict[str, Any] = dict.fromkeys(("rate", "max_size"))
         if group is not None:
             settings["paused"] = False
         queue.set_group(tr, group, **settings)
@@ -202,7 +202,7 @@ class RandomDatabase:
         def group() -> None:
             group, settings = chance.choice(GROUPS), GROUP_SETTINGS
             if group is None:
-                settings = [each for each in settings if not {"paused", "latest"} & {*each}]
+                settings = [each for each in settings if "paused" not in each]
             queue.set_group(db, group, **chance.choice(settings))
 
         def change() -> None:

@@ -19,7 +19,6 @@ IF_FULL: list[dict[str, Any]] = [{}, {"as_many_as_fit": True}]
 WEIGHTS: list[dict[str, Any]] = [{"weight": weight} for weight in (None, 0.5, 1, 2, 3)]
 BOUNDS: list[dict[str, Any]] = [
     *({"max_size": bound} for bound in (None, 1, 2, 2, 4)),
-    *({"latest": latest} for latest in (None, None, True, True, False)),
 ]
 IN_ORDER: dict[str, Any] = {"concurrency": 1, "in_order": False}
 

@@ -11,7 +11,7 @@ const PAGE = 50; // groups
 
 /**
  * @typedef {{name: string, ready: number, claimed: number, weight: number, concurrency: number | null, paused: boolean,
- *   rate: [number, number] | null, max_size: number | null, latest: boolean, held_by: string | null, held_until: string | null}} Group
+ *   rate: [number, number] | null, max_size: number | null, held_by: string | null, held_until: string | null}} Group
  */
 
 const queueAddress = (queue) => `#/queues/${encodeURIComponent(queue)}`;
@@ -100,7 +100,7 @@ const COLUMNS = [
   { label: "Claimed", style: "number", show: (group, queue) => itemsLink(queue, group, "claimed") },
   { label: "Concurrency", style: "number", show: ({ concurrency }) => (concurrency === null ? h("span.muted", {}, "no limit") : number(concurrency)) },
   { label: "Rate", style: "number", show: ({ rate }) => (rate === null ? h("span.muted", {}, "no limit") : `${number(rate[0])} in ${lengthText(rate[1])}`) },
-  { label: "Size", style: "number", show: ({ max_size, latest }) => sizeText(latest, max_size) || h("span.muted", {}, "no limit") },
+  { label: "Size", style: "number", show: ({ max_size }) => (max_size === null ? h("span.muted", {}, "no limit") : number(max_size)) },
   { label: "Weight", style: "number", show: ({ weight }) => String(weight) },
   { label: "State", style: "group-state", show: stateCell },
   { label: "Actions", style: "row-actions", hidden: true, show: buttons },
@@ -112,9 +112,6 @@ const itemsLink = (queue, group, state) => {
   const { name, [state]: count } = group;
   return count ? h("a", { href: address(queue, { state, group: name }), data: { key: state } }, number(count)) : number(count);
 };
-
-/** Say how many items a group may have; empty for no limit. */
-const sizeText = (latest, size) => (latest ? "latest" : size === null ? "" : number(size));
 
 /** Say whether a group waits, runs, or is held back, and by what. */
 function stateCell({ ready, claimed, held_by, held_until, queue_paused }) {
@@ -159,9 +156,9 @@ async function changeItems({ label, past, effect, danger, no }, group, path) {
 
 /** Show the settings of all groups, with a button to change them. */
 function forAll(queue, settings, refresh) {
-  const { weight, concurrency, rate, max_size, latest, in_order } = settings;
+  const { weight, concurrency, rate, max_size, in_order } = settings;
   const parts = [weight !== null && `weight ${weight}`, concurrency !== null && `concurrency ${number(concurrency)}`,
-    rate !== null && `${number(rate[0])} in ${lengthText(rate[1])}`, sizeText(latest, max_size) && `size ${sizeText(latest, max_size)}`,
+    rate !== null && `${number(rate[0])} in ${lengthText(rate[1])}`, max_size !== null && `size ${number(max_size)}`,
     in_order === false && "not in order"].filter(Boolean);
   const edit = button("Limits", async () => { await editGroup({ ...settings, name: null }, `${queuePath(queue)}/groups`); await refresh(); },
     { kind: "small", key: "for all", "aria-label": "Limits of all groups" });
@@ -171,14 +168,14 @@ function forAll(queue, settings, refresh) {
 async function editGroup(group, path) {
   const rest = group.name === null ? "Leave it empty for no setting." : "Leave it empty for the setting of all groups.";
   const stored = { weight: String(group.weight ?? ""), concurrency: String(group.concurrency ?? ""), rate: rateText(group.rate),
-    size: group.latest ? "latest" : String(group.max_size ?? "") };
+    size: String(group.max_size ?? "") };
   const answer = await ask({
     title: `Limits of ${shown(group.name)}`,
     fields: [
       { name: "weight", label: "Weight", value: stored.weight, hint: `Its share of what is taken, in proportion to the weights of the others, from 0.001 to 1,000. ${rest}` },
       { name: "concurrency", label: "Concurrency", type: "number", min: 1, value: stored.concurrency, hint: `The maximum number of its items that are claimed at a time. ${rest}` },
       { name: "rate", label: "Rate", value: stored.rate, hint: `The maximum number of its items that start in a time, such as 100/1m. ${rest}` },
-      { name: "size", label: "Size", value: stored.size, hint: `The maximum number of its ready, delayed and claimed items; “latest” if a push cancels the waiting items. ${rest}` },
+      { name: "size", label: "Size", type: "number", min: 1, value: stored.size, hint: `The maximum number of its ready, delayed and claimed items. ${rest}` },
     ],
     yes: "Save",
     async action(values) {
@@ -192,8 +189,7 @@ async function editGroup(group, path) {
 
 /** Return the settings that a field stands for. */
 function settingsOf(text, field) {
-  if (field !== "size") return { [field]: valueOf(text, field) };
-  return text === "latest" ? { latest: true } : { max_size: valueOf(text, "a size"), latest: text === "" ? null : false };
+  return field === "size" ? { max_size: valueOf(text, "a size") } : { [field]: valueOf(text, field) };
 }
 
 function valueOf(text, setting) {

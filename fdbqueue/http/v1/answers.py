@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from fdbqueue import types
 from fdbqueue.http.fields import with_fields
@@ -127,26 +127,21 @@ class Signalled(BaseModel):
 # Queues
 
 
+@with_fields(types.ByState)
 class _ByState(BaseModel):
-    ready: int
-    delayed: int
-    claimed: int
-    dead: int
-    done: int
+    pass
 
 
 class Cleared(_ByState):
     """The number of items in each state just before."""
 
 
-class Dropped(BaseModel):
-    """The number of items in each state just before; null if they could not be read."""
-
-    ready: int | None
-    delayed: int | None
-    claimed: int | None
-    dead: int | None
-    done: int | None
+_numbers: dict[str, Any] = dict.fromkeys(types.STATES, (int | None, ...))
+Dropped = create_model(
+    "Dropped",
+    __doc__="The number of items in each state just before; null if they could not be read.",
+    **_numbers,
+)
 
 
 @with_fields(QueueStats, without=("error", "options"))

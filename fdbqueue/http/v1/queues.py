@@ -23,14 +23,12 @@ from fdbqueue.queue.base import change_once, find_stored
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import (
-    STATES,
     by_job,
-    by_state,
     history_as_json,
     json_bytes,
     stats_as_json,
 )
-from fdbqueue.types import Options, Transaction
+from fdbqueue.types import STATES, Options, Transaction
 from fdbqueue.worker.presence import WorkerInfo, worker_as_json
 
 router = new_router()
@@ -158,7 +156,7 @@ async def clear(served: ServedQueues, name: AdminOf) -> Response:
     handle = await served.queue(name)
     stats = await handle.stats(served.db)
     await handle.clear(served.db)
-    return json_response(by_state(stats))
+    return json_response(stats.by_state)
 
 
 @router.delete("/queues/{name}", response_model=answers.Dropped)
@@ -174,7 +172,7 @@ async def drop(served: ServedQueues, name: AdminOf) -> Response:
     stats = found.get(name)
     numbers: dict[Any, Any] = dict.fromkeys(STATES)
     if stats is not None and stats.error is None:
-        numbers = by_state(stats)
+        numbers = stats.by_state
     return json_response(numbers)
 
 

@@ -320,7 +320,7 @@ class Schedules:
     ) -> tuple[bytes, StoredSchedule]:
         """Push the item of a tick; return its key and the new state."""
         layout, group = self._layout, schedule.definition.group
-        replaces = self._bounds.reserve(tr, group)
+        self._bounds.reserve(tr, group)
         priority = layout.unpack_level_prefix(layout.items + schedule.definition.level)
         levels = self._items.levels
         level = levels.in_group(levels.level(priority), group)
@@ -337,8 +337,6 @@ class Schedules:
         item = NewItem(level, schedule.definition.payload, random, header=header)
         tails = {level.prefix: Tail(tr.snapshot, level)}
         (key,) = self._items.append(tr, now, [item], tails)
-        if group is not None and replaces:
-            self._bounds.replace(tr, now, group, {key}, 1)
         self._items.waiters.wake(tr, 1)
         after = schedule._replace(
             last=max(tick, schedule.last or tick),

@@ -1,4 +1,4 @@
-"""The bounds of a queue and of its groups: a push over one is refused, or replaces older items."""
+"""The bounds of a queue and of its groups: a push over one is refused."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from fdbqueue.errors import QueueFull
-from fdbqueue.layout.items import ItemRow
-from fdbqueue.layout.keys import WANT_ALL
 from fdbqueue.layout.values import decode_count, encode_count
 from fdbqueue.operations.limits.places import Places
 from fdbqueue.operations.limits.turns import begin_settings
-from fdbqueue.types import Options, State, Transaction
+from fdbqueue.types import Options, Transaction
 
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items, NewItem
     from fdbqueue.operations.push import PushRequest
 
-_MAX_REPLACED = 100  # items that one push cancels
-
-REPLACED = "a newer item of its group has replaced it"
-"""Why an item that waited was cancelled by a push."""
-
-Cancel: TypeAlias = "Callable[[Transaction, int, ItemRow, str], bool]"
-"""A function of a transaction, the time, an item, and why it ends: `Changes.cancel`."""
+Rooms: TypeAlias = "dict[str | None, Room]"
+"""The rooms of the groups that have a bound, and of the queue, as `None`."""
 
 
 class Room(NamedTuple):
@@ -39,18 +32,6 @@ class Room(NamedTuple):
         return max(0, self.bound - self.taken)
 
 
-class Limited(NamedTuple):
-    """The bounds of a queue and of some of its groups, as one transaction sees them.
-
-    Attributes:
-        rooms: The rooms of the groups that have a bound, and of the queue, as `None`.
-        latest: The groups in which only the latest item waits.
-    """
-
-    rooms: dict[str | None, Room]
-    latest: list[str]
-
-
 class Bounds:
     """The bounds of one queue and of its groups. Each method is part of a transaction.
 
@@ -61,24 +42,22 @@ class Bounds:
     pushes, schedules and retries of dead letters take places. (`put_back` takes none: it may exceed
     the bound.) The transaction reads the counters in its own snapshot, so their sum is exact.
 
-    A group with a `max_size` has places of its own. In a group with `latest`, a push cancels the
-    items that waited before it, and such pushes conflict with each other. The options of a queue
-    say whether any group has such a setting. Only then does a push read the settings of its groups,
-    and conflict with changes of them. Unbounded queues pay nothing.
+    A group with a `max_size` has places of its own. The options of a queue say whether any group
+    has such a setting. Only then does a push read the settings of its groups, and conflict with
+    changes of them. Unbounded queues pay nothing.
 
     `Places` says how pushes keep to a bound without conflicting with each other far from it. All
     operations other than those above leave the number of taken places unchanged or lower it.
     """
 
-    def __init__(self, items: Items, places: Places, cancel: Cancel) -> None:
+    def __init__(self, items: Items, places: Places) -> None:
         self._layout = items.layout
         self._items = items
         self._places = places
-        self._cancel = cancel
 
     def begin(
         self, tr: Transaction, options: Options, groups: Iterable[str | None]
-    ) -> Callable[[], Limited] | None:
+    ) -> Callable[[], Rooms] | None:
         """Start to read the bounds that new items of some groups meet.
 
         Returns:
@@ -90,19 +69,18 @@ class Bounds:
         of_queue = None if options.max_size is None else self._begin_count(tr, None)
         begun = begin_settings(tr, self._layout, names)
 
-        def finish() -> Limited:
+        def finish() -> Rooms:
             settings = begun()
-            latest = sorted(group for group in names if settings[group].latest)
             counts = {
                 group: (self._begin_count(tr, group), bound)
                 for group in names
-                if (bound := settings[group].max_size) is not None and group not in latest
+                if (bound := settings[group].max_size) is not None
             }
-            rooms: dict[str | None, Room]
+            rooms: Rooms
             rooms = {group: Room(count(), bound) for group, (count, bound) in counts.items()}
             if of_queue is not None and options.max_size is not None:
                 rooms[None] = Room(of_queue(), options.max_size)
-            return Limited(rooms, latest)
+            return rooms
 
         return finish
 
@@ -112,13 +90,11 @@ class Bounds:
             totals = self._items.begin_counters(tr.snapshot)
             return lambda: totals().unfinished
         counters = [tr.snapshot[key] for key in self._layout.group_counters(group)]
-        delays = self._layout.group_delays_range(group)
-        delayed = tr.snapshot.get_range(*delays, streaming_mode=WANT_ALL)
-        return lambda: sum(decode_count(each.value) for each in (*counters, *delayed))
+        return lambda: sum(decode_count(each.value) for each in counters)
 
-    def _limited(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Limited:
+    def _rooms(self, tr: Transaction, options: Options, groups: Iterable[str | None]) -> Rooms:
         begun = self.begin(tr, options, groups)
-        return Limited({}, []) if begun is None else begun()
+        return {} if begun is None else begun()
 
     # Take
 
@@ -144,23 +120,20 @@ class Bounds:
             tr.add(self._layout.total_rejected, encode_count(rejected))
         return fitting
 
-    def reserve(self, tr: Transaction, group: str | None) -> bool:
-        """Take a place for one item; return whether only the latest item waits in its group.
+    def reserve(self, tr: Transaction, group: str | None) -> None:
+        """Take a place for one item.
 
         Raises:
             QueueFull: No place is free in the queue or in the group.
         """
         options = self._items.options.read(tr)
-        if options is None:
-            return False
-        rooms, latest = self._limited(tr, options, [group])
+        rooms = {} if options is None else self._rooms(tr, options, [group])
         for each, room in rooms.items():
             if not room.left:
                 self._rely_on_full(tr, each)
                 raise QueueFull(room.bound, 1, each)
         for each, room in rooms.items():
             self._take(tr, each, room, 1)
-        return bool(latest)
 
     def _take(self, tr: Transaction, group: str | None, room: Room, n: int) -> None:
         """Take `n` places, for which there is room."""
@@ -172,63 +145,23 @@ class Bounds:
 
     def rely_on_full(self, tr: Transaction, items: list[NewItem]) -> None:
         """Conflict with every operation that makes room for items that were refused."""
-        for group in self._limited(tr, self._items.options.agreed, _numbers(items)).rooms:
+        for group in self._rooms(tr, self._items.options.agreed, _numbers(items)):
             self._rely_on_full(tr, group)
 
     def _rely_on_full(self, tr: Transaction, group: str | None) -> None:
         layout = self._layout
-        if group is None:
-            tr.add_read_conflict_key(layout.tallies)
-            return
-        for key in layout.group_counters(group):
+        for key in [layout.tallies] if group is None else layout.group_counters(group):
             tr.add_read_conflict_key(key)
-        tr.add_read_conflict_range(*layout.group_delays_range(group))
 
     def refusal(self, tr: Transaction, items: list[NewItem]) -> QueueFull | None:
         """Return the error of a push of items that were refused; `None` if no bound is left."""
         numbers = _numbers(items)
-        rooms = self._limited(tr, self._items.options.agreed, numbers).rooms
+        rooms = self._rooms(tr, self._items.options.agreed, numbers)
         full = [group for group, room in rooms.items() if room.left < numbers[group]]
         # There may be room by now: then the queue is named, if it has a bound.
         for group in full or sorted(rooms, key=lambda each: each is not None):
             return QueueFull(rooms[group].bound, numbers[group], group)
         return None
-
-    # Replace
-
-    def replace(self, tr: Transaction, now: int, group: str, kept: set[bytes], n: int) -> None:
-        """Cancel the waiting items of a group, except those in `kept`.
-
-        A job that has stored steps has begun, and stays. At most 100 older items are cancelled.
-        This conflicts with other transactions that do so.
-
-        Args:
-            tr: A transaction.
-            now: The time in milliseconds since 1970.
-            group: The group.
-            kept: The keys of the items that stay.
-            n: How many items the transaction has pushed to the group.
-        """
-        layout, left = self._layout, _MAX_REPLACED + n - 1
-        lock = layout.group_key(layout.group_places, group)
-        tr.add_read_conflict_key(lock)
-        tr.add_write_conflict_key(lock)
-        spaces: tuple[tuple[State, bytes], ...] = (
-            ("ready", layout.group_members),
-            ("delayed", layout.group_delays),
-        )
-        for state, space in spaces:
-            for row in [*tr.snapshot.get_range(*layout.range_of(layout.group_key(space, group)))]:
-                _, rest = layout.unpack_group_key(space, row.key)
-                prefix = layout.group_level_prefix(layout.prefix_of[state], group, rest)
-                level = layout.range_of(prefix)
-                for each in [*tr.snapshot.get_range(*level, limit=left + len(kept))]:
-                    key = layout.items + each.key[len(layout.prefix_of[state]) :]
-                    found = self._items.levels.row(state, key, each.value)
-                    if left > 0 and key not in kept and not found.item.header.steps:
-                        tr.add_read_conflict_key(each.key)
-                        self._cancel(tr, now, found, REPLACED)
-                        left -= 1
 
 
 def _numbers(items: Sequence[NewItem]) -> Counter[str | None]:

@@ -35,9 +35,8 @@ from fdbqueue.operations.parallel import read_all
 from fdbqueue.operations.timers import set_timer
 from fdbqueue.operations.transitions import Change
 from fdbqueue.operations.waking import Waiters
-from fdbqueue.types import KeyValue, ReadTransaction, State, Transaction, Value
+from fdbqueue.types import ENDED, KeyValue, ReadTransaction, State, Transaction, Value
 
-_COUNTED = ("ready", "delayed", "claimed")
 _FORGOTTEN = 2  # idle groups that are forgotten when another one becomes idle
 _FIRST_GROUP = b"\x02"  # behind the null that stands for all groups
 _SETTLED = 200  # groups that one transaction settles after a change of all groups
@@ -75,6 +74,11 @@ class Groups:
         self._starts = Starts(layout)
         self._options = options
         self._progress = layout.group_key(layout.settling, None)
+        self._counters: dict[State, bytes] = {
+            "ready": layout.group_counts,
+            "delayed": layout.group_delays,
+            "claimed": layout.group_slots,
+        }
 
     # Transitions
 
@@ -126,15 +130,8 @@ class Groups:
         return finish
 
     def counter(self, state: State, level: Level) -> bytes:
-        """Return the key of the number of items of a group that are in a state.
-
-        Delayed ones are counted by priority, so that a push can find those that it replaces.
-        """
-        layout = self._layout
-        if state == "delayed":
-            return layout.group_delays + level.packed_group + level.rest
-        spaces = {"ready": layout.group_counts, "claimed": layout.group_slots}
-        return spaces[state] + level.packed_group
+        """Return the key of the number of items of a group that are in a state."""
+        return self._counters[state] + level.packed_group
 
     def _count(self, tr: Transaction, moves: Counter[tuple[State, Level]]) -> None:
         for (state, level), n in moves.items():
@@ -547,6 +544,6 @@ def _moves(changes: Sequence[Change]) -> Counter[tuple[State, Level]]:
         for row, n in ((before, -1), (after, 1)):
             if row is None or row.item.level.group is None or row.is_staged:
                 continue
-            if row.state in _COUNTED:
+            if row.state not in ENDED:
                 moves[row.state, row.item.level] += n
     return moves

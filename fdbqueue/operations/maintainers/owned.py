@@ -34,7 +34,7 @@ class OwnedRows:
                 self._delete(tr, before, after)
             if after is not None:
                 self._store(tr, before, after)
-                if after.state == "done" and end is not None:
+                if after.finished_at and end is not None:
                     self.store_result(tr, after.key, end.returned)
 
     def store_result(self, tr: Transaction, key: bytes, returned: bytes | None) -> None:
@@ -51,7 +51,7 @@ class OwnedRows:
             return
         if header.failed_attempts or before.state == "dead":
             tr.clear_range(*layout.attempts_range(position))
-        if before.state == "done":
+        if before.finished_at:
             tr.clear(layout.returned + position)
         if item.is_in_pieces and (after is None or after.item.content != item.content):
             tr.clear_range(*layout.range_of(layout.pieces_prefix(item.content)))

@@ -36,7 +36,6 @@ class GroupInfo:
         held_until: When its rate allows more to be started, if that holds it.
         delayed: The number of its delayed items.
         max_size: The most ready, delayed and claimed items it may have; `None` for no bound.
-        latest: Whether a push removes the items that wait, so that `max_size` does not apply.
     """
 
     name: str
@@ -51,7 +50,6 @@ class GroupInfo:
     held_until: Moment | None
     delayed: int
     max_size: int | None
-    latest: bool
 
 
 def held_by(settings: GroupSettings, claimed: int, due: bytes) -> HeldBy:
@@ -89,11 +87,10 @@ def list_groups(
         stored.append(dict(page))
         if len(page) == limit:
             ends.append(page[-1][0])  # what follows it is not known
-    ready, claimed, own, _ = stored
+    ready, claimed, own, delayed = stored
     names = [name for name in sorted({*chain(*stored)}) if not ends or name <= min(ends)][:limit]
     default = decode_group_settings(for_all.value)
     held = {name: tr[layout.group_key(layout.held_groups, name)] for name in names}
-    delayed = {name: tr.get_range(*layout.group_delays_range(name)) for name in names}
     found: list[GroupInfo] = []
     for name in names:
         settings = decode_group_settings(own.get(name)).over(default)
@@ -110,11 +107,8 @@ def list_groups(
                 settings.is_sequence,
                 None if due is None else held_by(settings, running, due),
                 utc_time(decode_count(due)) if due else None,
-                sum(decode_count(row.value) for row in delayed[name]),
+                decode_count(delayed.get(name)),
                 settings.max_size,
-                settings.latest is True,
             )
         )
-    if ends and len(found) < limit:  # a group has a row for each priority with delayed items
-        found += list_groups(tr, layout, found[-1].name, limit - len(found))
     return found

@@ -23,7 +23,7 @@ _T = TypeVar("_T", bound=Item | Task)
 
 
 def _client_of(found: ItemRow, lease: Lease | None) -> str | None:
-    if found.state == "done":
+    if found.finished_at:
         return found.client
     if found.state != "claimed":
         return None
@@ -66,7 +66,7 @@ class ItemInfos(Generic[_T]):
     ) -> Callable[[], ItemInfo]:
         """Start to read what is known of an item; return a function that waits for it."""
         state, key, header = found.state, found.key, found.item.header
-        is_done = state == "done"
+        is_done = found.finished_at > 0
         position = self._layout.position(key)
         expires = None if state in ENDED else header.expires
         returned = tr[self._layout.returned + position] if is_done else None

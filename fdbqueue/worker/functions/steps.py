@@ -209,7 +209,6 @@ class ChildPushes:
         for number in numbers:
             of_queue.setdefault(self._members[number].queue, []).append(number)
         ids: dict[int, str] = {}
-        # One push for each queue: a later one may replace the jobs of a group.
         for some in of_queue.values():
             pushed = self._members[some[0]].push(tr, [self._new[number] for number in some])
             for number, item in zip(some, pushed):

@@ -760,8 +760,6 @@ _OF_GROUPS = (
     "versions-decide-what-is-over",
     "two-pushes-take-the-last-place",
     "bounds-may-change-meanwhile",
-    "two-latest-items-wait",
-    "what-the-latest-removes-may-be-taken-meanwhile",
     "nobody-hands-the-slot-over",
 )
 """Bugs that need clients which meet, or a recovery. The simulation of groups finds the others."""

@@ -23,7 +23,7 @@ from tests.simulation.scheduler import Commit
 _UNTIL_POPS_FOLLOW = 1_100  # milliseconds after which pops count once the queue has a rate
 
 _REMOVING = {"pop", "ack", "cancel", "move"}
-"""Acts that remove items, besides those that clear the queue or push the latest item."""
+"""Acts that remove items, besides those that clear the queue."""
 
 
 @dataclass(eq=False)
@@ -232,8 +232,11 @@ class Ledger:
         self._compare("counts", state.counts, dict(counts))
         running = {group: n for group, n in state.running.items() if group is not None}
         self._compare("slots", state.slots, running)
-        delays = Counter(place.line for place in state.places.values() if place.state == "delayed")
-        delays = Counter({line: n for line, n in delays.items() if line.group is not None})
+        delays = Counter(
+            place.line.group
+            for place in state.places.values()
+            if place.state == "delayed" and place.line.group is not None
+        )
         self._compare("delays", state.delays, delays)
         starts = {group: sum(rows.values()) for group, rows in state.starts.items()}
         self._compare("starts", {k: n for k, n in state.start_counts.items() if n}, starts)
@@ -392,7 +395,7 @@ class Ledger:
     def _note_bounds(
         self, act: Act, moved: Moved, before: State, read: State, after: State
     ) -> None:
-        """Check that no bound of a group is exceeded, and that the latest replace others."""
+        """Check that no bound of a group is exceeded."""
         group = act.group
         if group is None or act.verb not in ("push", "retry"):
             return
@@ -408,17 +411,8 @@ class Ledger:
         self.events["as many as the bound"] += room == 0
         if room < 0:
             self._say(f"{group!r} has {-room} items more than may be")
-        if act.verb == "push" and before.of(group).latest:
-            waiting = after.of_group(group, "ready", "delayed") - new
-            known = read.of_group(group, "ready", "delayed")
-            if any(position in known or position not in read.places for position in waiting):
-                self._say(f"items of {group!r} wait beside the latest")
-            self._compare(f"the latest of {group!r}", len(new), act.n)
-        elif removed:
+        if removed:
             self._say("it has removed items")
-        if {line.group for line in removed.values()} - {group}:
-            self._say("it has removed items of another group")
-        self.events["replaced"] += len(removed)
 
     def note_outcome(self, act: Act, begun: int) -> None:
         """Note how a call has ended that began at a version."""

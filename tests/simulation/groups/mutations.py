@@ -502,65 +502,12 @@ def _due_items_stay_counted(patch: pytest.MonkeyPatch) -> None:
 
 @_found_by("items more than may be")
 def _retried_dead_letters_take_no_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Bounds, "reserve", lambda *_, **__: False)
+    patch.setattr(Bounds, "reserve", lambda *_, **__: None)
 
 
-@_found_by("items more than may be", "wait beside the latest", "it has removed items")
+@_found_by("items more than may be")
 def _bounds_may_change_meanwhile(patch: pytest.MonkeyPatch) -> None:
     """A push does not see that the bound of its group was just set."""
     _change(
         patch, bounds, "begin_settings", lambda begin: lambda tr, *args: begin(tr.snapshot, *args)
     )
-
-
-@_found_by("wait beside the latest")
-def _the_latest_replaces_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Bounds, "replace", lambda *_: None)
-
-
-@_found_by("wait beside the latest")
-def _the_latest_leaves_delayed_items(patch: pytest.MonkeyPatch) -> None:
-    def replace(replace: Any) -> Any:
-        def of_ready(self: Any, tr: Any, now: int, group: str, kept: set[bytes], n: int) -> None:
-            layout = self._layout
-            rows = tr.snapshot.get_range(*layout.range_of(layout.delayed))
-            delayed = {layout.items + row.key[len(layout.delayed) :] for row in rows}
-            replace(self, tr, now, group, kept | delayed, n)
-
-        return of_ready
-
-    _change(patch, Bounds, "replace", replace)
-
-
-@_found_by("wait beside the latest")
-def _two_latest_items_wait(patch: pytest.MonkeyPatch) -> None:
-    def replace(replace: Any) -> Any:
-        def unlocked(self: Any, tr: Any, *args: Any) -> None:
-            places = self._layout.group_places
-
-            class Unlocked(_Unseen):
-                def __getattr__(self, name: str) -> Any:
-                    return getattr(tr, name)
-
-                def add_read_conflict_key(self, key: bytes) -> None:
-                    if not key.startswith(places):
-                        tr.add_read_conflict_key(key)
-
-            replace(self, Unlocked(tr), *args)
-
-        return unlocked
-
-    _change(patch, Bounds, "replace", replace)
-
-
-@_found_by("the latest of")
-def _the_latest_replaces_itself(patch: pytest.MonkeyPatch) -> None:
-    def replace(replace: Any) -> Any:
-        return lambda self, tr, now, group, kept, n: replace(self, tr, now, group, {min(kept)}, n)
-
-    _change(patch, Bounds, "replace", replace)
-
-
-@_found_by("wait beside the latest", "they are stuck", "stored are")
-def _what_the_latest_removes_may_be_taken_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    _change(patch, Bounds, "replace", _unseen)

@@ -78,7 +78,7 @@ class State:
         awaited: The positions of the failed items for which sequences wait.
         counts: How many ready items each group is said to have.
         slots: How many claimed items each group is said to have.
-        delays: How many delayed items each line is said to have.
+        delays: How many delayed items each group is said to have.
         starts: The starts of each group, and with `None` those of the queue: how many items, by
             time in milliseconds and read version.
         start_counts: How many items of each group, or of the queue, are said to have been started.
@@ -102,7 +102,7 @@ class State:
     awaited: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
-    delays: dict[Line, int] = field(default_factory=dict)
+    delays: dict[str, int] = field(default_factory=dict)
     starts: dict[str | None, dict[Stamp, int]] = field(default_factory=dict)
     start_counts: dict[str | None, int] = field(default_factory=dict)
     rate: tuple[int, float] | None = None
@@ -130,7 +130,7 @@ class State:
     def room_for(self, group: str | None) -> float:
         """Return how many more items may be pushed to a group."""
         settings = self.of(group)
-        if group is None or settings.latest or settings.max_size is None:
+        if group is None or settings.max_size is None:
             return inf
         return settings.max_size - len(self.of_group(group, "ready", "delayed", "claimed"))
 
@@ -210,8 +210,8 @@ def read_state(db: Any, queue: PriorityQueue[Any]) -> State:
         state.starts.setdefault(group, {})[time, version] = decode_count(value)
     for (group,), value in unpacked(layout.start_counts):
         state.start_counts[group] = decode_count(value)
-    for (group, priority), value in unpacked(layout.group_delays):
-        state.delays[Line(priority, group)] = decode_count(value)
+    for (group,), value in unpacked(layout.group_delays):
+        state.delays[group] = decode_count(value)
     if layout.options in everything:
         rate = decode_options(everything[layout.options]).rate
         state.rate = rate and (rate[0], 1000 * rate[1])
