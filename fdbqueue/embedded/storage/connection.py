@@ -10,10 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME
 from fdbqueue.embedded.directory import check_opened
 from fdbqueue.embedded.storage.faults import explained
-from fdbqueue.embedded.storage.tables import NEWEST
 from fdbqueue.errors import CorruptDatabase, FDBError
 
 LONG_LOG = 64 << 20
@@ -62,18 +60,6 @@ class Connection(sqlite3.Connection):
         except BaseException:
             self.close()  # it refers to itself, so it would wait for the garbage collector
             raise
-
-    def begin(self) -> None:
-        """Begin a snapshot with its first read, that of the version."""
-        with self.busy:
-            if self.expires < 0:
-                raise FDBError(self.over)
-            self.expires = time.monotonic() + TRANSACTION_LIFETIME
-            try:
-                self.execute("BEGIN")
-                [(self.version,)] = self.execute(NEWEST).fetchall()
-            except sqlite3.Error as error:
-                raise explained(self._file.parent, error) from error
 
     def fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
         """Return all rows of a statement of `tables.py`."""
