@@ -36,8 +36,7 @@ from fdbqueue.embedded.directory import (
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import tables
-from fdbqueue.embedded.storage.connection import LONG_LOG, Connection
-from fdbqueue.embedded.storage.faults import explained, storage_errors
+from fdbqueue.embedded.storage.connection import LONG_LOG, Connection, explained, storage_errors
 from fdbqueue.embedded.storage.files import (
     OpenFiles,
     memory_directory,
@@ -286,11 +285,6 @@ class Storage:
         """Return the version of a commit at this moment."""
         return time.monotonic_ns() // 1000 + self._shift
 
-    def check_age(self, version: int) -> None:
-        """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < self._now() - tables.LIFETIME:
-            raise FDBError(1007)
-
     def check_integrity(self, seconds: float | None) -> bool:
         """Check the whole database for damage; return whether that took at most these seconds."""
         with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
@@ -299,7 +293,7 @@ class Storage:
     # Committing
 
     def commit(self, snapshot: Connection, changes: Changes) -> int:
-        """Commit, as a section of the lock, and return the version.
+        """Commit, as a section of the lock, and return the version. This ends the snapshot.
 
         Raises:
             FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
@@ -326,6 +320,9 @@ class Storage:
                     failure = self._sync.fail()  # it may have been a sync of SQLite
                 raise failure from error
             Storage._section = None
+            snapshot.expires = inf
+            if self.is_open:  # a signal handler may have closed it
+                self._idle.append(snapshot)
         if self.is_durable:
             self._sync.newest = version
         self.lock.tell_of_commit()

@@ -258,10 +258,8 @@ class Attempt:
         if self.size > size_limit:
             raise FDBError(2101)
         if snapshot is None:
-            if self.version is not None:
-                storage.check_age(self.version)
             # Conflict ranges added without a read count from now, or from the version that was set.
-            snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
+            snapshot = storage.begin(self.deadline, True, self.version)
         self.duration = time.monotonic() - snapshot.expires + TRANSACTION_LIFETIME
         if self.snapshot is None and not self.reads:
             snapshot.expires = sys.float_info.max  # however long it waits, nothing can conflict
@@ -270,6 +268,7 @@ class Attempt:
         try:
             # Other transactions commit during a wait, so it cannot continue on its connection.
             version = storage.lock.run(section, self.deadline, snapshot.pause)
-        finally:
+        except BaseException:
             storage.end(snapshot)
+            raise
         return version, version

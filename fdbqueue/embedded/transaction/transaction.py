@@ -133,6 +133,7 @@ class Transaction(TransactionRead, Writes):
         # The conflict range of a versionstamped key is the final key, which only the commit knows.
         if kind != STAMPED_KEY and not attempt.skip_next_write_conflict:
             attempt.writes += (key, end or b"")
+            attempt.size += len(key) + len(end or key)
         attempt.skip_next_write_conflict = False
 
     def clear(self, key: KeyOrSelector) -> None:
@@ -214,8 +215,8 @@ class Transaction(TransactionRead, Writes):
     def set_read_version(self, version: int) -> None:
         """Read at this version, for example the committed version of another transaction.
 
-        The embedded engine keeps no history: reads at a version before the last commit fail with
-        1007.
+        The embedded engine keeps no history: reads and commits at a version before the last commit
+        fail with 1007.
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
