@@ -284,7 +284,10 @@ class Transaction(TransactionRead, Writes):
             key = as_key(key)
             if len(key) > KEY_SIZE_LIMIT:
                 raise FDBError(2102)
-            value = self.get(key).value
+            failed = attempt.read_error
+            read = self.get(key)
+            attempt.read_error = failed  # an error is the watch's alone
+            value = read.value
             limit = self._database.defaults.max_watches
             self._database.watcher.reserve(len(attempt.watches) + 1, limit)
             attempt.watches.append((key, value, future))
