@@ -4,9 +4,8 @@ fdbqueue.sqlite       the database
 fdbqueue.sqlite-wal   SQLite's write-ahead log: the commits since the last checkpoint
 fdbqueue.sqlite-shm   SQLite's index of it, shared by the processes
 fdbqueue.lock         the writers' lock
-fdbqueue.failed       a sync has failed: nobody commits until the files have been copied
+fdbqueue.failed       a sync has failed: nobody commits until the files were copied; then the copy
 fdbqueue.copy         such a copy, under way, with its own -wal and -shm
-fdbqueue.copied       such a copy, complete and on disk
 
 A process that has the database open holds a shared lock on the directory.
 
@@ -36,7 +35,6 @@ INDEX_FILE = f"{DATABASE_FILE}-shm"
 LOCK_FILE = "fdbqueue.lock"
 FAILED_FILE = "fdbqueue.failed"
 COPY_FILE = "fdbqueue.copy"
-COPIED_FILE = "fdbqueue.copied"
 
 # A file object refuses a directory. An object of this type owns any descriptor, and no more of it
 # is used.
@@ -45,7 +43,7 @@ if sys.platform == "linux":
 else:
     Owner = select.kqueue
 
-_OUR_FILES = re.compile(r"fdbqueue\.(lock|failed|copied|(sqlite|copy)(-\w+)?)")
+_OUR_FILES = re.compile(r"fdbqueue\.(lock|failed|(sqlite|copy)(-\w+)?)")
 
 _NOT_A_FILE = "this is a link or a special file, where the database has a plain file"
 _REMOVE_IT = "find out who made it, then remove it, or name another directory"

@@ -490,7 +490,7 @@ def test_an_idle_transaction_expires_and_lets_the_log_be_reset(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A timer must expire it, because the idle process may make no further call."""
-    monkeypatch.setattr("fdbqueue.embedded.storage.connection.TRANSACTION_LIFETIME", 0.1)
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage.TRANSACTION_LIFETIME", 0.1)
     monkeypatch.setattr("fdbqueue.embedded.storage.connection.LONG_LOG", 1_000_000)
     monkeypatch.setattr("fdbqueue.embedded.storage.connection.CHECKPOINT", 100)
     log = path / f"{DATABASE_FILE}-wal"

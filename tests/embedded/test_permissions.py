@@ -24,7 +24,7 @@ from fdbqueue.errors import StorageError, UnsafeDirectory
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
 
 NAMES = (
-    *("fdbqueue.lock", "fdbqueue.failed", "fdbqueue.copied"),
+    *("fdbqueue.lock", "fdbqueue.failed"),
     *(f"fdbqueue.{name}{end}" for name in ("sqlite", "copy") for end in ("", "-wal", "-shm")),
 )
 ANNA, BEN, TEAM = 54_321, 54_322, 54_400  # two users with groups of their own, and one of both

@@ -263,7 +263,7 @@ def test_slow_readers_fail_only_with_transaction_too_old(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other threads expire snapshots, but never during a read."""
-    monkeypatch.setattr("fdbqueue.embedded.storage.connection.TRANSACTION_LIFETIME", 0.2)
+    monkeypatch.setattr("fdbqueue.embedded.storage.storage.TRANSACTION_LIFETIME", 0.2)
     monkeypatch.setattr("fdbqueue.embedded.storage.storage._LOOK", 0.01)
     tr = db.create_transaction()
     for number in range(3000):

@@ -1,20 +1,30 @@
-"""Connections to SQLite, each with the snapshot that a transaction reads."""
+"""Connections to SQLite, each with the snapshot that a transaction reads, and their errors.
+
+An error of SQLite or the system becomes one that names the directory and what to do.
+"""
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import sqlite3
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME
-from fdbqueue.embedded.directory import check_opened
-from fdbqueue.embedded.storage.faults import explained
-from fdbqueue.embedded.storage.tables import NEWEST
-from fdbqueue.errors import CorruptDatabase, FDBError
+from fdbqueue.embedded.directory import DATABASE_FILE, LOCK_FILE, check_opened
+from fdbqueue.errors import (
+    CorruptDatabase,
+    DiskFull,
+    FDBError,
+    NotADatabase,
+    ReadOnlyDatabase,
+    StorageError,
+)
 
 LONG_LOG = 64 << 20
 """Bytes from which SQLite's log is long. SQLite cuts a longer one when it restarts it."""
@@ -22,6 +32,7 @@ CHECKPOINT = 2000
 """Pages of the log from which on SQLite makes a checkpoint after a commit."""
 
 _BUSY_TIMEOUT = 30.0  # seconds for which SQLite waits for one of its own locks
+_MAPPED = 32 << 10  # bytes of the -shm file that SQLite maps into memory
 
 
 class Connection(sqlite3.Connection):
@@ -62,18 +73,6 @@ class Connection(sqlite3.Connection):
         except BaseException:
             self.close()  # it refers to itself, so it would wait for the garbage collector
             raise
-
-    def begin(self) -> None:
-        """Begin a snapshot with its first read, that of the version."""
-        with self.busy:
-            if self.expires < 0:
-                raise FDBError(self.over)
-            self.expires = time.monotonic() + TRANSACTION_LIFETIME
-            try:
-                self.execute("BEGIN")
-                [(self.version,)] = self.execute(NEWEST).fetchall()
-            except sqlite3.Error as error:
-                raise explained(self._file.parent, error) from error
 
     def fetch(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
         """Return all rows of a statement of `tables.py`."""
@@ -148,3 +147,55 @@ class Connection(sqlite3.Connection):
         raise CorruptDatabase(
             str(self._file), f"the database is damaged ({' '.join(finding.split())})"
         )
+
+
+# Errors of SQLite and of the system
+
+
+@contextmanager
+def storage_errors(path: Path) -> Generator[None]:
+    """Turn errors of SQLite and the system into an error with the path and advice."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise explained(path, error) from error
+
+
+def explained(path: Path, error: sqlite3.Error | OSError) -> StorageError:
+    """Return the error with the path and advice for an error of SQLite or the system."""
+    if isinstance(error, OSError):
+        return _of_system(path, error)
+    # By its text: SQLite's codes are on the exception only since Python 3.11.
+    words = str(error)
+    has_failed = "I/O error" in words or "unable to open" in words
+    if "is full" in words or (has_failed and _has_no_room(path)):
+        return DiskFull(str(path))
+    if "readonly" in words or ("unable to open" in words and not os.access(path, os.W_OK)):
+        return ReadOnlyDatabase(str(path))
+    if "not a database" in words:
+        # A file beside a lock used to be a database.
+        kind = CorruptDatabase if (path / LOCK_FILE).exists() else NotADatabase
+        return kind(str(path / DATABASE_FILE))
+    if "malformed" in words or "no such table" in words or "no such column" in words:
+        return CorruptDatabase(str(path / DATABASE_FILE))
+    return StorageError(str(path), words)
+
+
+def _of_system(path: Path, error: OSError) -> StorageError:
+    if isinstance(error, PermissionError):
+        return ReadOnlyDatabase(str(path))
+    if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
+        return NotADatabase(str(path))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(str(path))
+    advice = StorageError.advice if error.errno == errno.EIO else "name another directory"
+    return StorageError(str(path), error.strerror or str(error), advice)
+
+
+def _has_no_room(path: Path) -> bool:
+    """Return whether there is no room for the file that SQLite maps, or for another file."""
+    try:
+        free = os.statvfs(path if path.exists() else path.parent)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < _MAPPED or (free.f_files > 0 and not free.f_favail)

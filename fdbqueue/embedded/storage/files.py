@@ -14,7 +14,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from fdbqueue.embedded.directory import (
-    COPIED_FILE,
     COPY_FILE,
     DATABASE_FILE,
     FAILED_FILE,
@@ -132,9 +131,8 @@ def open_database(path: Path, directory: int) -> int:
 def _open_first(path: Path) -> None:
     """Create or repair the files. No other process has them open."""
     database, lock = path / DATABASE_FILE, path / LOCK_FILE
-    if (path / FAILED_FILE).exists() and not (path / COPIED_FILE).exists():
+    if (path / FAILED_FILE).exists():
         _copy(path)
-    _finish_copy(path)
     if lock.exists():  # it is made last
         if not database.exists() or not database.stat().st_size:
             raise CorruptDatabase(str(database), "the database file is missing or empty")
@@ -167,36 +165,35 @@ def _create_or_check(database: Path, connection: sqlite3.Connection) -> None:
 
 
 def _copy(path: Path) -> None:
-    """Copy the database and its log to a new file, as it can be read, and write it to the disk.
+    """Replace the database and its log by a copy, as it can be read, that is certainly on disk.
 
     The system may have lost pages that it could not write. SQLite finds them in the log by their
     checksums, and ends the log there: whatever comes later was told to nobody.
+
+    The note of the failed sync is an empty file. The complete copy takes its name, so that the next
+    process goes on if this one dies, and then the name of the database.
     """
-    copy = path / COPY_FILE
-    for end in ("", "-wal", "-shm"):
-        source, target = path / f"{DATABASE_FILE}{end}", path / f"{COPY_FILE}{end}"
-        target.unlink(missing_ok=True)
-        if end != "-shm" and source.exists():
-            create_like(source, target)
-            shutil.copyfile(source, target)
-    with closing(Connection(copy, "FULL")) as connection:
-        connection.check_integrity()
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    _sync(copy)
-    copy.rename(path / COPIED_FILE)
-    _sync(path)
-    logger.warning("%s was written again because a sync had failed", path)
-
-
-def _finish_copy(path: Path) -> None:
-    """Put a complete copy in the place of the files, also if another process began to."""
-    copied = path / COPIED_FILE
-    if not copied.exists():
-        return
-    for name in (LOG_FILE, INDEX_FILE, FAILED_FILE):
+    copy, failed = path / COPY_FILE, path / FAILED_FILE
+    if not failed.stat().st_size:
+        for end in ("", "-wal", "-shm"):
+            source, target = path / f"{DATABASE_FILE}{end}", path / f"{COPY_FILE}{end}"
+            target.unlink(missing_ok=True)
+            if end != "-shm" and source.exists():
+                create_like(source, target)
+                shutil.copyfile(source, target)
+        with closing(Connection(copy, "FULL")) as connection:
+            connection.check_integrity()
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        _sync(copy)
+        copy.rename(failed)
+        _sync(path)
+        logger.warning("%s was written again because a sync had failed", path)
+    # Not before the copy is there: the log has commits that the database lacks. Nor later: SQLite
+    # would apply it to the copy.
+    for name in (LOG_FILE, INDEX_FILE):
         (path / name).unlink(missing_ok=True)
     _sync(path)
-    copied.rename(path / DATABASE_FILE)
+    failed.rename(path / DATABASE_FILE)
     _sync(path)
 
 

@@ -114,8 +114,10 @@ class WritersLock:
     def tell_of_commit(self) -> None:
         """Wake the processes that wait for a change of the lock's file."""
         if self._file is not None:
-            with suppress(OSError):  # they look now and then anyway
+            try:
                 os.pwrite(self._file.fileno(), b"c", 0)
+            except OSError:
+                return  # they look now and then anyway
 
     def close(self) -> io.FileIO | None:
         """Close the lock for good: no section is called any more.

@@ -20,13 +20,12 @@ import sys
 import time
 from contextlib import ExitStack, closing, suppress
 from copy import copy
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 from weakref import ref
 
-from fdbqueue.embedded.arguments import VERSIONS_PER_SECOND
+from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
 from fdbqueue.embedded.directory import (
     DATABASE_FILE,
     INDEX_FILE,
@@ -37,8 +36,7 @@ from fdbqueue.embedded.directory import (
 from fdbqueue.embedded.mutations import Mutation
 from fdbqueue.embedded.ranges import Range
 from fdbqueue.embedded.storage import tables
-from fdbqueue.embedded.storage.connection import LONG_LOG, Connection
-from fdbqueue.embedded.storage.faults import explained, storage_errors
+from fdbqueue.embedded.storage.connection import LONG_LOG, Connection, explained, storage_errors
 from fdbqueue.embedded.storage.files import (
     OpenFiles,
     memory_directory,
@@ -216,22 +214,29 @@ class Storage:
         except IndexError:
             snapshot = self._connect()
         try:
-            snapshot.begin()
+            with snapshot.busy:
+                if snapshot.expires < 0:
+                    raise FDBError(snapshot.over)
+                snapshot.expires = time.monotonic() + TRANSACTION_LIFETIME
+                snapshot.execute("BEGIN")
+                [(snapshot.version,)] = snapshot.execute(tables.NEWEST).fetchall()
             if version is not None:
                 if version > snapshot.version and version >= self._now():
                     raise FDBError(1009)
                 if snapshot.version > version:
                     raise FDBError(1007)
-            if not is_ahead:
-                self.wait_for_disk(snapshot.version, deadline)
-        except BaseException:
+            if self.is_durable and not is_ahead:
+                self._sync.wait(snapshot.version, deadline)
+        except BaseException as error:
             self.end(snapshot)
+            if isinstance(error, sqlite3.Error):
+                raise explained(self.path, error) from error
             raise
         return snapshot
 
     def end(self, snapshot: Connection | None) -> None:
         """Release a snapshot, if there is one. Its connection serves the next one."""
-        if snapshot is None:
+        if snapshot is None or snapshot is Storage._section:  # which an interrupt has left
             return
         with snapshot.busy:
             if not isfinite(snapshot.expires):
@@ -281,11 +286,6 @@ class Storage:
         """Return the version of a commit at this moment."""
         return time.monotonic_ns() // 1000 + self._shift
 
-    def check_age(self, version: int) -> None:
-        """Raise 1007 if a transaction at a version that the caller names is too old to commit."""
-        if version < self._now() - tables.LIFETIME:
-            raise FDBError(1007)
-
     def check_integrity(self, seconds: float | None) -> bool:
         """Check the whole database for damage; return whether that took at most these seconds."""
         with storage_errors(self.path), closing(self._connect()) as connection, connection.busy:
@@ -293,29 +293,13 @@ class Storage:
 
     # Committing
 
-    def commit(self, snapshot: Connection, changes: Changes, deadline: float | None) -> int:
-        """Commit and return the version. The snapshot is ended in any case.
-
-        Args:
-            snapshot: The snapshot of the transaction.
-            changes: What to commit.
-            deadline: When to stop waiting for the lock, by `time.monotonic()`; `None` for never.
+    def commit(self, snapshot: Connection, changes: Changes) -> int:
+        """Commit, as a section of the lock, and return the version. This ends the snapshot.
 
         Raises:
             FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
-                the snapshot is more than five seconds old. 1031, another process held the writers'
-                lock until the deadline.
+                the snapshot is more than five seconds old.
         """
-        try:
-            # Other transactions commit during a wait, so it cannot continue on its connection.
-            commit = partial(self._commit, snapshot, changes)
-            return self.lock.run(commit, deadline, snapshot.pause)
-        finally:
-            if Storage._section is not snapshot:  # otherwise an interrupt has left it
-                self.end(snapshot)
-
-    def _commit(self, snapshot: Connection, changes: Changes) -> int:
-        """Commit as a section."""
         if self._sync.failure is not None:
             raise copy(self._sync.failure)
         if Storage._section is not None and not self._undo():
@@ -337,6 +321,9 @@ class Storage:
                     failure = self._sync.fail()  # it may have been a sync of SQLite
                 raise failure from error
             Storage._section = None
+            snapshot.expires = inf
+            if self.is_open:  # a signal handler may have closed it
+                self._idle.append(snapshot)
         if self.is_durable:
             self._sync.newest = version
         self.lock.tell_of_commit()
@@ -351,7 +338,7 @@ class Storage:
         """
         if cls._section is not None:
             frame = sys._getframe(1).f_back
-            while frame is not None and frame.f_code is not cls._commit.__code__:
+            while frame is not None and frame.f_code is not cls.commit.__code__:
                 frame = frame.f_back
             if frame is None:
                 cls._roll_back(cls._section)

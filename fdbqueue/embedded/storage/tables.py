@@ -11,7 +11,14 @@ import sqlite3
 import time
 
 from fdbqueue.embedded.arguments import TRANSACTION_LIFETIME, VERSIONS_PER_SECOND
-from fdbqueue.embedded.mutations import ATOMICS, CLEAR_RANGE, SET, Mutation, MutationType
+from fdbqueue.embedded.mutations import (
+    ATOMICS,
+    CLEAR_RANGE,
+    SET,
+    STAMPED_KEY,
+    STAMPED_VALUE,
+    Mutation,
+)
 from fdbqueue.embedded.ranges import Range, RangeSet, pack_ranges, unpack_ranges
 from fdbqueue.errors import FDBError
 
@@ -57,10 +64,10 @@ def apply(
                 connection.execute(_DELETE_RANGE, (key, param))
                 continue
             value = None
-        elif kind == MutationType.SET_VERSIONSTAMPED_KEY:
+        elif kind == STAMPED_KEY:
             key = _stamped(key, version)
             stamped += (key, b"")
-        elif kind == MutationType.SET_VERSIONSTAMPED_VALUE:
+        elif kind == STAMPED_VALUE:
             value = _stamped(param, version)
         elif kind != SET:
             value = values.get(key)

@@ -5,33 +5,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 from fdbqueue.embedded.arguments import (
     END_OF_KEYS,
     INITIAL_BACKOFF,
-    KEY_SIZE_LIMIT,
     TRANSACTION_LIFETIME,
-    VALUE_SIZE_LIMIT,
     as_key,
 )
 from fdbqueue.embedded.mutations import CLEAR_RANGE, SET, Mutation
 from fdbqueue.embedded.ranges import Range, key_after
 from fdbqueue.embedded.storage.connection import Connection
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.storage.tables import BACKWARD, FORWARD, GET
+from fdbqueue.embedded.storage.tables import BACKWARD, FORWARD
 from fdbqueue.embedded.transaction.futures import VersionstampFuture, WatchFuture
 from fdbqueue.embedded.transaction.options import Settings
-from fdbqueue.embedded.transaction.write_map import Rows, SeenRow, WriteMap
+from fdbqueue.embedded.transaction.write_map import SeenRow, WriteMap
 from fdbqueue.errors import FDBError, FdbqueueError
 from fdbqueue.types import KeySelector
 
 MOST_ROWS = 256
 """The most rows of the database that are fetched at once."""
 
-# Bytes that count in addition to the contents, for a mutation with its conflict range, and for a
-# range that was read.
-_MUTATION_SIZE, _RANGE_SIZE = 68, 24
+RANGE_SIZE = 24
+"""Bytes that count for a conflict range in addition to its ends."""
 
 # Errors of a read that was performed. Other errors say that its arguments are wrong, or that the
 # transaction is over.
@@ -48,6 +46,7 @@ class Attempt:
         mutations: Its writes, in order.
         reads: Its read conflict ranges.
         writes: Its write conflict ranges, as `pack_ranges` takes them.
+        size: The approximate size of all operations so far, in bytes.
         watches: Keys, the values that it sees, and the futures of watches set by its commit.
         stamp: The future of its versionstamp, if it was asked for.
         version: The read version, once it is known to the program.
@@ -68,12 +67,13 @@ class Attempt:
         self.mutations: list[Mutation] = []
         self.reads: list[Range] = []
         self.writes: list[bytes] = []
+        self.size = 0
         self.watches: list[tuple[bytes, bytes | None, WatchFuture]] = []
         self.stamp: VersionstampFuture | None = None
         self.version: int | None = None
         self.has_read = self.commit_started = False
         self.deferred = self.over = self.read_error = 0
-        self.deadline = settings.deadline(created)
+        self.deadline = settings.deadline(created) if settings.timeout else None
         self.is_unrestricted = self.deadline is None
         self.reads_ahead = reads_ahead
         self.duration = INITIAL_BACKOFF
@@ -111,6 +111,8 @@ class Attempt:
 
     def fail(self, code: int) -> None:
         """Keep the error of a write, which the next read or the commit reports."""
+        if code == 2017 and not self.deferred:
+            self.end(code)  # also for operations that would not report it
         self.deferred = self.deferred or code
         self.is_unrestricted = False
 
@@ -146,40 +148,7 @@ class Attempt:
             self.snapshot = self.storage.begin(self.deadline, self.reads_ahead, self.version)
         return self.snapshot
 
-    def read_version(self) -> int:
-        """Return the version that the attempt reads at, also after its commit."""
-        if not self.is_unrestricted and (code := self.deferred or self.ended()):
-            raise FDBError(code)
-        if self.version is None:
-            self.version = self.storage.read_version(self.snapshot or self.view())
-        return self.version
-
-    def read_value(self, key: bytes, snapshot: bool) -> bytes | None:
-        """Return the value of a key as this transaction sees it."""
-        if not self.is_unrestricted:
-            self.check()
-        self.has_read = True
-        if key >= END_OF_KEYS:
-            raise FDBError(2004)
-        if len(key) > KEY_SIZE_LIMIT:
-            return None
-        own = self._visible_writes(snapshot) if self.mutations else None
-        is_known = own is not None and key in own.known
-        rows = [] if is_known else (self.snapshot or self.view()).fetch(GET, (key,))
-        value: bytes | None = rows[0][0] if rows else None
-        if own is not None:
-            value = own.get(key, value)
-        if not snapshot and not is_known:
-            self.reads.append((key, key + b"\0"))
-        return value
-
-    def read_key(self, selector: KeySelector, snapshot: bool) -> bytes:
-        """Return the key that a selector describes, as this transaction sees it."""
-        if not self.is_unrestricted:
-            self.check()
-        return self._resolved(self._visible_writes(snapshot), selector, snapshot, with_value=True)
-
-    def _resolved(
+    def resolved(
         self, own: WriteMap | None, selector: KeySelector, snapshot: bool, with_value: bool = False
     ) -> bytes:
         """Return the key to which a selector leads by counting keys, or an end of the key space.
@@ -199,7 +168,7 @@ class Attempt:
         reverse = offset <= 0
         begin, end = (b"", key) if reverse else (key, END_OF_KEYS)
         passed = -offset if reverse else offset - 1
-        rows = self._rows(own, begin, end, reverse, min(passed + 1, MOST_ROWS))
+        rows = self.rows(own, begin, end, reverse, min(passed + 1, MOST_ROWS))
         keys = (
             row[0] for row in islice(rows, passed, None) if row[1] is not None or not with_value
         )
@@ -209,7 +178,7 @@ class Attempt:
             self.add_read_conflict(begin, end)
         return found
 
-    def _rows(
+    def rows(
         self, own: WriteMap | None, begin: bytes, end: bytes, reverse: bool, count: int
     ) -> Iterator[SeenRow]:
         """Yield the rows of a range, as own writes change them. Fetch `count` of them at first."""
@@ -228,63 +197,6 @@ class Attempt:
         if passes_unreadable:
             raise FDBError(1036)
 
-    def read_range(
-        self,
-        begin: bytes | KeySelector,
-        end: bytes | KeySelector,
-        limit: int,
-        reverse: bool,
-        snapshot: bool,
-        count: int,
-    ) -> tuple[Rows, Range | None]:
-        """Return the next rows between two ends, and the range of those that are left.
-
-        There is no such range if the end or the limit was reached.
-
-        Args:
-            begin: The first key, or its selector.
-            end: The key after the last one, or its selector.
-            limit: The most rows; 0 or -1 for no limit.
-            reverse: Whether to return the last row first.
-            snapshot: Whether to read without a conflict.
-            count: The most rows to return now.
-        """
-        if not self.is_unrestricted:
-            self.check()
-        if not -1 <= limit < 1 << 31:
-            raise FDBError(2012)
-        if 0 < limit < count:
-            count = limit
-        own = self._visible_writes(snapshot) if self.mutations else None
-        if not isinstance(begin, bytes):
-            begin = self._resolved(own, begin, snapshot)
-        if not isinstance(end, bytes):
-            end = self._resolved(own, end, snapshot)
-        if begin > END_OF_KEYS or end > END_OF_KEYS:
-            raise FDBError(2004)
-        if begin >= end:
-            return [], None
-        self.has_read = True
-        rows: Rows
-        if own is None:
-            view = self.snapshot or self.view()
-            rows = view.fetch(BACKWARD if reverse else FORWARD, (begin, end, count))
-        else:
-            seen = self._rows(own, begin, end, reverse, count)
-            found = ((key, value) for key, value in seen if value is not None)
-            rows = list(islice(found, count))
-        rest: Range | None = None
-        if len(rows) == count:  # the read does not depend on the keys after its last row
-            last = rows[-1][0]
-            if reverse:
-                rest, begin = (begin, last), last
-            else:
-                after = key_after(last)
-                rest, end = (after, end), after
-        if not snapshot:
-            self.add_read_conflict(begin, end)
-        return rows, None if count == limit else rest
-
     def add_read_conflict(self, begin: bytes, end: bytes) -> None:
         """Note that the transaction depends on the database's contents in a range."""
         if begin >= end:
@@ -293,10 +205,11 @@ class Attempt:
             self.reads += self.own_writes().known.gaps(begin, end)
         else:
             self.reads.append((begin, end))
+        self.size += RANGE_SIZE + len(begin) + len(end)
 
     # Own writes
 
-    def _visible_writes(self, snapshot: bool) -> WriteMap | None:
+    def visible_writes(self, snapshot: bool) -> WriteMap | None:
         """Return the transaction's own writes that a read must see; `None` if there are none."""
         if not self.mutations or self.ryw_disabled or (snapshot and self.snapshot_ryw <= 0):
             return None
@@ -312,23 +225,6 @@ class Attempt:
         self._owned = len(self.mutations)
         return self._own
 
-    def may_write(self, key: bytes, value: bytes) -> bool:
-        """Return whether a key can be written; keep the error if it cannot."""
-        if self.deferred:
-            return False  # FoundationDB ignores what a program does after a mistake
-        if self.commit_started:
-            self.end(2017)
-            self.fail(2017)
-        elif key >= END_OF_KEYS:
-            self.fail(2004)
-        elif len(key) > KEY_SIZE_LIMIT:
-            self.fail(2102)
-        elif len(value) > VALUE_SIZE_LIMIT:
-            self.fail(2103)
-        else:
-            return True
-        return False
-
     def trigger_watches(self, kind: int, key: bytes, param: bytes) -> None:
         """Make the watches ready whose keys a mutation of this transaction changes."""
         for watch in self.watches.copy():
@@ -343,38 +239,36 @@ class Attempt:
 
     # Committing
 
-    @property
-    def size(self) -> int:
-        """The approximate size of all operations so far, in bytes."""
-        size = _RANGE_SIZE * len(self.reads) + _MUTATION_SIZE * len(self.mutations)
-        for begin, end in self.reads:
-            size += len(begin) + len(end)
-        for _, key, param in self.mutations:
-            size += len(key) + len(param)
-        for begin, end in zip(self.writes[::2], self.writes[1::2]):
-            size += len(begin) + len(end or begin)
-        return size
-
-    def commit(self) -> tuple[int, int]:
+    def commit(self, size_limit: int) -> tuple[int, int]:
         """Commit the writes; return the version, which is -1 if there are none.
 
         Also return the version of the newest commit that has to be on disk before anybody is told.
+        The snapshot is ended in any case.
+
+        Raises:
+            FDBError: 1020, a key of the read conflict ranges was written since the snapshot. 1007,
+                the snapshot is more than five seconds old. 1031, another process held the writers'
+                lock until the deadline. 2101, the operations are larger than the limit.
         """
-        storage = self.storage
-        snapshot = self.snapshot
+        storage, snapshot = self.storage, self.snapshot
         if not self.mutations and not self.writes:
             seen = 0 if snapshot is None else snapshot.version
             self.release()
             return -1, seen
+        if self.size > size_limit:
+            raise FDBError(2101)
         if snapshot is None:
-            if self.version is not None:
-                storage.check_age(self.version)
             # Conflict ranges added without a read count from now, or from the version that was set.
-            snapshot = storage.begin(self.deadline, True, self.version if self.reads else None)
+            snapshot = storage.begin(self.deadline, True, self.version)
         self.duration = time.monotonic() - snapshot.expires + TRANSACTION_LIFETIME
         if self.snapshot is None and not self.reads:
             snapshot.expires = sys.float_info.max  # however long it waits, nothing can conflict
         self.snapshot = None
-        changes = self.reads, self.mutations, self.writes
-        version = storage.commit(snapshot, changes, self.deadline)
+        section = partial(storage.commit, snapshot, (self.reads, self.mutations, self.writes))
+        try:
+            # Other transactions commit during a wait, so it cannot continue on its connection.
+            version = storage.lock.run(section, self.deadline, snapshot.pause)
+        except BaseException:
+            storage.end(snapshot)
+            raise
         return version, version

@@ -46,9 +46,9 @@ class Settings:
     size_limit: int = TRANSACTION_SIZE_LIMIT
     snapshot_ryw: int = 1
 
-    def deadline(self, created: float) -> float | None:
+    def deadline(self, created: float) -> float:
         """Return when the timeout of a transaction ends, which counts from its creation."""
-        return created + self.timeout / 1000 if self.timeout else None
+        return created + self.timeout / 1000
 
 
 def _number(value: int, low: int, high: int) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, overload
 
 from fdb import fdboptions
 
 from fdbqueue import types
-from fdbqueue.embedded.arguments import as_key, is_selector, strinc
+from fdbqueue.embedded.arguments import END_OF_KEYS, KEY_SIZE_LIMIT, as_key, is_selector, strinc
 from fdbqueue.embedded.ranges import Range
-from fdbqueue.embedded.transaction.attempt import MOST_ROWS, Attempt
+from fdbqueue.embedded.storage.tables import BACKWARD, FORWARD, GET
+from fdbqueue.embedded.transaction.attempt import MOST_ROWS, RANGE_SIZE, Attempt
 from fdbqueue.embedded.transaction.futures import Future, Key, KeyValue, Value, as_row, fresh
 from fdbqueue.embedded.transaction.write_map import Rows
 from fdbqueue.errors import FDBError, FdbqueueError
@@ -32,35 +34,66 @@ _FIRST_ROWS = {
 class FDBRange:
     """The rows of a range read, fetched in batches during iteration.
 
-    The first batch is read at once, in the order of the transaction's operations.
+    The first batch is read at once, in the order of the transaction's operations. Each later one is
+    a range read of the same attempt.
     """
 
-    __slots__ = ("_attempt", "_error", "_limit", "_reads", "_rest", "_reverse", "_rows")
+    __slots__ = ("_arguments", "_error", "_reads", "_rest", "_rows")
 
     def __init__(
         self,
         reads: TransactionRead,
+        attempt: Attempt,
         begin: bytes | types.KeySelector,
         end: bytes | types.KeySelector,
         limit: int,
         reverse: bool,
         mode: int,
+        count: int = 0,
     ) -> None:
         self._reads = reads  # keeps the database open until all rows are read
-        self._attempt = attempt = reads._attempt
-        self._limit = limit
-        self._reverse = reverse
         self._rows: Rows = []
         self._rest: Range | None = None
         self._error: FdbqueueError | None = None
+        self._arguments = attempt, limit, reverse, mode
+        is_snapshot = reads.is_snapshot
         try:
             if mode not in _FIRST_ROWS:
                 raise FDBError(2000)
             if mode == _EXACT and limit in (0, -1):
                 raise FDBError(2210)
-            self._rows, self._rest = attempt.read_range(
-                begin, end, limit, reverse, reads.is_snapshot, _FIRST_ROWS[mode]
-            )
+            if not attempt.is_unrestricted:
+                attempt.check()
+            if not -1 <= limit < 1 << 31:
+                raise FDBError(2012)
+            count = count or _FIRST_ROWS[mode]
+            if 0 < limit < count:
+                count = limit
+            own = attempt.visible_writes(is_snapshot) if attempt.mutations else None
+            low = begin if isinstance(begin, bytes) else attempt.resolved(own, begin, is_snapshot)
+            high = end if isinstance(end, bytes) else attempt.resolved(own, end, is_snapshot)
+            if low > END_OF_KEYS or high > END_OF_KEYS:
+                raise FDBError(2004)
+            if low >= high:
+                return
+            attempt.has_read = True
+            if own is None:
+                view = attempt.snapshot or attempt.view()
+                rows = view.fetch(BACKWARD if reverse else FORWARD, (low, high, count))
+            else:
+                seen = attempt.rows(own, low, high, reverse, count)
+                found = ((key, value) for key, value in seen if value is not None)
+                rows = list(islice(found, count))
+            self._rows = rows
+            if len(rows) == count:  # the read does not depend on the keys after its last row
+                last = rows[-1][0]
+                if reverse:
+                    rest, low = (low, last), last
+                else:
+                    rest, high = (last + b"\0", high), last + b"\0"
+                self._rest = None if count == limit else rest
+            if not is_snapshot:
+                attempt.add_read_conflict(low, high)
         except FDBError as error:
             self._error = attempt.failed_read(error)
 
@@ -69,25 +102,23 @@ class FDBRange:
         return list(self)
 
     def __iter__(self) -> Iterator[KeyValue]:
-        if self._error is not None:
-            raise fresh(self._error)
-        return map(as_row, self._rows) if self._rest is None else self._all_rows()
+        if self._error is None and self._rest is None:
+            return map(as_row, self._rows)
+        return self._batches()
 
-    def _all_rows(self) -> Iterator[KeyValue]:
-        rows, rest, left = self._rows, self._rest, self._limit
-        yield from map(as_row, rows)
-        while rest is not None:
-            begin, end = rest
-            left = left - len(rows) if left > 0 else left
-            count = min(4 * len(rows), MOST_ROWS)
-            try:
-                rows, rest = self._attempt.read_range(
-                    begin, end, left, self._reverse, self._reads.is_snapshot, count
-                )
-            except FDBError as error:
-                self._attempt.failed_read(error)
-                raise
-            yield from map(as_row, rows)
+    def _batches(self) -> Iterator[KeyValue]:
+        batch = self
+        attempt, left, reverse, mode = self._arguments
+        while True:
+            if batch._error is not None:
+                raise fresh(batch._error)
+            yield from map(as_row, batch._rows)
+            if batch._rest is None:
+                return
+            count = len(batch._rows)
+            left = left - count if left > 0 else left
+            count = min(4 * count, MOST_ROWS)
+            batch = FDBRange(self._reads, attempt, *batch._rest, left, reverse, mode, count)
 
 
 class TransactionRead:
@@ -109,19 +140,39 @@ class TransactionRead:
 
     def get(self, key: KeyLike) -> Value:
         """Return the value of a key."""
+        attempt = self._attempt
         try:
             if type(key) is not bytes:
                 key = as_key(key)
-            return Value(self._attempt.read_value(key, self.is_snapshot))
+            if not attempt.is_unrestricted:
+                attempt.check()
+            attempt.has_read = True
+            if key >= END_OF_KEYS:
+                raise FDBError(2004)
+            if len(key) > KEY_SIZE_LIMIT:
+                return Value(None)
+            own = attempt.visible_writes(self.is_snapshot) if attempt.mutations else None
+            is_known = own is not None and key in own.known
+            rows = [] if is_known else (attempt.snapshot or attempt.view()).fetch(GET, (key,))
+            value: bytes | None = rows[0][0] if rows else None
+            if own is not None:
+                value = own.get(key, value)
+            if not is_known and not self.is_snapshot:
+                attempt.reads.append((key, key + b"\0"))
+                attempt.size += RANGE_SIZE + 2 * len(key)
+            return Value(value)
         except FdbqueueError as error:
-            return Value(None, self._attempt.failed_read(error))
+            return Value(None, attempt.failed_read(error))
 
     def get_key(self, key_selector: types.KeySelector) -> Key:
         r"""Return the key of a selector; `b""` before the first key, `b"\xff"` after the last."""
+        attempt, is_snapshot = self._attempt, self.is_snapshot
         try:
-            return Key(self._attempt.read_key(key_selector, self.is_snapshot))
+            attempt.check()
+            own = attempt.visible_writes(is_snapshot)
+            return Key(attempt.resolved(own, key_selector, is_snapshot, with_value=True))
         except FdbqueueError as error:
-            return Key(None, self._attempt.failed_read(error))
+            return Key(None, attempt.failed_read(error))
 
     def get_range(
         self,
@@ -144,6 +195,7 @@ class TransactionRead:
         """
         return FDBRange(
             self,
+            self._attempt,
             begin if type(begin) is bytes else _as_end(begin, b""),
             end if type(end) is bytes else _as_end(end, b"\xff"),
             limit,
@@ -175,8 +227,14 @@ class TransactionRead:
 
     def get_read_version(self) -> Future[int]:
         """Return the version that the transaction reads at, also after its commit."""
+        attempt = self._attempt
         try:
-            return Future(self._attempt.read_version())
+            if not attempt.is_unrestricted and (code := attempt.deferred or attempt.ended()):
+                raise FDBError(code)
+            if attempt.version is None:
+                view = attempt.snapshot or attempt.view()
+                attempt.version = attempt.storage.read_version(view)
+            return Future(attempt.version)
         except FdbqueueError as error:
             return Future(0, error)
 
@@ -185,9 +243,6 @@ class SnapshotRead(TransactionRead):
     """The reads of `tr.snapshot`, which do not conflict."""
 
     is_snapshot = True
-
-    def __init__(self, db: types.Database) -> None:
-        self.db = db
 
 
 def _as_end(key_or_selector: KeyOrSelector | None, default: bytes) -> bytes | types.KeySelector:

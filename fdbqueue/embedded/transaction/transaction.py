@@ -20,13 +20,14 @@ from fdbqueue.embedded.arguments import (
     END_OF_KEYS,
     INITIAL_BACKOFF,
     KEY_SIZE_LIMIT,
+    VALUE_SIZE_LIMIT,
     as_key,
     as_value,
     is_selector,
 )
-from fdbqueue.embedded.mutations import CLEAR_RANGE, MutationType
+from fdbqueue.embedded.mutations import CLEAR_RANGE, STAMPED_KEY, STAMPED_VALUE
 from fdbqueue.embedded.storage.storage import Storage
-from fdbqueue.embedded.transaction.attempt import Attempt
+from fdbqueue.embedded.transaction.attempt import RANGE_SIZE, Attempt
 from fdbqueue.embedded.transaction.futures import (
     Blocking,
     Future,
@@ -44,6 +45,9 @@ from fdbqueue.types import KeyLike, KeyOrSelector, ValueLike
 
 # Errors that FoundationDB's onError retries.
 _RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+
+_MUTATION_SIZE = 68
+"""Bytes that count for a mutation with its conflict range in addition to its key and parameter."""
 
 _DONE = Future(None)
 
@@ -66,8 +70,9 @@ class Transaction(TransactionRead, Writes):
 
     def __init__(self, database: _Database) -> None:
         self.db = self._database = database
-        self.snapshot: TransactionRead = SnapshotRead(database)
+        self.snapshot: TransactionRead = SnapshotRead()
         """Reads of the same transaction without read conflicts."""
+        self.snapshot.db = database
         self._committed_version = -1
         self._reads_ahead = False
         self._begin()
@@ -78,9 +83,6 @@ class Transaction(TransactionRead, Writes):
         self._retries = 0
         self._backoff = INITIAL_BACKOFF
         self._created = time.monotonic()
-        self._begin_attempt()
-
-    def _begin_attempt(self) -> None:
         self._attempt = self.snapshot._attempt = Attempt(
             self._database.storage, self._settings, self._created, self._reads_ahead
         )
@@ -93,30 +95,46 @@ class Transaction(TransactionRead, Writes):
     # Writing
 
     def mutate(self, kind: int, key: KeyLike, param: ValueLike, end: bytes | None = None) -> None:
-        """Buffer a mutation of a key, or of a range that the caller has checked.
-
-        An error in the key or the parameter is reported by the next read or the commit.
+        """Buffer a mutation. An error in it is reported by the next read or the commit.
 
         Args:
             kind: The type of the mutation.
             key: The key, or the first key of a range.
             param: The parameter; for a range, its end.
-            end: The end of the conflict range; `None` for a single key.
+            end: The end of a range, which the caller has checked; `None` for a single key.
         """
         attempt = self._attempt
         if type(key) is not bytes:
             key = as_key(key)
         if type(param) is not bytes:
             param = as_value(param)
-        if end is None and not attempt.may_write(key, param):
+        if attempt.deferred:
+            return  # FoundationDB ignores what a program does after a mistake
+        code = 0
+        if attempt.commit_started:
+            code = 2017
+        elif key >= END_OF_KEYS:
+            code = 2004
+        elif len(key) > KEY_SIZE_LIMIT and end is None:
+            code = 2102
+        elif len(param) > VALUE_SIZE_LIMIT and end is None:
+            code = 2103
+        elif (kind == STAMPED_KEY and not _has_room(key)) or (
+            kind == STAMPED_VALUE and not _has_room(param)
+        ):
+            code = 2000
+        if code:
+            attempt.fail(code)
             return
         attempt.mutations.append((kind, key, param))
-        if attempt.watches and not attempt.deferred:
+        attempt.size += _MUTATION_SIZE + len(key) + len(param)
+        if attempt.watches:
             attempt.trigger_watches(kind, key, param)
-        if attempt.skip_next_write_conflict:
-            attempt.skip_next_write_conflict = False
-        else:
+        # The conflict range of a versionstamped key is the final key, which only the commit knows.
+        if kind != STAMPED_KEY and not attempt.skip_next_write_conflict:
             attempt.writes += (key, end or b"")
+            attempt.size += len(key) + len(end or key)
+        attempt.skip_next_write_conflict = False
 
     def clear(self, key: KeyOrSelector) -> None:
         """Clear a key."""
@@ -143,8 +161,8 @@ class Transaction(TransactionRead, Writes):
         """Return whether a range can be used; keep the error if it cannot."""
         attempt = self._attempt
         if attempt.commit_started:
-            return attempt.may_write(begin, b"")
-        if begin > END_OF_KEYS or end > END_OF_KEYS:
+            attempt.fail(2017)
+        elif begin > END_OF_KEYS or end > END_OF_KEYS:
             attempt.fail(2004)
         return not attempt.deferred
 
@@ -153,33 +171,13 @@ class Transaction(TransactionRead, Writes):
 
     def set_versionstamped_key(self, key: KeyLike, param: ValueLike) -> None:
         """Set a key with the commit's versionstamp at the offset in its last four bytes."""
-        key, param = as_key(key), as_value(param)
-        attempt = self._attempt
-        if self._may_stamp(key, param, template=key):
-            # The conflict range is the final key, which only the commit knows.
-            attempt.skip_next_write_conflict = True
-            self.mutate(MutationType.SET_VERSIONSTAMPED_KEY, key, param)
-            if not attempt.ryw_disabled:
-                attempt.own_writes()  # now, because the unreadable keys depend on the read version
+        self.mutate(STAMPED_KEY, key, param)
+        if not self._attempt.ryw_disabled:
+            self._attempt.own_writes()  # now: the unreadable keys depend on the read version
 
     def set_versionstamped_value(self, key: KeyLike, param: ValueLike) -> None:
         """Set a value with the commit's versionstamp at the offset in its last four bytes."""
-        key, param = as_key(key), as_value(param)
-        if self._may_stamp(key, param, template=param):
-            self.mutate(MutationType.SET_VERSIONSTAMPED_VALUE, key, param)
-
-    def _may_stamp(self, key: bytes, param: bytes, template: bytes) -> bool:
-        """Return whether a versionstamped key or value can be written; else keep the error.
-
-        The last four bytes of the template are the offset of room for ten bytes.
-        """
-        if not self._attempt.may_write(key, param):
-            return False
-        offset = int.from_bytes(template[-4:], "little", signed=True)
-        if not 0 <= offset <= len(template) - 14:
-            self._attempt.fail(2000)
-            return False
-        return True
+        self.mutate(STAMPED_VALUE, key, param)
 
     # Conflict ranges
 
@@ -193,8 +191,10 @@ class Transaction(TransactionRead, Writes):
 
     def add_read_conflict_key(self, key: KeyLike) -> None:
         """Conflict as if the key had been read."""
-        key = as_key(key)
-        self.add_read_conflict_range(key, key + b"\0")
+        begin = key if type(key) is bytes else as_key(key)
+        end = begin + b"\0"
+        if self._is_within(begin, end):
+            self._attempt.add_read_conflict(begin, end)
 
     def add_write_conflict_range(self, begin: KeyLike, end: KeyLike) -> None:
         """Make other transactions conflict as if the range had been written."""
@@ -203,6 +203,7 @@ class Transaction(TransactionRead, Writes):
             raise FDBError(2005)
         if self._is_within(begin, end) and begin < end:
             self._attempt.writes += (begin, end)
+            self._attempt.size += RANGE_SIZE + len(begin) + len(end)
 
     def add_write_conflict_key(self, key: KeyLike) -> None:
         """Make other transactions conflict as if the key had been written."""
@@ -214,8 +215,8 @@ class Transaction(TransactionRead, Writes):
     def set_read_version(self, version: int) -> None:
         """Read at this version, for example the committed version of another transaction.
 
-        The embedded engine keeps no history: reads at a version before the last commit fail with
-        1007.
+        The embedded engine keeps no history: reads and commits at a version before the last commit
+        fail with 1007.
         """
         if self._attempt.version is not None or self._attempt.snapshot is not None:
             self._attempt.fail(2010)
@@ -283,7 +284,10 @@ class Transaction(TransactionRead, Writes):
             key = as_key(key)
             if len(key) > KEY_SIZE_LIMIT:
                 raise FDBError(2102)
-            value = attempt.read_value(key, snapshot=False)
+            failed = attempt.read_error
+            read = self.get(key)
+            attempt.read_error = failed  # an error is the watch's alone
+            value = read.value
             limit = self._database.defaults.max_watches
             self._database.watcher.reserve(len(attempt.watches) + 1, limit)
             attempt.watches.append((key, value, future))
@@ -311,9 +315,7 @@ class Transaction(TransactionRead, Writes):
         except FDBError as error:
             return Future(None, error)  # as in FoundationDB, this leaves the watches alone
         try:
-            if (attempt.mutations or attempt.writes) and attempt.size > self._settings.size_limit:
-                raise FDBError(2101)
-            self._committed_version, seen = attempt.commit()
+            self._committed_version, seen = attempt.commit(self._settings.size_limit)
             if attempt.stamp is not None:
                 self._confirm(attempt, seen)  # the versionstamp tells of the commit
         except FdbqueueError as error:
@@ -373,7 +375,9 @@ class Transaction(TransactionRead, Writes):
             settings, size_limit=defaults.size_limit, snapshot_ryw=defaults.snapshot_ryw
         )
         self._drop()
-        self._begin_attempt()
+        self._attempt = self.snapshot._attempt = Attempt(
+            self._database.storage, self._settings, self._created, self._reads_ahead
+        )
         return Blocking(partial(time.sleep, pause))
 
     def _drop(self) -> None:
@@ -398,5 +402,11 @@ class Transaction(TransactionRead, Writes):
         self._settings = replace(self._settings, **changed)
         attempt = self._attempt
         attempt.ended()  # a timeout that has expired stays expired
-        attempt.deadline = self._settings.deadline(self._created)
+        timeout = self._settings.timeout
+        attempt.deadline = self._settings.deadline(self._created) if timeout else None
         attempt.is_unrestricted &= attempt.deadline is None
+
+
+def _has_room(template: bytes) -> bool:
+    """Return whether a versionstamp has room at the offset in the template's last four bytes."""
+    return 0 <= int.from_bytes(template[-4:], "little", signed=True) <= len(template) - 14

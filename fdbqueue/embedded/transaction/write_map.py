@@ -15,17 +15,13 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TypeAlias
 
-from fdbqueue.embedded.mutations import ATOMICS, CLEAR_RANGE, SET, MutationType
+from fdbqueue.embedded.mutations import ATOMICS, CLEAR_RANGE, SET, STAMPED_KEY, STAMPED_VALUE
 from fdbqueue.embedded.ranges import Range, RangeSet, key_after
 from fdbqueue.errors import FDBError
 
 Rows: TypeAlias = list[tuple[bytes, bytes]]
 SeenRow: TypeAlias = tuple[bytes, bytes | None]
 """A key and its value; `None` for a key that an own `compare_and_clear` left without one."""
-
-# As plain integers, which compare faster.
-_SET_STAMPED_KEY = int(MutationType.SET_VERSIONSTAMPED_KEY)
-_SET_STAMPED_VALUE = int(MutationType.SET_VERSIONSTAMPED_VALUE)
 
 
 def stamped_key_range(key: bytes, read_version: int) -> Range:
@@ -53,7 +49,7 @@ class WriteMap:
             self._forget(key, param)
             self._unreadable.remove(key, param)
             self.known.add(key, param)
-        elif kind == _SET_STAMPED_KEY:
+        elif kind == STAMPED_KEY:
             # The final key is unknown, so earlier writes in the range are hidden as well.
             begin, end = stamped_key_range(key, read_version)
             self._forget(begin, end)
@@ -62,12 +58,12 @@ class WriteMap:
         else:
             if key not in self._operations:
                 insort(self._keys, key)
-            if kind in (SET, _SET_STAMPED_VALUE):
+            if kind in (SET, STAMPED_VALUE):
                 self.known.add(key, key_after(key))
                 self._operations[key] = [(SET, param)]
             else:
                 self._operations.setdefault(key, []).append((kind, param))
-            if kind == _SET_STAMPED_VALUE:
+            if kind == STAMPED_VALUE:
                 self._unreadable.add(key, key_after(key))
 
     def _forget(self, begin: bytes, end: bytes) -> None:
