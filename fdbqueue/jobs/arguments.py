@@ -226,8 +226,8 @@ class _Converter:
         decoded = self._decoded(encoded)
         if self._is_json and value == decoded:
             return
-        if isinstance(value, Set) and isinstance(decoded, list):
-            decoded = {*decoded}
+        if issubclass(type(value), Set) and decoded.__class__ is list:
+            decoded = set[Any](decoded)
         if canonical(value) != canonical(decoded):
             after = repr(decoded)
             shown = "another value" if after == repr(value) else after
@@ -523,7 +523,7 @@ def _converted(
 
 def _fields(value: Any) -> dict[str, Any] | None:
     """Return the fields of a value by name; `None` if its class has no fields."""
-    kind: Any = type(value)
+    kind: Any = value.__class__
     if dataclasses.is_dataclass(kind):
         fields = dataclasses.fields(kind)
         # An item has fields for the process that popped it, which its JSON form leaves out.
@@ -561,14 +561,15 @@ def canonical(value: Any) -> Any:
         return str(Decimal(value).normalize(_EXACT)) if value else "0"
     if isinstance(value, (date, time)):
         return _canonical_time(value)
-    if isinstance(value, Mapping):
+    kind: Any = value.__class__
+    if issubclass(kind, Mapping):
         parts = [(canonical(key), canonical(value[key])) for key in value]
         return "mapping", *sorted(parts, key=repr)
-    if isinstance(value, Set):
+    if issubclass(kind, Set):
         return "set", *sorted(map(canonical, value), key=repr)
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if issubclass(kind, (bytes, bytearray, memoryview)):
         return "bytes", bytes(value).hex()
-    if isinstance(value, Sequence):
+    if issubclass(kind, Sequence):
         return "sequence", *map(canonical, value)
     fields = _fields(value)
     return value if fields is None else ("object", canonical(fields))

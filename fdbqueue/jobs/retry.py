@@ -78,13 +78,11 @@ class Retry:
                     f"(OSError, ValueError), not {kinds!r}"
                 )
 
-    def delay(
-        self, failures: int, uniform: Callable[[float, float], float] = random.uniform
-    ) -> float:
+    def delay(self, failures: int) -> float:
         """Return the seconds before the next attempt of a job that failed this often."""
         return retry_delay(
             failures,
-            uniform,
+            random.uniform,
             first=validate_seconds("first", self.first),
             factor=self.factor,
             longest=validate_seconds("longest", self.longest),

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs.errors import DuplicateSchedule
 from fdbqueue.jobs.job import BoundJob, Job
-from fdbqueue.options import ScheduleOptions
+from fdbqueue.options import LateOptions, ScheduleOptions
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import Declared, Schedule, declare, validate_schedule
 from fdbqueue.worker.presence import LOOK
@@ -28,6 +28,22 @@ _BETWEEN = 3600.0  # seconds between declarations of a worker; a schedule goes o
 _AGAIN = 60.0  # seconds after which it tries again if it could not declare them
 
 _log = logging.getLogger("fdbqueue.jobs")
+
+
+class DeclaredOptions(LateOptions, total=False):
+    """The options of a schedule that the code of an app declares.
+
+    Attributes:
+        name: Its name within the queue; by default that of the job.
+        args: The arguments of the job, by position.
+        kwargs: The arguments of the job, by name.
+
+    The others are those of `LateOptions`.
+    """
+
+    name: str | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
 
 
 class AppSchedules:

@@ -23,13 +23,13 @@ class ChildNotPushed(FdbqueueError):
         id: The id of the job that has the key.
     """
 
-    def __init__(self, name: str, id: str) -> None:
-        self.name = name
-        self.id = id
-        super().__init__(
-            f"the job of the step {name!r} was not pushed: its unique key is that of the job {id}, "
-            "which has not ended; run it without a key, with job.using(unique=False)"
-        )
+    name: str
+    id: str
+
+    _template = (
+        "the job of the step {self.name!r} was not pushed: its unique key is that of the job "
+        "{self.id}, which has not ended; run it without a key, with job.using(unique=False)"
+    )
 
 
 class DuplicateStep(FdbqueueError, ValueError):
@@ -39,12 +39,12 @@ class DuplicateStep(FdbqueueError, ValueError):
         name: The name.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(
-            f"the job has a step named {name!r} already; each needs a name of its own, in a loop "
-            'with the key of the loop: context.step(f"charge {order}", ...)'
-        )
+    name: str
+
+    _template = (
+        "the job has a step named {self.name!r} already; each needs a name of its own, in a loop "
+        'with the key of the loop: context.step(f"charge {{order}}", ...)'
+    )
 
 
 class StepChanged(FdbqueueError):
@@ -56,14 +56,14 @@ class StepChanged(FdbqueueError):
         kind: The kind of the step that the job has come to.
     """
 
-    def __init__(self, name: str, stored: str, kind: str) -> None:
-        self.name = name
-        self.stored = stored
-        self.kind = kind
-        super().__init__(
-            f"the step {name!r} was stored as a {stored}, and is a {kind} now; a step that does "
-            "something else needs another name"
-        )
+    name: str
+    stored: str
+    kind: str
+
+    _template = (
+        "the step {self.name!r} was stored as a {self.stored}, and is a {self.kind} now; a step "
+        "that does something else needs another name"
+    )
 
 
 class StepFailed(FdbqueueError):
@@ -74,10 +74,10 @@ class StepFailed(FdbqueueError):
         error: The exception as text. It is the `__cause__` the first time.
     """
 
-    def __init__(self, name: str, error: str | None) -> None:
-        self.name = name
-        self.error = error
-        super().__init__(f"the step {name!r} has failed: {error}")
+    name: str
+    error: str | None
+
+    _template = "the step {self.name!r} has failed: {self.error}"
 
 
 class ChildFailed(StepFailed):
@@ -92,9 +92,7 @@ class ChildFailed(StepFailed):
         id: The id of the job that has failed.
     """
 
-    def __init__(self, name: str, error: str | None, id: str) -> None:
-        super().__init__(name, error)
-        self.id = id
+    id: str
 
 
 class WaitTimedOut(FdbqueueError):
@@ -107,13 +105,13 @@ class WaitTimedOut(FdbqueueError):
         key: The key of the signal.
     """
 
-    def __init__(self, name: str, key: str) -> None:
-        self.name = name
-        self.key = key
-        super().__init__(
-            f"no signal has come for the step {name!r} with the key {key!r}; to wait again, retry "
-            f"the job from this step: fdbq retry QUEUE ID --step {name!r}"
-        )
+    name: str
+    key: str
+
+    _template = (
+        "no signal has come for the step {self.name!r} with the key {self.key!r}; to wait again, "
+        "retry the job from this step: fdbq retry QUEUE ID --step {self.name!r}"
+    )
 
 
 class HandlerExited(FdbqueueError):
