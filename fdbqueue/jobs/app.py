@@ -15,6 +15,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -592,6 +593,7 @@ class App:
         worker = worker_of(
             self,
             names,
+            partial(JobHandler, renew=self.schedules.declaring(names)),
             at_most=most_of,
             weights=weight_of,
             in_order=in_order,
@@ -601,8 +603,7 @@ class App:
             name=name,
             grace=shutdown,
         )
-        with self.schedules.declaring(names):
-            return run_worker(worker, shutdown, drain=drain, health=health)
+        return run_worker(worker, shutdown, drain=drain, health=health)
 
 
 def worker_of(

@@ -35,6 +35,7 @@ class JobHandler(Handler):
         middleware: What to enter around each call, the outermost first.
         keep_unknown: The seconds after which a job that no worker knows becomes a dead letter;
             `None` for never.
+        renew: Called every second while a worker runs.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class JobHandler(Handler):
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
         middleware: Sequence[Around] = (),
         keep_unknown: float | None = None,
+        renew: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__()
+        self._renew = renew
         self.keep_unknown = keep_unknown
         self._jobs = jobs
         self.results = partial(Arguments, jobs=jobs, kind="step")
@@ -55,6 +58,10 @@ class JobHandler(Handler):
         """True if the policy of a job has a single attempt."""
         policies = [job.settings.retry for job in self._jobs.values()]
         return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
+
+    def renew(self) -> None:
+        """Renew in the database what the program declares, if it is time."""
+        self._renew()
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""

@@ -125,8 +125,13 @@ class Turns:
     def ready(self) -> list[Source]:
         """The queues that may have jobs, and have room for them."""
         now = time.monotonic()
-        may = [each for each in self.sources if each.may_have_jobs and each.away_until <= now]
-        return [each for each in may if each.at_most is None or each.held < each.at_most]
+        return [
+            each
+            for each in self.sources
+            if each.may_have_jobs
+            and each.away_until <= now
+            and (each.at_most is None or each.held < each.at_most)
+        ]
 
     def next(self, free: int) -> tuple[Source, int] | None:
         """Return the queue to claim from, and how many jobs; `None` if none may have any.

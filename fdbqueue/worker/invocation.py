@@ -92,6 +92,10 @@ class Handler(ABC):
         """True if a job may have a single attempt, whatever its queue allows."""
         return False
 
+    def renew(self) -> None:
+        """Renew in the database what the program declares; called every second."""
+        return
+
     def unknown(self, item: Any) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""
         return None

@@ -19,7 +19,7 @@ from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Claim, Transaction
-from fdbqueue.worker.functions.errors import DuplicateStep, StepChanged
+from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:

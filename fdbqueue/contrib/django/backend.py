@@ -170,20 +170,6 @@ class FdbqueueBackend(BaseTaskBackend):
                 f"Its options are {', '.join(_OPTIONS)}.",
                 id="fdbqueue.E002",
             )
-        if not isinstance(self.retry, Retry) and not callable(self.retry):
-            yield checks.Error(
-                f'"retry" of the task backend {self.alias!r} is no policy: {self.retry!r}',
-                "Use fdbqueue.jobs.Retry(attempts=5).",
-                id="fdbqueue.E003",
-            )
-        try:
-            self.new_app()
-        except (TypeError, ValueError) as error:
-            yield checks.Error(
-                f"in the OPTIONS of the task backend {self.alias!r}, {error}",
-                'Use a length of time such as "2d", or None for no limit.',
-                id="fdbqueue.E004",
-            )
         if not apps.is_installed("fdbqueue.contrib.django"):
             yield checks.Warning(
                 "manage.py has no command fdbqueue_work, which runs the tasks of the backend "

@@ -35,16 +35,20 @@ from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
-from fdbqueue.worker.functions.errors import (
+from fdbqueue.worker.functions.guards import Tries
+from fdbqueue.worker.outcomes import (
     ChildFailed,
     ChildNotPushed,
+    Dead,
     DuplicateStep,
+    Outcome,
+    RetryIn,
     StepChanged,
     StepFailed,
+    Suspended,
     WaitTimedOut,
+    as_exception,
 )
-from fdbqueue.worker.functions.guards import Tries
-from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, as_exception
 
 if TYPE_CHECKING:
     from fdbqueue.queue.base import BaseQueue
