@@ -45,8 +45,7 @@ class JobHandler(Handler):
         keep_unknown: float | None = None,
         renew: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__()
-        self._renew = renew
+        super().__init__(renew)
         self.keep_unknown = keep_unknown
         self._jobs = jobs
         self.results = partial(Arguments, jobs=jobs, kind="step")
@@ -58,10 +57,6 @@ class JobHandler(Handler):
         """True if the policy of a job has a single attempt."""
         policies = [job.settings.retry for job in self._jobs.values()]
         return any(isinstance(each, Retry) and each.attempts == 1 for each in policies)
-
-    def renew(self) -> None:
-        """Renew in the database what the program declares, if it is time."""
-        self._renew()
 
     def unknown(self, item: Item[Any]) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""

@@ -419,7 +419,8 @@ class Claiming(Part):
             if not known:  # many more may follow, which must not hold up the other jobs
                 source.among = min(2 * len(jobs), _MAX_AMONG)
             self.endings.release(unknown, partial(self._leave, milliseconds()))
-        self.endings.release(known[n:])
+        if len(known) > n:
+            self.endings.release(known[n:])
         return known[:n]
 
     def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
@@ -445,7 +446,8 @@ class Claiming(Part):
             are_first and not (are_last or options.has_any_rate) and len(self.turns.sources) == 1
         )
         self.pool.put([job for job in jobs if job not in back])
-        self.endings.release(back)  # the threads get their jobs before, because this takes time
+        if back:
+            self.endings.release(back)  # the threads get their jobs before: this takes time
 
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
         """Run the first of these jobs while no other one runs, unless others run for too long.

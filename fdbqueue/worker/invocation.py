@@ -76,6 +76,7 @@ class Handler(ABC):
 
     Attributes:
         coroutines: Where coroutines run.
+        renew: Called every second while a worker runs, to renew what the program declares.
         results: Converts the results of the functions of steps.
         keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
             `None` for never.
@@ -84,17 +85,14 @@ class Handler(ABC):
     results: Callable[[str, Callable[..., Any]], Results] = JsonResults
     keep_unknown: float | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], object] = lambda: None) -> None:
         self.coroutines = Coroutines()
+        self.renew = renew
 
     @property
     def may_be_last(self) -> bool:
         """True if a job may have a single attempt, whatever its queue allows."""
         return False
-
-    def renew(self) -> None:
-        """Renew in the database what the program declares; called every second."""
-        return
 
     def unknown(self, item: Any) -> str | None:
         """Return why the item is left to other workers; `None` if there is a function for it."""

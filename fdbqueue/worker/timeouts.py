@@ -220,7 +220,7 @@ class Upkeep(Part):
             if lost is None:  # else the job just ended, or its end will report the loss
                 job.lease.since, job.reported = now, report
 
-    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
+    def _try(self, failure: str, change: Callable[[Database], object]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""
         try:
             change(self.db)

@@ -72,11 +72,6 @@ class FdbqueueBackend(BaseTaskBackend):
             return app
         return _apps.setdefault((database, keep), app)
 
-    def new_app(self) -> App:
-        """Return an app without jobs for a worker."""
-        given = {name: self.options[name] for name in ("keep_unknown",) if name in self.options}
-        return App(**given)
-
     @property
     def retry(self) -> Any:
         """The policy of tasks that have none of their own."""
