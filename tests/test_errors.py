@@ -11,7 +11,7 @@ from fdbqueue.jobs import errors as job_errors
 from fdbqueue.layout import jobs as layout_errors
 from fdbqueue.queue import backup as backups
 from fdbqueue.queue.backup import KeyExists
-from fdbqueue.worker.functions import errors as worker_errors
+from fdbqueue.worker import outcomes as worker_errors
 
 ALL = [
     errors.FDBError(1020),
@@ -84,7 +84,7 @@ ALL = [
     jobs.ChildNotPushed("cover", "FBf"),
     layout_errors.TooManyFollowing("FBf", 100),
     layout_errors.TooManyWaiting("open", 1_000),
-    jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`", "[0]"),
+    jobs.InvalidArguments("shop.send", "to", "Expected `str`, got `int`"),
     job_errors.UndecodableArguments("shop.send", None, "missing a required argument: 'to'"),
     job_errors.UnsupportedAnnotation("shop.send", "return", "name 'Fraction' is not defined"),
 ]
@@ -103,7 +103,7 @@ def test_every_error_class_has_a_pickling_test() -> None:
         for module in (errors, job_errors, layout_errors, backups, worker_errors)
         for name, kind in vars(module).items()
         if getattr(kind, "__module__", "") == module.__name__ and isinstance(kind, type)
-        if issubclass(kind, Exception) and name[0].isupper()
+        if issubclass(kind, errors.FdbqueueError) and name[0].isupper()
     }
     assert {type(error).__name__ for error in ALL} == names - {"FdbqueueError"}
 

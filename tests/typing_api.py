@@ -304,7 +304,7 @@ async def fetch_text(url: str) -> str:
 def steps_of_a_job(context: jobs.Context) -> None:
     assert_type(context.step("count", len, "abc"), int)
     assert_type(context.commit("note", note, "target", n=3), int)
-    careful = context.using(retry=jobs.Retry(attempts=3), timeout="30s")
+    careful = context.using(retry=jobs.Retry(attempts=3))
     assert_type(careful.commit("note again", note, "target", n=3), int)
     context.step("no argument", note)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     context.commit("note", note, 3, n=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -22,13 +22,16 @@ from fdbqueue.jobs.handle import Handle
 from fdbqueue.jobs.job import Job
 from fdbqueue.jobs.retry import Retry
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.errors import (
+from fdbqueue.worker.outcomes import (
     ChildFailed,
     ChildNotPushed,
+    Dead,
+    Discard,
+    RetryIn,
+    Snooze,
     StepFailed,
     WaitTimedOut,
 )
-from fdbqueue.worker.outcomes import Dead, Discard, RetryIn, Snooze
 
 __all__ = [
     "App",

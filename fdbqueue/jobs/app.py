@@ -15,6 +15,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -27,8 +28,8 @@ from fdbqueue.jobs.handler import Around, JobHandler
 from fdbqueue.jobs.job import Job, JobSettings
 from fdbqueue.jobs.processes import command_of, importable, is_same
 from fdbqueue.jobs.retry import Decision, Retry
-from fdbqueue.jobs.schedules import AppSchedules
-from fdbqueue.options import JobOptions, LateOptions, ScheduleOptions
+from fdbqueue.jobs.schedules import AppSchedules, DeclaredOptions
+from fdbqueue.options import JobOptions, ScheduleOptions
 from fdbqueue.queue.arguments import (
     MAX_INTEGER,
     kept_options,
@@ -275,11 +276,7 @@ class App:
         self,
         expression: str,
         /,
-        *,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[LateOptions],
+        **options: Unpack[DeclaredOptions],
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job: it stands above `@app.job()`.
 
@@ -290,10 +287,9 @@ class App:
 
         Args:
             expression: The times, as five fields of cron, or six with the seconds first.
-            name: Its name within the queue; by default that of the job.
-            args: The arguments of the job, by position.
-            kwargs: The arguments of the job, by name.
-            options: `tz`, `missed` and `overlap`, as for `Schedules.add`.
+            options: `name`, its name within the queue, by default that of the job; `args` and
+                `kwargs`, the arguments of the job; `tz`, `missed` and `overlap`, as for
+                `Schedules.add`.
 
         Raises:
             DuplicateSchedule: The app has declared a schedule of this name for the queue.
@@ -309,18 +305,13 @@ class App:
             >>> [schedule.name for schedule in app.schedules.all()]
             ['nightly']
         """
-        timing: Any = {"cron": expression}
-        return self._scheduled(name, args, kwargs, timing | options)
+        return self._scheduled({"cron": expression}, options)
 
     def every(
         self,
         interval: Duration,
         /,
-        *,
-        name: str | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        **options: Unpack[LateOptions],
+        **options: Unpack[DeclaredOptions],
     ) -> Callable[[_J], _J]:
         """Return a decorator that declares a schedule of a job at a fixed interval, like `cron`.
 
@@ -328,10 +319,7 @@ class App:
 
         Args:
             interval: The interval, at least a second.
-            name: As for `cron`.
-            args: As for `cron`.
-            kwargs: As for `cron`.
-            options: `missed` and `overlap`, as for `Schedules.add`.
+            options: As for `cron`, except for `tz`.
 
         Example:
             >>> app = App("memory:")
@@ -339,20 +327,17 @@ class App:
             ... @app.job()
             ... def poll() -> None: ...
         """
-        timing: Any = {"every": interval}
-        return self._scheduled(name, args, kwargs, timing | options)
+        return self._scheduled({"every": interval}, options)
 
-    def _scheduled(
-        self,
-        name: str | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
-        options: ScheduleOptions,
-    ) -> Callable[[_J], _J]:
+    def _scheduled(self, timing: ScheduleOptions, options: DeclaredOptions) -> Callable[[_J], _J]:
+        late: Any = {**options}
+        name, args = late.pop("name", None), late.pop("args", ())
+        kwargs: Any = late.pop("kwargs", None) or {}
+
         def declare(job: _J) -> _J:
             if not isinstance(job, Job):
                 raise TypeError(f"a schedule is one of a job: write @app.job() below it, not {job}")
-            self.schedules.declare(job, name, job.bind(*args, **(kwargs or {})), options)
+            self.schedules.declare(job, name, job.bind(*args, **kwargs), timing | late)
             return job
 
         return declare
@@ -608,6 +593,7 @@ class App:
         worker = worker_of(
             self,
             names,
+            partial(JobHandler, renew=self.schedules.declaring(names)),
             at_most=most_of,
             weights=weight_of,
             in_order=in_order,
@@ -617,8 +603,7 @@ class App:
             name=name,
             grace=shutdown,
         )
-        with self.schedules.declaring(names):
-            return run_worker(worker, shutdown, drain=drain, health=health)
+        return run_worker(worker, shutdown, drain=drain, health=health)
 
 
 def worker_of(

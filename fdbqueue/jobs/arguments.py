@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -18,6 +19,9 @@ from collections.abc import (
     Set,
 )
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from enum import Enum
 from functools import cached_property, partial
 from pathlib import PurePath
 from types import MappingProxyType, SimpleNamespace, UnionType
@@ -25,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from fdbqueue.jobs.equality import Change, canonical, find_change
 from fdbqueue.jobs.errors import InvalidArguments, UndecodableArguments, UnsupportedAnnotation
 from fdbqueue.jobs.handle import Handle, handle_of
 from fdbqueue.queue.arguments import validate_json
@@ -54,7 +57,9 @@ _USE = (
 _HANDLES, _HANDLE = "fdbqueue.handles", "fdbqueue.handle"
 _SCALARS: list[type[Any]] = [str, int, bool, type(None)]
 _JSON_TYPES = (Any, str, int, float, bool, type(None), list, dict)
-
+_MICROSECOND = timedelta(microseconds=1)
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
+_MISSING = object()
 
 _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     # A subclass may change what `str(value)` returns.
@@ -116,20 +121,6 @@ def _known(kind: Any) -> Any:
     return typing.Union[known] if origin in _UNIONS else origin[known]  # noqa: UP007
 
 
-def _abstract_in(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
-    """Yield the abstract types in an annotation, such as `Sequence`, also those of fields."""
-    origin = typing.get_origin(kind) or kind
-    if inspect.isabstract(origin):
-        yield origin
-    inner = list(typing.get_args(kind))
-    if isinstance(origin, type) and origin not in seen:
-        seen.add(origin)
-        with suppress(Exception):  # the code of an annotation may raise anything
-            inner += typing.get_type_hints(origin).values()
-    for each in inner:
-        yield from _abstract_in(each, seen)
-
-
 def _with_tags(value: Any) -> Any:
     """Return a JSON value whose handles are stored in objects that `_without_tags` recognizes."""
     if isinstance(value, Handle):
@@ -186,10 +177,6 @@ class _Converter:
         self._is_json = _is_json(self._kind)
         self._unchanged = _SCALARS if self._is_any else [each for each in _SCALARS if each is kind]
 
-    @cached_property
-    def _abstract(self) -> tuple[type[Any], ...]:
-        return tuple(dict.fromkeys(_abstract_in(self._kind, set())))
-
     def encode(self, name: str, value: Any) -> Any:
         """Return the JSON form of a value of the parameter with this name.
 
@@ -199,28 +186,20 @@ class _Converter:
         if type(value) in self._unchanged:
             return value
         try:
-            encoded = self._json(name, value) if self._is_json else self._encoded(value)
-            change = self._change(value, encoded)
+            encoded = self._json(value) if self._is_json else self._encoded(value)
+            self._compare(value, encoded)
         except RecursionError:  # perhaps it contains itself
             raise self._invalid(name, "it is nested too deeply") from None
-        except InvalidArguments:
-            raise
         except (TypeError, ValueError) as error:
             what = f"; {_USE}" if isinstance(error, _NoJsonForm) else f": {value!r}"
             raise self._invalid(name, f"{error}{what}") from None
-        if change is not None:
-            raise self._invalid(name, change.reason, change.path)
         return encoded
 
-    def _json(self, name: str, value: Any) -> Any:
+    def _json(self, value: Any) -> Any:
         """Return a copy of a JSON value, which may change before it is stored."""
         try:
             validate_json(value)
         except TypeError as error:
-            if not self._is_any:
-                change = self._change(value, self._built(value))
-                if change is not None and not change.path:  # it says more than `error`
-                    raise self._invalid(name, change.reason) from None
             value = {_HANDLES: _with_tags(value)}
             try:
                 validate_json(value)
@@ -240,18 +219,22 @@ class _Converter:
     def _built(self, value: Any) -> Any:
         return msgspec.to_builtins(value, builtin_types=(), str_keys=True, enc_hook=_to_json)
 
-    def _change(self, value: Any, encoded: Any) -> Change | None:
-        """Return what would be another value when the function runs, or `None`."""
+    def _compare(self, value: Any, encoded: Any) -> None:
+        """Raise `ValueError` if the function would get another value."""
         if self._is_any and not _has_handles(encoded):
-            return None
+            return
         decoded = self._decoded(encoded)
         if self._is_json and value == decoded:
-            return None
-        change = find_change(value, decoded)
-        return change and find_change(value, decoded, self._abstract)
+            return
+        if issubclass(type(value), Set) and decoded.__class__ is list:
+            decoded = set[Any](decoded)
+        if canonical(value) != canonical(decoded):
+            after = repr(decoded)
+            shown = "another value" if after == repr(value) else after
+            raise ValueError(f"it comes back from JSON as {shown}")
 
-    def _invalid(self, name: str, reason: str, path: str = "") -> InvalidArguments:
-        return InvalidArguments(self._owner.name, name, reason, path, self._owner.kind)
+    def _invalid(self, name: str, reason: str) -> InvalidArguments:
+        return InvalidArguments(self._owner.name, name, reason, self._owner.kind)
 
     def decode(self, name: str, stored: Any) -> Any:
         """Return the value of a JSON form, of the parameter with this name.
@@ -266,7 +249,7 @@ class _Converter:
         except (TypeError, ValueError) as error:
             reason = f"{error}: {stored!r}"
             owner = self._owner
-            raise UndecodableArguments(owner.name, name, reason, "", owner.kind) from None
+            raise UndecodableArguments(owner.name, name, reason, owner.kind) from None
 
     def _decoded(self, stored: Any) -> Any:
         jobs = self._owner.jobs
@@ -327,7 +310,7 @@ class Arguments:
     function that runs apply.
 
     Each encoded value is decoded again and compared with the original. If JSON would lose or change
-    a part of it, the value is refused with the path to that part.
+    a part of it, the value is refused. A tuple may arrive as a list.
 
     Args:
         name: The name of the job.
@@ -405,10 +388,10 @@ class Arguments:
             return _Converter(self._owner, kind)
         except NameError as error:
             reason = f"{error}; import it at the top of the module, outside of `if TYPE_CHECKING`"
-            raise UnsupportedAnnotation(self._name, name, reason, "", self._owner.kind) from error
+            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
         except Exception as error:  # the code of an annotation may raise anything
             reason = str(error)
-            raise UnsupportedAnnotation(self._name, name, reason, "", self._owner.kind) from error
+            raise UnsupportedAnnotation(self._name, name, reason, self._owner.kind) from error
 
     def encode(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -440,7 +423,7 @@ class Arguments:
         """
         values, named = self.decode(args, kwargs)
         bound = self._signature.bind(*values, **named).arguments
-        forms = {name: canonical(value) for name, value in bound.items()}
+        forms = {name: repr(canonical(value)) for name, value in bound.items()}
         given = {name: form for name, form in forms.items() if form != self._defaults.get(name)}
         text = json.dumps([self._name, given], sort_keys=True)
         # The end of the name is for those who look at the key.
@@ -455,7 +438,7 @@ class Arguments:
                 converter = self._converter(name, parameter.annotation)
                 with suppress(InvalidArguments, UndecodableArguments):
                     stored = converter.encode(name, parameter.default)
-                    forms[name] = canonical(converter.decode(name, stored))
+                    forms[name] = repr(canonical(converter.decode(name, stored)))
         return forms
 
     def decode(
@@ -536,3 +519,68 @@ def _converted(
         return values, {}
     by_name = {name: convert(named.get(name, extra), name, value) for name, value in kwargs.items()}
     return values, by_name
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a value by name; `None` if its class has no fields."""
+    kind: Any = value.__class__
+    if dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+        # An item has fields for the process that popped it, which its JSON form leaves out.
+        names: Iterable[str] = [each.name for each in fields if each.metadata.get("in_json", True)]
+    elif hasattr(kind, "__struct_fields__"):  # of msgspec
+        names = kind.__struct_fields__
+    elif hasattr(kind, "__attrs_attrs__"):
+        names = [field.name for field in kind.__attrs_attrs__]
+    elif hasattr(kind, "model_fields"):  # of pydantic
+        own = {name: value.__dict__.get(name, _MISSING) for name in kind.model_fields}
+        extra, private = value.__pydantic_extra__, value.__pydantic_private__
+        return {**own, **(extra or {}), **(private or {})}
+    elif kind.__eq__ is object.__eq__:  # it compares identities
+        return getattr(value, "__dict__", None)
+    else:
+        return None
+    return {name: getattr(value, name, _MISSING) for name in names}
+
+
+def canonical(value: Any) -> Any:
+    """Return a form that is equal for equal values, and has the same text in every process.
+
+    It decides what has the same unique key, and what JSON has changed. These are equal: 1, 1.0 and
+    `Decimal("1.00")`; the same instant in two zones; lists and tuples; dicts and sets that differ
+    in their order. `True` is not equal to 1, nor is a time without a zone to one with a zone.
+
+    >>> canonical([1.0, "1", {3, 2}]) == canonical((Decimal("1.0"), "1", frozenset({2, 3})))
+    True
+    """
+    if isinstance(value, Enum):
+        return canonical(value.value)
+    if value is None or isinstance(value, (str, bool)):
+        return json.dumps(value)
+    if isinstance(value, (int, float, Decimal)):
+        return str(Decimal(value).normalize(_EXACT)) if value else "0"
+    if isinstance(value, (date, time)):
+        return _canonical_time(value)
+    kind: Any = value.__class__
+    if issubclass(kind, Mapping):
+        parts = [(canonical(key), canonical(value[key])) for key in value]
+        return "mapping", *sorted(parts, key=repr)
+    if issubclass(kind, Set):
+        return "set", *sorted(map(canonical, value), key=repr)
+    if issubclass(kind, (bytes, bytearray, memoryview)):
+        return "bytes", bytes(value).hex()
+    if issubclass(kind, Sequence):
+        return "sequence", *map(canonical, value)
+    fields = _fields(value)
+    return value if fields is None else ("object", canonical(fields))
+
+
+def _canonical_time(value: date | time) -> str:
+    if not isinstance(value, (datetime, time)):
+        return value.isoformat()
+    offset = value.utcoffset()
+    if offset is None:
+        return f"{value.isoformat()} {value.tzinfo}"  # a time of day in Paris has no offset
+    naive = value.replace(tzinfo=None)
+    moment = naive if isinstance(naive, datetime) else datetime.combine(date.min, naive)
+    return f"{(moment - datetime.min - offset) // _MICROSECOND} us"

@@ -80,7 +80,6 @@ class _OfParameter(FdbqueueError):
     job: str
     parameter: str | None
     reason: str
-    path: str = ""
     kind: Literal["job", "step"] = "job"
 
     _template = "{self._place}: {self.reason}"
@@ -89,7 +88,7 @@ class _OfParameter(FdbqueueError):
     def _place(self) -> str:
         names = {None: "the arguments", "return": "the result"}
         name = names.get(self.parameter, repr(self.parameter))
-        return f"{name} of the {self.kind} {self.job}" + (f" at {self.path}" if self.path else "")
+        return f"{name} of the {self.kind} {self.job}"
 
 
 class InvalidArguments(_OfParameter, TypeError):
@@ -99,7 +98,6 @@ class InvalidArguments(_OfParameter, TypeError):
         job: The name of the job, or of the step.
         parameter: The parameter, `"return"` for the result, or `None` for all arguments.
         reason: What is wrong.
-        path: Where in the value, such as `.items[2].token`; an empty text for all of it.
     """
 
 

@@ -35,6 +35,7 @@ class JobHandler(Handler):
         middleware: What to enter around each call, the outermost first.
         keep_unknown: The seconds after which a job that no worker knows becomes a dead letter;
             `None` for never.
+        renew: Called every second while a worker runs.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class JobHandler(Handler):
         jobs: Mapping[str, Job[Any, Any, Any, Any]],
         middleware: Sequence[Around] = (),
         keep_unknown: float | None = None,
+        renew: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__()
+        super().__init__(renew)
         self.keep_unknown = keep_unknown
         self._jobs = jobs
         self.results = partial(Arguments, jobs=jobs, kind="step")

@@ -11,8 +11,16 @@ from fdbqueue.database.clock import retry_delay
 from fdbqueue.queue.arguments import validate_bound, validate_seconds
 from fdbqueue.types import Duration
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.errors import ChildFailed, StepFailed, WaitTimedOut
-from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, as_exception, validate_outcome
+from fdbqueue.worker.outcomes import (
+    ChildFailed,
+    Dead,
+    Outcome,
+    RetryIn,
+    StepFailed,
+    WaitTimedOut,
+    as_exception,
+    validate_outcome,
+)
 
 ATTEMPTS = 20
 """How often a job is tried by default: its last retry comes six to eight hours after the first run.
@@ -78,13 +86,11 @@ class Retry:
                     f"(OSError, ValueError), not {kinds!r}"
                 )
 
-    def delay(
-        self, failures: int, uniform: Callable[[float, float], float] = random.uniform
-    ) -> float:
+    def delay(self, failures: int) -> float:
         """Return the seconds before the next attempt of a job that failed this often."""
         return retry_delay(
             failures,
-            uniform,
+            random.uniform,
             first=validate_seconds("first", self.first),
             factor=self.factor,
             longest=validate_seconds("longest", self.longest),

@@ -5,19 +5,15 @@ When they tick: `operations/jobs/schedules.py`.
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.database.clock import Since
 from fdbqueue.jobs.errors import DuplicateSchedule
 from fdbqueue.jobs.job import BoundJob, Job
-from fdbqueue.options import ScheduleOptions
+from fdbqueue.options import LateOptions, ScheduleOptions
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.queue.schedules import Declared, Schedule, declare, validate_schedule
-from fdbqueue.worker.presence import LOOK
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,7 +23,21 @@ if TYPE_CHECKING:
 _BETWEEN = 3600.0  # seconds between declarations of a worker; a schedule goes on for a day
 _AGAIN = 60.0  # seconds after which it tries again if it could not declare them
 
-_log = logging.getLogger("fdbqueue.jobs")
+
+class DeclaredOptions(LateOptions, total=False):
+    """The options of a schedule that the code of an app declares.
+
+    Attributes:
+        name: Its name within the queue; by default that of the job.
+        args: The arguments of the job, by position.
+        kwargs: The arguments of the job, by name.
+
+    The others are those of `LateOptions`.
+    """
+
+    name: str | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
 
 
 class AppSchedules:
@@ -134,40 +144,19 @@ class AppSchedules:
                 schedules = self._app.queue(name).schedules
                 declare(schedules, self._app.db, declared.values(), replaces=replaces)
 
-    @contextmanager
-    def declaring(self, names: Sequence[str]) -> Generator[None]:
-        """Store the declared schedules of some queues now, and every hour within the block.
+    def declaring(self, names: Sequence[str]) -> Callable[[], None]:
+        """Store the declared schedules of some queues, and return what does so again every hour.
 
-        They are also stored when the machine has slept or its clock was set.
+        It also stores them when the machine has slept or its clock was set.
         """
-        began = Since()
+        since, pause = Since(), _BETWEEN
         self.store_declared(names)
-        if not any(map(self._declared.get, names)):
-            yield
-            return
-        stop = threading.Event()
-        thread = threading.Thread(
-            target=self._declare_again,
-            args=(names, began, stop),
-            name="fdbqueue schedules",
-            daemon=True,
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
 
-    def _declare_again(self, names: Sequence[str], declared: Since, stop: threading.Event) -> None:
-        pause = LOOK
-        while not stop.wait(pause):
-            pause = LOOK
-            if declared.seconds() < _BETWEEN:
-                continue
-            began = Since()
-            try:
+        def renew() -> None:
+            nonlocal since, pause
+            if since.seconds() >= pause:
+                since, pause = Since(), _AGAIN
                 self.store_declared(names, replaces=False)
-                declared = began
-            except Exception as error:
-                _log.error("the schedules cannot be declared: %s", error)
-                pause = _AGAIN
+                pause = _BETWEEN
+
+        return renew

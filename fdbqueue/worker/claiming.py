@@ -125,8 +125,13 @@ class Turns:
     def ready(self) -> list[Source]:
         """The queues that may have jobs, and have room for them."""
         now = time.monotonic()
-        may = [each for each in self.sources if each.may_have_jobs and each.away_until <= now]
-        return [each for each in may if each.at_most is None or each.held < each.at_most]
+        return [
+            each
+            for each in self.sources
+            if each.may_have_jobs
+            and each.away_until <= now
+            and (each.at_most is None or each.held < each.at_most)
+        ]
 
     def next(self, free: int) -> tuple[Source, int] | None:
         """Return the queue to claim from, and how many jobs; `None` if none may have any.
@@ -414,7 +419,8 @@ class Claiming(Part):
             if not known:  # many more may follow, which must not hold up the other jobs
                 source.among = min(2 * len(jobs), _MAX_AMONG)
             self.endings.release(unknown, partial(self._leave, milliseconds()))
-        self.endings.release(known[n:])
+        if len(known) > n:
+            self.endings.release(known[n:])
         return known[:n]
 
     def _leave(self, now: int, tr: Transaction, job: HeldJob) -> None:
@@ -440,7 +446,8 @@ class Claiming(Part):
             are_first and not (are_last or options.has_any_rate) and len(self.turns.sources) == 1
         )
         self.pool.put([job for job in jobs if job not in back])
-        self.endings.release(back)  # the threads get their jobs before, because this takes time
+        if back:
+            self.endings.release(back)  # the threads get their jobs before: this takes time
 
     def _begin_alone(self, source: Source, jobs: list[HeldJob]) -> None:
         """Run the first of these jobs while no other one runs, unless others run for too long.

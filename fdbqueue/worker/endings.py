@@ -15,13 +15,13 @@ from fdbqueue.database.clock import milliseconds
 from fdbqueue.errors import LeaseLost, error_text
 from fdbqueue.queue.base import change_once, end_cancelled
 from fdbqueue.types import Transaction
-from fdbqueue.worker.functions.errors import HandlerExited
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import outcome_of
 from fdbqueue.worker.outcomes import (
     BatchCancelled,
     Dead,
     Discard,
+    HandlerExited,
     Outcome,
     RetryIn,
     Snooze,

@@ -76,6 +76,7 @@ class Handler(ABC):
 
     Attributes:
         coroutines: Where coroutines run.
+        renew: Called every second while a worker runs, to renew what the program declares.
         results: Converts the results of the functions of steps.
         keep_unknown: The seconds after which an item that no worker knows becomes a dead letter;
             `None` for never.
@@ -84,8 +85,9 @@ class Handler(ABC):
     results: Callable[[str, Callable[..., Any]], Results] = JsonResults
     keep_unknown: float | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Callable[[], object] = lambda: None) -> None:
         self.coroutines = Coroutines()
+        self.renew = renew
 
     @property
     def may_be_last(self) -> bool:

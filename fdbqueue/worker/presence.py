@@ -103,7 +103,12 @@ def workers(tr: ReadTransactor) -> list[WorkerInfo]:
         rows = [decode_worker(row.value) for row in tr.get_range(*workers_range())]
         return [
             WorkerInfo(
-                *(row.name, row.host, row.pid, dict(row.queues), row.concurrency, row.jobs),
+                name=row.name,
+                host=row.host,
+                pid=row.pid,
+                queues=dict(row.queues),
+                concurrency=row.concurrency,
+                jobs=row.jobs,
                 since=utc_time(row.since),
                 seen=utc_time(row.seen),
             )
@@ -159,15 +164,15 @@ class Presence:
         now = milliseconds()
         life = self.lease if jobs else _IDLE_LIFE
         row = StoredWorker(
-            self.name or client_name(),
-            socket.gethostname(),
-            os.getpid(),
-            (*self.queues.items(),),
-            self.concurrency,
-            jobs,
-            self._since,
-            now,
-            now + int(1000 * life),
+            name=self.name or client_name(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=(*self.queues.items(),),
+            concurrency=self.concurrency,
+            jobs=jobs,
+            since=self._since,
+            seen=now,
+            end=now + int(1000 * life),
         )
         value = encode_worker(row)
 

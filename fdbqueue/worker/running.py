@@ -19,10 +19,9 @@ from fdbqueue.queue.arguments import validate_result
 from fdbqueue.queue.batches import was_cancelled
 from fdbqueue.types import Transaction
 from fdbqueue.worker.context import Context
-from fdbqueue.worker.functions.errors import HandlerExited
 from fdbqueue.worker.functions.guards import InThisProcess
 from fdbqueue.worker.invocation import Invocation
-from fdbqueue.worker.outcomes import BatchCancelled, Dead, Suspended
+from fdbqueue.worker.outcomes import BatchCancelled, Dead, HandlerExited, Suspended
 from fdbqueue.worker.pool import HeldJob, Part
 from fdbqueue.worker.telemetry import Log, span
 

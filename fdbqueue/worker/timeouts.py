@@ -169,6 +169,7 @@ class Upkeep(Part):
     def _keep(self) -> float:
         """Renew what is due, and tell cancelled jobs; return the seconds until the next time."""
         self._renew()
+        self._try("cannot renew its schedules", lambda _: self.handler.renew())
         running = [job for job in self.pool.all() if job.context is not None]
         for source, jobs in by_source(running).items():
             self._try("cannot look for cancelled jobs", partial(self._tell_cancelled, source, jobs))
@@ -219,7 +220,7 @@ class Upkeep(Part):
             if lost is None:  # else the job just ended, or its end will report the loss
                 job.lease.since, job.reported = now, report
 
-    def _try(self, failure: str, change: Callable[[Database], None]) -> None:
+    def _try(self, failure: str, change: Callable[[Database], object]) -> None:
         """Make a change that the worker does not depend on; log an error of the database."""
         try:
             change(self.db)

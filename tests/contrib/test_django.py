@@ -417,10 +417,7 @@ def test_a_task_whose_worker_died_has_failed(db: Any, backend: Any, name: str) -
         ({"database": "memory:"}, []),
         ({}, ["fdbqueue.E001"]),
         ({"database": "memory:", "kept": 1}, ["fdbqueue.E002"]),
-        ({"database": "memory:", "retry": 3}, ["fdbqueue.E003"]),
-        ({"database": "memory:", "keep_unknown": "2d"}, []),
         ({"database": "memory:", "keep_unknown": None}, []),
-        ({"database": "memory:", "keep_unknown": "soon"}, ["fdbqueue.E004"]),
     ],
 )
 def test_system_checks(options: dict[str, Any], ids: list[str]) -> None:

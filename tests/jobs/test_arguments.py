@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -293,22 +292,17 @@ def test_containers_of_anything_hold_json(annotation: Any) -> None:
         (date, "2030-01-31"),
         (UUID, str(UUID(int=1))),
         (Decimal, "1.50"),
-        (Decimal, 3),
         (Path, "/a"),
         (bytes, "YWI="),
-        (Color, "red"),
         (date | None, "2030-01-31"),
         (Order, {"id": str(UUID(int=1)), "total": "1", "placed": "2030-01-31T00:00:00"}),
         (User, {"name": "ada", "born": "2030-01-31"}),
-        (Point, (1, 2)),
-        (tuple[int, ...], [1]),
-        (list[int], (1,)),
-        (set[int], [1]),
-        (int, 3.0),
     ],
 )
 def test_the_json_form_of_a_value_does_not_pass_for_the_value(annotation: Any, value: Any) -> None:
-    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: Expected `.*`, got `"):
+    with pytest.raises(
+        InvalidArguments, match=r"'x' of the job typed: it comes back from JSON as "
+    ):
         typed(annotation).encode((value,), {})
 
 
@@ -423,79 +417,57 @@ class Liar(str):
         return "another"
 
 
-class Nanoseconds(datetime):
-    """A time of which JSON knows only a part."""
-
-    nanosecond = 0
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the nanoseconds are equal, too."""
-        return super().__eq__(other) and self.nanosecond == getattr(other, "nanosecond", 0)
-
-    __hash__ = datetime.__hash__
-
-
 class Number(IntEnum):
     ONE = 1
 
 
 PARIS = ZoneInfo("Europe/Paris")
-LATER = Nanoseconds(2030, 1, 31)
-LATER.nanosecond = 5
 LOGIN = Login(tags=("a", "b"))
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "path"),
+    ("annotation", "value"),
     [
-        (Login, Login(token=pydantic.SecretStr("s")), ".token"),
-        (Outer, Outer(logins=[LOGIN, Login(token=pydantic.SecretStr("s"))]), ".logins[1].token"),
-        (Login, Login(hidden="h"), ".hidden"),
-        (SeenLogin, SeenLogin(hidden="7"), "._seen"),
-        (Login, Level(), ".level"),
-        (Outer, Outer(logins=[Level()]), ".logins[0].level"),
-        (dict[str, Login], {"a": Level()}, "['a'].level"),
-        (Parcel, Heavy(1), ".tons"),
-        (list[Parcel], [Parcel(1), Heavy(1)], "[1].tons"),
-        (list[Any] | dict[str, Parcel], {"a": Parcel(1, extra=date(2030, 1, 31))}, "['a'].extra"),
-        (tuple[Any, int], ((1, 2), 3), "[0]"),
-        (Address, {"street": "Rua", "since": date(2030, 1, 31), "floor": 3}, "['floor']"),
-        (dict[Path, int], {Path("/a"): 1}, f"[{Path('/a')!r}]"),
-        (dict[int | str, int], {1: 1, "1": 2}, "[1]"),
-        (dict[int | str, int], {"2": 0, 1: 1}, "[1]"),
-        (datetime, datetime(1900, 1, 1, tzinfo=PARIS), ""),
-        (dict[str, datetime], {"a": datetime(1900, 1, 1, tzinfo=PARIS)}, "['a']"),
-        (datetime, LATER, ""),
-        (time, time(8, tzinfo=PARIS), ""),
-        (time, time(8, tzinfo=timezone(timedelta(hours=1, seconds=3))), ""),
-        (float, 2**53 + 1, ""),
-        (list[float], [1, 2**53 + 1], "[1]"),
-        (list[bytes], [bytearray(b"a")], "[0]"),
-        (list[tuple[date, ...]], [[date(2030, 1, 31)]], "[0]"),
-        (list[date], [date(2030, 1, 31), "2030-01-31"], "[1]"),
-        (dict[str, UUID], {"a": str(UUID(int=1))}, "['a']"),
+        (Login, Login(token=pydantic.SecretStr("s"))),
+        (Outer, Outer(logins=[LOGIN, Login(token=pydantic.SecretStr("s"))])),
+        (Login, Login(hidden="h")),
+        (SeenLogin, SeenLogin(hidden="7")),
+        (Login, Level()),
+        (Outer, Outer(logins=[Level()])),
+        (dict[str, Login], {"a": Level()}),
+        (Parcel, Heavy(1)),
+        (list[Parcel], [Parcel(1), Heavy(1)]),
+        (list[Any] | dict[str, Parcel], {"a": Parcel(1, extra=date(2030, 1, 31))}),
+        (Address, {"street": "Rua", "since": date(2030, 1, 31), "floor": 3}),
+        (dict[Path, int], {Path("/a"): 1}),
+        (dict[int | str, int], {1: 1, "1": 2}),
+        (dict[int | str, int], {"2": 0, 1: 1}),
+        (datetime, datetime(1900, 1, 1, tzinfo=PARIS)),
+        (dict[str, datetime], {"a": datetime(1900, 1, 1, tzinfo=PARIS)}),
+        (time, time(8, tzinfo=PARIS)),
+        (time, time(8, tzinfo=timezone(timedelta(hours=1, seconds=3)))),
+        (float, 2**53 + 1),
+        (list[float], [1, 2**53 + 1]),
+        (list[date], [date(2030, 1, 31), "2030-01-31"]),
+        (dict[str, UUID], {"a": str(UUID(int=1))}),
     ],
 )
-def test_what_json_would_change_is_refused_with_its_path(
-    annotation: Any, value: object, path: str
-) -> None:
-    at = re.escape(f"'x' of the job typed at {path}: " if path else "'x' of the job typed: ")
-    with pytest.raises(InvalidArguments, match=f"^{at}") as caught:
+def test_what_json_would_change_is_refused(annotation: Any, value: object) -> None:
+    changed = "'x' of the job typed: it comes back from JSON as "
+    with pytest.raises(InvalidArguments, match=f"^{changed}"):
         typed(annotation).encode((value,), {})
-    assert caught.value.path == path
 
     def result() -> None: ...
 
     result.__annotations__["return"] = annotation
-    with pytest.raises(InvalidArguments, match="the result of the job typed") as caught:
+    with pytest.raises(InvalidArguments, match="the result of the job typed"):
         Arguments("typed", result).encode_result(value)
-    assert caught.value.path == path
 
 
 def test_an_error_names_the_argument_once() -> None:
     with pytest.raises(InvalidArguments) as caught:
-        typed(list[int]).encode(((1, 2),), {})
-    assert str(caught.value) == "'x' of the job typed: Expected `list`, got `tuple`: (1, 2)"
+        typed(list[int]).encode(((["1"]),), {})
+    assert str(caught.value) == "'x' of the job typed: Expected `int`, got `str` - at `$[0]`: ['1']"
 
 
 def test_a_secret_is_not_told() -> None:
@@ -522,6 +494,10 @@ PARCEL.cost = 9
         (Iterable[int], [1, 2], [1, 2]),
         (Iterable[date] | None, (date(2030, 1, 31),), [date(2030, 1, 31)]),
         (Iterable[str], {"b", "a"}, ["a", "b"]),
+        (list[bytes], [bytearray(b"a")], [b"a"]),
+        (tuple[date, ...], [date(2030, 1, 31)], (date(2030, 1, 31),)),
+        (list[date], (date(2030, 1, 31),), [date(2030, 1, 31)]),
+        (Decimal, 3, Decimal(3)),
         (list[Iterable[int]], [range(3)], [[0, 1, 2]]),
         (Iterable, [1, "a"], [1, "a"]),
         (str | Iterable[str], "ab", "ab"),
@@ -590,9 +566,7 @@ def test_an_array_without_a_truth_is_refused() -> None:
         def model_dump(self, **options: object) -> list[int]:
             return [1]
 
-    with pytest.raises(
-        InvalidArguments, match=r"'x' .* at \[1\]: it cannot be compared .*ambiguous"
-    ):
+    with pytest.raises(InvalidArguments, match=r"'x' of the job typed: .*ambiguous"):
         typed(list[Array | None]).encode(([None, Array()],), {})
 
 

@@ -12,7 +12,7 @@ from fdbqueue.jobs import App, Context, Handle, Retry, WaitTimedOut
 from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock
 from fdbqueue.types import Transaction
-from fdbqueue.worker.functions.errors import StepChanged
+from fdbqueue.worker.outcomes import StepChanged
 
 Function = Callable[[Context], Any]
 

@@ -13,7 +13,7 @@ from fdbqueue.jobs import App, ChildFailed, Context, Dead, Discard, Handle, Retr
 from fdbqueue.layout.keys import Layout
 from fdbqueue.testing import Clock, FaultyDatabase
 from fdbqueue.types import ItemInfo, State
-from fdbqueue.worker.functions.errors import DuplicateStep, StepChanged
+from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
 
 
 def items(app: App, name: str, state: State) -> list[ItemInfo]:

@@ -88,7 +88,6 @@ def test_a_step_that_pushes_a_job_returns_its_handle(mails: Mails) -> None:
         lambda mail, context: context.step("mail", lambda: [mail.push("ada")])[0],
         lambda mail, context: context.step("mail", lambda: {"a": [mail.push("ada")]})["a"][0],
         lambda mail, context: context.commit("mail", lambda tr: mail.using(tr).push("ada")),
-        lambda mail, context: context.using(timeout=60).step("mail", mail.push, "ada"),
     ],
 )
 def test_handles_come_back_from_each_kind_of_step(mails: Mails, step: Any) -> None:

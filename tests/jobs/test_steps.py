@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from fdbqueue.operations.jobs import steps as operations
 from fdbqueue.queue.steps import Step
 from fdbqueue.testing import Clock
 from fdbqueue.types import Claim, Transaction
-from fdbqueue.worker.functions.errors import DuplicateStep, StepChanged
+from fdbqueue.worker.outcomes import DuplicateStep, StepChanged
 
 
 def steps_of(app: App, name: str, handle: Handle[Any]) -> list[Step]:
@@ -264,7 +263,6 @@ def test_policies_know_the_end_of_an_iterator(app: App, name: str) -> None:
     def plain(context: Context) -> None:
         context.step("first", first, "step")
         context.using(retry=policy).step("second", first, "policy")
-        context.using(timeout=60).step("third", first, "timeout")
         context.commit("fourth", first, "commit")
 
     @app.job(queue=name, retry=policy)
@@ -275,7 +273,7 @@ def test_policies_know_the_end_of_an_iterator(app: App, name: str) -> None:
     handles = [plain.push(), awaited.push()]
     app.work(drain=True)
     assert [handle.state() for handle in handles] == ["done", "done"]
-    assert len(tries) == 12
+    assert len(tries) == 10
 
 
 def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock: Clock) -> None:
@@ -306,23 +304,6 @@ def test_a_step_with_a_policy_waits_without_a_worker(app: App, name: str, clock:
     assert info.attempts == 1
 
 
-def test_a_step_whose_time_is_over_has_failed(app: App, name: str) -> None:
-    goes_on = threading.Event()
-
-    @app.job(queue=name, retry=Retry(attempts=1))
-    def build(context: Context) -> str:
-        try:
-            context.using(timeout=0.01).step("hang", goes_on.wait)
-        except StepFailed as error:
-            return error.error or ""
-        return "in time"
-
-    handle = build.push()
-    app.work(drain=True)
-    goes_on.set()
-    assert "0.01 seconds" in handle.result()
-
-
 def test_coroutines_await_the_same_steps(app: App, name: str, clock: Clock) -> None:
     done: list[str] = []
 
@@ -337,8 +318,6 @@ def test_coroutines_await_the_same_steps(app: App, name: str, clock: Clock) -> N
         counted = await context.aio.step("count", len, order)
         await context.aio.commit("book", add_one, f"{name} n".encode())
         await context.aio.sleep("cool off", "1h")
-        with pytest.raises(StepFailed, match="TimedOut"):
-            await context.aio.using(timeout=0.01).step("hang", asyncio.sleep, 60)
         parcel = await context.aio.wait("shipped")
         return [charged, counted, parcel.value]
 

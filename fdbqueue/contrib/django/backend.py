@@ -72,11 +72,6 @@ class FdbqueueBackend(BaseTaskBackend):
             return app
         return _apps.setdefault((database, keep), app)
 
-    def new_app(self) -> App:
-        """Return an app without jobs for a worker."""
-        given = {name: self.options[name] for name in ("keep_unknown",) if name in self.options}
-        return App(**given)
-
     @property
     def retry(self) -> Any:
         """The policy of tasks that have none of their own."""
@@ -169,20 +164,6 @@ class FdbqueueBackend(BaseTaskBackend):
                 f"the task backend {self.alias!r} has no option {name!r}",
                 f"Its options are {', '.join(_OPTIONS)}.",
                 id="fdbqueue.E002",
-            )
-        if not isinstance(self.retry, Retry) and not callable(self.retry):
-            yield checks.Error(
-                f'"retry" of the task backend {self.alias!r} is no policy: {self.retry!r}',
-                "Use fdbqueue.jobs.Retry(attempts=5).",
-                id="fdbqueue.E003",
-            )
-        try:
-            self.new_app()
-        except (TypeError, ValueError) as error:
-            yield checks.Error(
-                f"in the OPTIONS of the task backend {self.alias!r}, {error}",
-                'Use a length of time such as "2d", or None for no limit.',
-                id="fdbqueue.E004",
             )
         if not apps.is_installed("fdbqueue.contrib.django"):
             yield checks.Warning(

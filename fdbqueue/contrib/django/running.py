@@ -39,8 +39,8 @@ def worker_app(backend: FdbqueueBackend) -> App:
         backend: The backend whose queues the worker works on.
     """
     autodiscover_modules("tasks")
-    app = backend.new_app()
-    app.bind(backend.app.db)
+    given = {name: backend.options[name] for name in {"keep_unknown"} & backend.options.keys()}
+    app = App(backend.app.db, **given)
     for path, task in declared_tasks().items():
         options = options_of(task.func)
         policy = backend.retry if options.retry is None else options.retry

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
-from concurrent import futures
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import cached_property, partial, update_wrapper
+from functools import cached_property, update_wrapper
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -29,7 +27,6 @@ from fdbqueue.errors import (
     InvalidValue,
     LeaseLost,
     PayloadTooLarge,
-    TimedOut,
     error_classes,
     error_text,
 )
@@ -38,16 +35,20 @@ from fdbqueue.layout.values import utc_time
 from fdbqueue.queue.arguments import validate_key, validate_result, validate_seconds
 from fdbqueue.queue.steps import ClaimedSteps, Signal
 from fdbqueue.types import Duration, Transaction
-from fdbqueue.worker.functions.errors import (
+from fdbqueue.worker.functions.guards import Tries
+from fdbqueue.worker.outcomes import (
     ChildFailed,
     ChildNotPushed,
+    Dead,
     DuplicateStep,
+    Outcome,
+    RetryIn,
     StepChanged,
     StepFailed,
+    Suspended,
     WaitTimedOut,
+    as_exception,
 )
-from fdbqueue.worker.functions.guards import Tries
-from fdbqueue.worker.outcomes import Dead, Outcome, RetryIn, Suspended, as_exception
 
 if TYPE_CHECKING:
     from fdbqueue.queue.base import BaseQueue
@@ -226,12 +227,11 @@ class Stepper:
     """The steps of a job that call a function, as `Context` or `Context.using` offers them."""
 
     _retry: Policy | None = None
-    _timeout: float | None = None
 
     @cached_property
+    @abstractmethod
     def _attempt(self) -> AttemptSteps:
         """The steps of the attempt."""
-        raise NotImplementedError
 
     def step(
         self, name: str, function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
@@ -261,9 +261,8 @@ class Stepper:
         """
         step, results = self._begun("step", name, function)
         if step.state != "done":
-            call = partial(function, *args, **kwargs)
             with self._failing(name, step):
-                returned = call() if self._timeout is None else _within(call, self._timeout)
+                returned = function(*args, **kwargs)
                 if inspect.iscoroutine(returned):
                     returned.close()
                     raise TypeError(
@@ -380,14 +379,14 @@ class Stepper:
 class StepperWithOptions(Stepper):
     """The steps of a job with options, as `Context.using` returns them."""
 
-    def __init__(
-        self, attempt: AttemptSteps, retry: Policy | None, timeout: Duration | None
-    ) -> None:
+    def __init__(self, attempt: AttemptSteps, retry: Policy | None) -> None:
         if retry is not None and not hasattr(retry, "decide"):
             raise TypeError(f"retry is a policy, such as Retry(attempts=3), not {retry!r}")
-        self._attempt, self._retry = attempt, retry
-        if timeout is not None:
-            self._timeout = validate_seconds("timeout", timeout, is_over=True, below=_MAX_SECONDS)
+        self._of_attempt, self._retry = attempt, retry
+
+    @cached_property
+    def _attempt(self) -> AttemptSteps:
+        return self._of_attempt
 
 
 class Steps(Stepper):
@@ -540,28 +539,26 @@ class Steps(Stepper):
                 results.append(child.decode_result(json.loads(step.value)))
         return results
 
-    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> Stepper:
+    def using(self, *, retry: Policy | None = None) -> Stepper:
         """Return a way to run steps with options.
 
         Args:
             retry: When to try a step again after an error. The job is suspended meanwhile: no
                 worker is held, and no attempt of the job is counted.
-            timeout: The time after which a step has failed with `TimedOut`. A coroutine is
-                cancelled. A function goes on in a thread of its own, because Python cannot end it.
 
         Example:
             >>> from fdbqueue.jobs import App, Context, Retry
             >>> app = App("memory:")
             >>> @app.job(name="pay")
             ... def pay(context: Context) -> int:
-            ...     careful = context.using(retry=Retry(attempts=5, first="10s"), timeout="30s")
+            ...     careful = context.using(retry=Retry(attempts=5, first="10s"))
             ...     return careful.step("charge", lambda: 42)
             >>> handle = pay.push()
             >>> _ = app.work(drain=True)
             >>> handle.result()
             42
         """
-        return StepperWithOptions(self._attempt, retry, timeout)
+        return StepperWithOptions(self._attempt, retry)
 
 
 def _awaited(
@@ -611,7 +608,7 @@ class AioStepper:
             try:
                 returned = function(*args, **kwargs)
                 if inspect.isawaitable(returned):
-                    returned = await _awaited_within(returned, steps._timeout)
+                    returned = await returned
                 value = _encoded(name, results, returned)
             except _NO_FAILURES:
                 raise
@@ -649,26 +646,9 @@ class AioSteps(AioStepper):
         gather: Any = self._steps.gather
         return await asyncio.to_thread(gather, name, jobs, return_errors=return_errors)
 
-    def using(self, *, retry: Policy | None = None, timeout: Duration | None = None) -> AioStepper:
+    def using(self, *, retry: Policy | None = None) -> AioStepper:
         """Return a way to run steps with options, as `Context.using`."""
-        return AioStepper(self._steps.using(retry=retry, timeout=timeout))
-
-
-def _within(function: Callable[[], Any], timeout: float) -> Any:
-    """Call a function in a thread of its own, which is left to itself if it takes longer."""
-    future: futures.Future[Any] = futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    run_here = partial(copy_context().run, run)
-    threading.Thread(target=run_here, name="fdbqueue-step", daemon=True).start()
-    if not futures.wait([future], timeout).done:
-        raise TimedOut(timeout)
-    return future.result()
+        return AioStepper(self._steps.using(retry=retry))
 
 
 def _encoded(name: str, results: Results, returned: object) -> bytes:
@@ -678,13 +658,3 @@ def _encoded(name: str, results: Results, returned: object) -> bytes:
         raise Dead(f"the result of the step {name}") from error
     except Exception as error:
         raise Dead(str(error)) from error  # another attempt would repeat the work in vain
-
-
-async def _awaited_within(awaitable: Awaitable[Any], timeout: float | None) -> Any:
-    """Return what an awaitable returns; cancel it if it takes longer."""
-    task = asyncio.ensure_future(awaitable)
-    done, _ = await asyncio.wait([task], timeout=timeout)
-    if not done:
-        task.cancel()
-        raise TimedOut(timeout or 0)
-    return task.result()

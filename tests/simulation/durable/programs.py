@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fdbqueue.jobs import Context, Dead, RetryIn
 from fdbqueue.queue.batches import Members
 from fdbqueue.types import Transaction
-from fdbqueue.worker.functions.errors import ChildFailed, StepFailed, WaitTimedOut
+from fdbqueue.worker.outcomes import ChildFailed, StepFailed, WaitTimedOut
 
 KINDS = {"step": 4, "commit": 4, "sleep": 2, "wait": 4, "run": 2, "gather": 1, "fail": 2, "die": 2}
 SIGNAL = "signal"
