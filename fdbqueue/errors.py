@@ -598,7 +598,7 @@ class QueueExists(FdbqueueError):
     """A queue name that is already taken. Nothing was changed."""
 
     name: str
-    advice: str = "drop it or choose another name"
+    advice: str = "choose another name, or drop that queue if nobody needs it"
 
     _template = "a queue named {self.name!r} already exists; {self.advice}"
 
@@ -690,7 +690,7 @@ class InvalidClaimToken(FdbqueueError, ValueError):
 
 
 class QueueChanged(FdbqueueError):
-    """A queue that changed while it was backed up or copied. Nothing was restored or copied."""
+    """A queue that changed while it was backed up. Nothing was copied."""
 
     name: str
 
@@ -722,17 +722,6 @@ class RestoreRunning(FdbqueueError):
     _template = (
         "another restore or copy of queue {self.name!r} has begun, or its rows were dropped; run "
         "this one again, once the other has ended"
-    )
-
-
-class SameQueue(FdbqueueError, ValueError):
-    """A copy of a queue onto itself. Nothing was changed."""
-
-    name: str
-
-    _template = (
-        "queue {self.name!r} cannot be copied onto itself: both databases are the same one; name "
-        "another database, or give the copy another name"
     )
 
 

@@ -43,7 +43,6 @@ ALL = [
     errors.InvalidItemId("id"),
     errors.InvalidQueueName("", "it is empty"),
     errors.QueueExists("jobs"),
-    errors.SameQueue("jobs"),
     errors.NoResult("id", "dead", "broken"),
     errors.NoResult("id", None),
     errors.NoResult("id", "discarded", "the customer has left"),
