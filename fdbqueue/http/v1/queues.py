@@ -24,9 +24,9 @@ from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
 from fdbqueue.queue.overview import (
     STATES,
+    as_json,
     by_job,
     by_state,
-    history_as_json,
     json_bytes,
     stats_as_json,
 )
@@ -209,7 +209,7 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
     """Return what happened in a queue within the last 5 minutes, hour and day."""
     handle = await served.queue(name)
     windows = await handle.history(served.db)
-    return json_response({"windows": [*map(history_as_json, windows)]})
+    return json_response({"windows": [*map(as_json, windows)]})
 
 
 @router.get("/queues/{name}/jobs", response_model=answers.Jobs)
