@@ -105,7 +105,7 @@ def validate_seconds(
     return seconds
 
 
-def _is_integer(number: object, lowest: int, highest: float = math.inf) -> TypeGuard[int]:
+def _is_integer(number: object, lowest: int, highest: int) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and lowest <= number <= highest
 
 
@@ -192,14 +192,30 @@ def expiry_time(ttl: Duration) -> int:
     return milliseconds() + math.ceil(seconds * 1000)
 
 
+def validate_number(
+    number: object,
+    name: str = "n",
+    lowest: int = 0,
+    noun: str = "items",
+    highest: int = MAX_INTEGER,
+    instead: str = "",
+) -> int:
+    """Return a number of items, or of other things; raise `ValueError` if it is not one.
+
+    Example:
+        >>> validate_number(3)
+        3
+    """
+    if _is_integer(number, lowest, highest):
+        return number
+    upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
+    what = f"{name} is a number of {noun}" if noun else f"{name} is a number"
+    raise ValueError(f"{what} from {lowest:,}{upto}{instead}, not {number!r}")
+
+
 def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int | None:
     """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
-    if bound is None:
-        return None
-    if _is_integer(bound, 1, highest):
-        return bound
-    upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
-    raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+    return None if bound is None else validate_number(bound, name, 1, "", highest, ", or None")
 
 
 def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
@@ -208,9 +224,7 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     >>> validate_range("attempts", 10, 1, 1000)
     10
     """
-    if _is_integer(number, lowest, highest):
-        return number
-    raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
+    return validate_number(number, name, lowest, "", highest)
 
 
 def validate_share(name: str, number: object) -> float:
@@ -268,12 +282,7 @@ def validate_client_name(name: object) -> str:
     >>> validate_client_name("mailer-1")
     'mailer-1'
     """
-    if (
-        isinstance(name, str)
-        and name
-        and name.isprintable()
-        and len(name.encode("utf-8", "surrogatepass")) <= MAX_TEXT
-    ):
+    if _is_text(name) and name.isprintable():
         return name
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
 
@@ -335,18 +344,6 @@ def validate_report(progress: object, log: object, now: int) -> Report | None:
     if not isinstance(progress.message, str):
         raise TypeError(f"the message of a progress is text, not {progress.message!r}")
     return Report(float(fraction), error_text(progress.message) or "", now, text)
-
-
-def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str = "items") -> int:
-    """Return a number of items, or of other things; raise `ValueError` if it is not one.
-
-    Example:
-        >>> validate_number(3)
-        3
-    """
-    if isinstance(number, int) and not isinstance(number, bool) and number >= lowest:
-        return number
-    raise ValueError(f"{name} is a number of {noun} from {lowest}, not {number!r}")
 
 
 def validate_address(text: int | str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import Call, SansIO, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
 from fdbqueue.coordination.sans_io import Stop as Stop
 from fdbqueue.database.binding import check_database, engine_name, is_database
 from fdbqueue.database.clock import milliseconds, uuids
@@ -96,11 +96,6 @@ _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
 
 _log = logging.getLogger("fdbqueue")
-
-# This logger has a level of its own: a program that logs at INFO must not pay for it unasked.
-_counts_log = logging.getLogger("fdbqueue.counts")
-if _counts_log.level == logging.NOTSET:
-    _counts_log.setLevel(logging.WARNING)
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
@@ -445,7 +440,7 @@ class BaseQueue(ABC, Generic[_T]):
     ) -> SansIO[list[_T]]:
         seconds = validate_wait(tr, wait)
         items: list[_T] = yield from self._store.pop(tr, validate_number(n), at_max, seconds)
-        yield from log_items(self._store, tr, items, popped=True)
+        log_items(self._store, tr, items, "popped from")
         return items
 
     def peek(self, tr: ReadTransactor) -> _T | None:
@@ -990,37 +985,17 @@ def _group(name: object) -> str | None:
     return None if name is None else validate_key("a group", name)
 
 
-def log_items(
-    store: Store[Any], tr: Transactor, items: list[_T], *, popped: bool = False
-) -> SansIO[None]:
+def log_items(store: Store[_T], tr: Transactor, items: list[_T], verb: str) -> None:
     """Log a line for each item with a priority that was pushed or popped.
 
-    The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
-    caller's transaction is not logged, because it may not commit.
+    A caller's transaction is not logged, because it may not commit.
     """
-    shows_items = _log.isEnabledFor(logging.DEBUG)
-    shows_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
-    if not (shows_items or shows_counts) or not is_database(tr):
+    if not _log.isEnabledFor(logging.DEBUG) or not is_database(tr):
         return
-    priorities = [
-        item.priority
-        for item in items
-        if isinstance(item, Item) and item.is_new and item.priority is not None
-    ]
-    verb = "popped from" if popped else "pushed to"
     title = store.layout.name or store.layout.subspace.key()
-    if shows_items:
-        for priority in priorities:
-            _log.debug("%s %s, priority %s", verb, title, priority)
-    if priorities and shows_counts:
-
-        def log_counts(db: Database) -> list[_T]:
-            left = store.reads.counts_text(db)
-            for priority in priorities:
-                _counts_log.info("%s %s, priority %s; left: %s", verb, title, priority, left)
-            return items
-
-        yield Call(partial(log_counts, tr), partial(store.put_back, tr) if popped else None)
+    for item in items:
+        if isinstance(item, Item) and item.is_new and item.priority is not None:
+            _log.debug("%s %s, priority %s", verb, title, item.priority)
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:

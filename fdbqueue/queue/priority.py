@@ -87,7 +87,7 @@ class ValueQueue(BaseQueue[Item[V]]):
         new = new_items(self._store, values, priorities, **options)
         fits = options.get("as_many_as_fit", False)
         items: list[Item[V]] = yield from self._store.push(tr, new, fits, raises=not fits)
-        yield from log_items(self._store, tr, items)
+        log_items(self._store, tr, items, "pushed to")
         return items
 
 

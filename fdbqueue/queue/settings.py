@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.items import decode_group_settings
@@ -12,7 +12,6 @@ from fdbqueue.operations.changes import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
 from fdbqueue.operations.limits.places import MAX_SLOTS
 from fdbqueue.options import GroupSettings, QueueOptions, QueueSettings
 from fdbqueue.queue.arguments import (
-    MAX_INTEGER,
     kept_options,
     validate_bound,
     validate_flag,
@@ -38,43 +37,29 @@ _HOLDING = ("concurrency", "rate", "in_order")
 """The default settings of groups that may hold one, or let it go on."""
 
 
-class Limit(NamedTuple):
-    """The numbers that an option accepts.
-
-    `can_be_none` is true if it also accepts `None`, for no limit.
-    """
-
-    lowest: int = 1
-    highest: int = MAX_INTEGER
-    can_be_none: bool = True
+LIMITS = (
+    *("max_size", "max_attempts", "concurrency", "keep_number", "keep_seconds"),
+    *("kept_attempts", "traceback_bytes"),
+)
+"""The options that are numbers, by their names in Python, HTTP and JSON."""
 
 
-LIMITS = {
-    "max_size": Limit(),
-    "max_attempts": Limit(),
-    "concurrency": Limit(highest=MAX_SLOTS),
-    "keep_number": Limit(),
-    "keep_seconds": Limit(),
-    "kept_attempts": Limit(highest=MAX_KEPT_ATTEMPTS, can_be_none=False),
-    "traceback_bytes": Limit(lowest=0, highest=MAX_TRACEBACK, can_be_none=False),
+def _validate_rate(_: str, rate: object) -> tuple[int, int] | None:
+    return None if rate is None else validate_rate(rate)
+
+
+_VALIDATORS: dict[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(LIMITS, validate_bound),
+    "concurrency": partial(validate_bound, highest=MAX_SLOTS),
+    "kept_attempts": partial(validate_range, lowest=1, highest=MAX_KEPT_ATTEMPTS),
+    "traceback_bytes": partial(validate_range, lowest=0, highest=MAX_TRACEBACK),
+    "paused": validate_flag,
+    "rate": _validate_rate,
+    "weight": validate_share,
+    "in_order": validate_flag,
+    "latest": validate_flag,
 }
-"""The options that are numbers, by their names in Python, HTTP and JSON.
-
-Their defaults are those of `fdbqueue.types.Options`.
-"""
-
-
-def _validated(name: str, value: object) -> object:
-    """Return what to store of an option; raise `ValueError` for an invalid value."""
-    if name == "paused":
-        return validate_flag(name, value)
-    if name == "rate":
-        number, time = validate_rate(value) if value is not None else (0, 0)
-        return None if value is None else (number, time / 1000)
-    limit = LIMITS[name]
-    if limit.can_be_none:
-        return validate_bound(name, value, limit.highest)
-    return validate_range(name, value, limit.lowest, limit.highest)
+"""The functions that check the options of a queue, and the settings of a group."""
 
 
 def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
@@ -96,7 +81,11 @@ def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
         stored = kept_options(changes.pop("keep"))
         if not stored.keys().isdisjoint(changes):
             raise ValueError("keep stands for keep_seconds and keep_number: give it without them")
-    return {**stored, **{name: _validated(name, value) for name, value in changes.items()}}
+    stored |= {name: _VALIDATORS[name](name, value) for name, value in changes.items()}
+    if stored.get("rate") is not None:
+        number, time = stored["rate"]
+        stored["rate"] = number, time / 1000
+    return stored
 
 
 def given_options(
@@ -105,18 +94,6 @@ def given_options(
     """Return the options with which a queue is opened, as its first push stores them."""
     validate_options(QueueOptions, options)
     return Options(kind, codec, priorities, **settings_to_store(options))
-
-
-_OF_GROUP: dict[str, Callable[[str, Any], object]] = {
-    "weight": validate_share,
-    "concurrency": partial(validate_bound, highest=MAX_SLOTS),
-    "paused": validate_flag,
-    "rate": lambda _, rate: validate_rate(rate),
-    "in_order": validate_flag,
-    "max_size": validate_bound,
-    "latest": validate_flag,
-}
-"""The functions that check the settings of a group, but for `None`."""
 
 
 def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]:
@@ -141,7 +118,7 @@ def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]
         if name == "paused" and group is None and value:
             raise ValueError("paused: give the name of a group; configure pauses the queue")
         is_unset = value is None and name != "paused"
-        stored[name] = None if is_unset else _OF_GROUP[name](name, value)
+        stored[name] = None if is_unset else _VALIDATORS[name](name, value)
         if group == "" and name != "weight" and value not in (None, False):
             raise ValueError(f"{name}: the items without a group have only a weight")
     return stored
