@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
 import sys
 import tempfile
 from collections.abc import Generator, Iterable
@@ -15,7 +17,7 @@ import click
 import fdbqueue
 from fdbqueue import embedded, existing_queue
 from fdbqueue.admin import Copies, QueueCopy
-from fdbqueue.queue.backup import ALL, distinct, prefix_from, prefix_text
+from fdbqueue.queue.backup import distinct
 from fdbqueue.types import Database
 
 from .command import QUEUES, command
@@ -23,6 +25,38 @@ from .files import replacing
 from .opening import check_integrity, open_database
 from .options import argument, flag, option
 from .output import count_noun, report, say, show, states_text
+
+_ALL = "keys outside queues"
+"""How a report calls the keys with the empty prefix."""
+
+
+def prefix_text(prefix: bytes) -> str:
+    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
+
+    >>> print(prefix_text(b"sold/\x00\\"))
+    sold/\x00\\
+    """
+    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
+    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
+
+
+def prefix_from(text: str) -> bytes:
+    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
+
+    Raises:
+        ValueError: The text has another backslash.
+
+    Example:
+        >>> prefix_from(r"sold/\x00\\")
+        b'sold/\x00\\'
+    """
+    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
+        elif b"\\" in part:
+            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
+    return b"".join(parts)
 
 
 def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
@@ -35,7 +69,7 @@ def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
     """Print how many keys of each prefix were written or restored."""
     for prefix, n in copies.prefixes.items():
         text = prefix_text(prefix)
-        line = f"{verb} {text or ALL}: {count_noun(n, 'key')}"
+        line = f"{verb} {text or _ALL}: {count_noun(n, 'key')}"
         _report({"prefix": text, "keys": n}, line, to_stderr)
 
 

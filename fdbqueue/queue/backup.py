@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -313,9 +311,6 @@ _HEADER = {"format": _FORMAT, "version": 1, "layout": LAYOUT_VERSION}
 _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
 _SECTIONS = (b'{"queue":', b'{"prefix":')
-
-ALL = "keys outside queues"
-"""How a report calls the keys with the empty prefix."""
 
 
 class Copies(dict[str, QueueCopy]):
@@ -659,32 +654,3 @@ def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
         if not chosen or not prefix.startswith(chosen[-1]):
             chosen.append(prefix)
     return chosen
-
-
-def prefix_text(prefix: bytes) -> str:
-    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
-
-    >>> print(prefix_text(b"sold/\x00\\"))
-    sold/\x00\\
-    """
-    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
-    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
-
-
-def prefix_from(text: str) -> bytes:
-    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
-
-    Raises:
-        ValueError: The text has another backslash.
-
-    Example:
-        >>> prefix_from(r"sold/\x00\\")
-        b'sold/\x00\\'
-    """
-    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
-    for number, part in enumerate(parts):
-        if number % 2:
-            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
-        elif b"\\" in part:
-            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
-    return b"".join(parts)

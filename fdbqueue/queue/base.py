@@ -26,7 +26,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
-from fdbqueue.layout.items import Selection
+from fdbqueue.layout.items import Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.changes import MOVABLE
@@ -38,8 +38,10 @@ from fdbqueue.operations.views.groups import list_groups
 from fdbqueue.options import Filters, GroupSettings, PushManyOptions, QueueSettings, Selecting
 from fdbqueue.queue.arguments import (
     due_time,
+    group_settings,
     new_headers,
     of_each,
+    settings_to_store,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -56,11 +58,6 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.settings import (
-    change_group,
-    read_group_settings,
-    settings_to_store,
-)
 from fdbqueue.types import (
     ENDED,
     Change,
@@ -75,6 +72,7 @@ from fdbqueue.types import (
     Priority,
     Progress,
     QueueStats,
+    ReadTransaction,
     ReadTransactor,
     SearchPage,
     State,
@@ -96,6 +94,9 @@ _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 """Begins the changes of one transaction; the result changes an item and returns if it did so."""
 
 _log = logging.getLogger("fdbqueue")
+
+_HOLDING = ("concurrency", "rate", "in_order")
+"""The default settings of groups that may hold one, or let it go on."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
@@ -921,7 +922,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [jobs.pop(db).value for _ in range(6)]
             ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
         """
-        change_group(self._store, tr, group, settings)
+        _change_group(self._store, tr, group, settings)
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
         """Return what `set_group` has set for a group; with `None`, for all groups.
@@ -934,7 +935,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
             ({'concurrency': 2, 'rate': (10, 60.0)}, {})
         """
-        return read_group_settings(self._store, tr, group)
+        return _read_group_settings(self._store, tr, group)
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
@@ -957,6 +958,52 @@ class BaseQueue(ABC, Generic[_T]):
             after = validate_key("a group", after, may_be_empty=True)
         layout = self._store.layout
         return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+
+
+def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
+    """Return what `set_group` has set for a group, or with `None` for all groups."""
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    layout = store.layout
+
+    def body(tr: ReadTransaction) -> GroupSettings:
+        stored = tr[layout.group_key(layout.group_settings, name)]
+        fields: dict[str, Any] = decode_group_settings(stored.value)._asdict()
+        if fields["rate"] is not None:
+            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
+        fields["paused"] = fields["paused"] or None
+        return cast(
+            "GroupSettings", {each: fields[each] for each in fields if fields[each] is not None}
+        )
+
+    return read(tr, body)
+
+
+def _change_group(
+    store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
+) -> None:
+    """Change settings of a group, or of all of them; wake clients that wait.
+
+    Args:
+        store: The store of the queue.
+        tr: A transaction or a database.
+        group: The group, as for `group_settings`.
+        settings: The arguments of `set_group`.
+    """
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    changes = group_settings(settings, name)
+
+    def body(tr: Transaction, now: int) -> bool:
+        if changes:
+            store.items.groups.set(tr, now, name, changes)
+        if name is None and not changes.keys().isdisjoint(_HOLDING):
+            store.items.groups.settle_all(tr, now)
+        if changes.get("max_size") or changes.get("latest"):
+            store.pusher.note_limited_groups(tr)
+        store.options.note_limit(tr)
+        return True
+
+    store.change(tr, body)
+    store.sweeper.invalidate()  # pops of this client look at once
 
 
 def new_items(

@@ -34,9 +34,8 @@ from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
-from fdbqueue.queue.arguments import validate_number
+from fdbqueue.queue.arguments import LIMITS, validate_number
 from fdbqueue.queue.base import BaseQueue, store_of
-from fdbqueue.queue.settings import LIMITS
 from fdbqueue.types import (
     Database,
     Item,

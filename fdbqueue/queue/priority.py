@@ -15,10 +15,9 @@ from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
-from fdbqueue.queue.arguments import of_each, validate_number, validate_options
+from fdbqueue.queue.arguments import given_options, of_each, validate_number, validate_options
 from fdbqueue.queue.base import BaseQueue, first_of, log_items, new_items
 from fdbqueue.queue.schedules import Schedules
-from fdbqueue.queue.settings import given_options
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
     Codec,

@@ -19,13 +19,13 @@ from fdbqueue.layout.tasks import RANK, TaskCodec
 from fdbqueue.operations.items import Items, Moved, NewItem
 from fdbqueue.options import QueueOptions, TaskFields, TaskOptions
 from fdbqueue.queue.arguments import (
+    given_options,
     validate_name,
     validate_options,
     validate_priority,
     validate_task,
 )
 from fdbqueue.queue.base import BaseQueue, new_items
-from fdbqueue.queue.settings import given_options
 from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:

@@ -693,7 +693,7 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str, db: Any) -> Non
     wait_until(lambda: fdbqueue.existing_queue(db, name).size(db) == 2)
     assert fdbq.output("pop", name, "-n", "9") == "1\n3\n"
     assert "--ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
-    assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
+    assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
 def test_a_push_may_be_unique_until_a_claim_or_for_a_time(fdbq: Shell, name: str, db: Any) -> None:
