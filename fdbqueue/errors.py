@@ -570,9 +570,11 @@ class QueueExists(FdbqueueError):
     """A queue name that is already taken. Nothing was changed."""
 
     name: str
-    advice: str = "choose another name, or drop that queue if nobody needs it"
 
-    _template = "a queue named {self.name!r} already exists; {self.advice}"
+    _template = (
+        "a queue named {self.name!r} already exists; choose another name, or drop that queue if "
+        "nobody needs it"
+    )
 
 
 class QueueRenamed(FdbqueueError):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from fdb.subspace_impl import Subspace
 
@@ -26,6 +35,7 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
+from fdbqueue.layout.codecs import stored_codec
 from fdbqueue.layout.items import Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
@@ -117,8 +127,11 @@ MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
-class BaseQueue(ABC, Generic[_T]):
+class BaseQueue(Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
+
+    _stored: ClassVar[tuple[str, ...]] = ()
+    """The arguments of the constructor that are stored options, but for those in `QueueOptions`."""
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
@@ -147,11 +160,6 @@ class BaseQueue(ABC, Generic[_T]):
     def _open(cls, db: Transactor, name: str | Subspace, **given: Any) -> Any:
         """Return the queue with the given options and the stored others."""
         return open_stored(cls, read(db, partial(find_stored, name=name)), **given)
-
-    @classmethod
-    @abstractmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        """Return the constructor arguments that reproduce the stored options."""
 
     @property
     def subspace(self) -> Subspace:
@@ -1194,7 +1202,9 @@ def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
     make: Any = kind
     chosen = {option: value for option, value in given.items() if value is not None}
     if stored.options is not None:
-        chosen = {**kind._kept(stored.options), **chosen}
+        codec, priorities = stored_codec(stored.options.codec), stored.options.priorities
+        known = {"codec": codec, "priorities": priorities}
+        chosen = {**{name: known[name] for name in kind._stored}, **chosen}
     queue: _Q = make(stored.subspace, **chosen)
     if stored.options is not None:
         reconcile_options(queue._store.given_options, stored.options)

@@ -9,7 +9,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
+from fdbqueue.layout.codecs import codec_name, codec_named
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
@@ -24,7 +24,6 @@ from fdbqueue.types import (
     Duration,
     Item,
     OfCodec,
-    Options,
     Priority,
     PriorityKind,
     ReadTransactor,
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 class ValueQueue(BaseQueue[Item[V]]):
     """A queue whose items have values of one type, and priorities, or none in a FIFO queue."""
 
+    _stored: ClassVar[tuple[str, ...]] = ("codec",)
+
     def __init__(
         self,
         kind: str,
@@ -52,10 +53,6 @@ class ValueQueue(BaseQueue[Item[V]]):
         given = given_options(kind, codec_name(codec), priorities, options)
         items, rows = Items(layout, levels, given), ItemCodec(layout, levels, codec_named(codec))
         super().__init__(Store(layout, levels, items, rows, given))
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {"codec": stored_codec(stored.codec)}
 
     @property
     def schedules(self) -> Schedules[V]:
@@ -156,6 +153,8 @@ class PriorityQueue(ValueQueue[V]):
     kind: ClassVar[Literal["priority"]] = "priority"
     """The kind of the queue, as its options have it."""
 
+    _stored = ("codec", "priorities")
+
     def __init__(
         self,
         subspace: Subspace,
@@ -166,10 +165,6 @@ class PriorityQueue(ValueQueue[V]):
     ) -> None:
         layout, ranks = Layout(subspace), int if priorities is None else priorities
         super().__init__(self.kind, layout, Priorities(layout, ranks), codec, ranks, options)
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {**super()._kept(stored), "priorities": stored.priorities}
 
     @classmethod
     def named(

@@ -26,7 +26,7 @@ from fdbqueue.queue.arguments import (
     validate_task,
 )
 from fdbqueue.queue.base import BaseQueue, new_items
-from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
+from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,10 +83,6 @@ class TaskQueue(BaseQueue[Task[V]]):
         given = given_options(self.kind, "task", RANK, options)
         items, rows = Items(layout, levels, given), TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, rows, given))
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {}
 
     @classmethod
     def named(
