@@ -162,14 +162,3 @@ def engine_of(db: Database) -> Engine:
     Engine(is_remote=False, commits_are_certain=True, confirms_reads=False)
     """
     return getattr(db, "engine", _CLUSTER)
-
-
-def engine_name(tr: ReadTransaction) -> str:
-    """Return what a transaction runs on: the URL of an embedded database, or `cluster`.
-
-    >>> import fdbqueue
-    >>> engine_name(fdbqueue.open("memory:").create_transaction())
-    'memory:'
-    """
-    url: str = getattr(getattr(tr, "db", None), "url", "cluster")
-    return url

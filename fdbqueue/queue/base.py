@@ -23,7 +23,7 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
 from fdbqueue.coordination.sans_io import Stop as Stop
-from fdbqueue.database.binding import check_database, engine_name, is_database
+from fdbqueue.database.binding import check_database, is_database
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
@@ -135,12 +135,10 @@ class BaseQueue(Generic[_T]):
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
-        self._engine: str | None = None
 
     def __repr__(self) -> str:
         layout = self._store.layout
-        where = "" if self._engine is None else f" on {self._engine}"
-        return f"<{type(self).__name__} {layout.name or layout.subspace!r}{where}>"
+        return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
@@ -1179,7 +1177,6 @@ class Stored(NamedTuple):
     subspace: Subspace
     options: Options | None
     name: str | None
-    engine: str
 
 
 def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False) -> Stored:
@@ -1190,7 +1187,7 @@ def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False)
         subspace, known_name = (find_existing if must_exist else location)(tr, name), name
     options = tr[Layout(subspace).options].value
     found = None if options is None else decode_options(options)
-    return Stored(subspace, found, known_name, engine_name(tr))
+    return Stored(subspace, found, known_name)
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
@@ -1209,5 +1206,4 @@ def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
     if stored.options is not None:
         reconcile_options(queue._store.given_options, stored.options)
     queue._store.layout.name = stored.name
-    queue._engine = stored.engine
     return queue
