@@ -367,6 +367,9 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
 MAX_LOG = 8_000
 """How many bytes of the log of an attempt are kept."""
 
+MAX_TRACEBACK = 30_000
+"""How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
+
 
 class Report(NamedTuple):
     """The progress and the log of a claimed item, as its client has reported them.

@@ -22,14 +22,13 @@ from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (
     LAST_MILLISECOND,
     MAX_LOG,
+    MAX_TRACEBACK,
     NO_HEADER,
     Header,
     Report,
     text_end,
     utc_time,
 )
-from fdbqueue.operations.changes import MAX_KEPT_ATTEMPTS, MAX_TRACEBACK
-from fdbqueue.operations.limits.places import MAX_SLOTS
 from fdbqueue.options import (
     Filters,
     GroupSettings,
@@ -54,6 +53,8 @@ _T = TypeVar("_T")
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
+_MAX_CONCURRENCY = 10_000
+_MAX_KEPT_ATTEMPTS = 1_000  # of an item
 MAX_INTEGER = 2**63 - 1
 MAX_TEXT = 255
 """Bytes of UTF-8 in names and keys; a header has as many characters."""
@@ -666,8 +667,8 @@ def _validate_rate(_: str, rate: object) -> tuple[int, int] | None:
 
 _VALIDATORS: dict[str, Callable[[str, Any], object]] = {
     **dict.fromkeys(LIMITS, validate_bound),
-    "concurrency": partial(validate_bound, highest=MAX_SLOTS),
-    "kept_attempts": partial(validate_range, lowest=1, highest=MAX_KEPT_ATTEMPTS),
+    "concurrency": partial(validate_bound, highest=_MAX_CONCURRENCY),
+    "kept_attempts": partial(validate_range, lowest=1, highest=_MAX_KEPT_ATTEMPTS),
     "traceback_bytes": partial(validate_range, lowest=0, highest=MAX_TRACEBACK),
     "paused": validate_flag,
     "rate": _validate_rate,
