@@ -4,40 +4,59 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import IO, BinaryIO
 
 import click
-from rich.progress import TaskID, TextColumn
 
 import fdbqueue
 from fdbqueue import embedded, existing_queue
 from fdbqueue.admin import Copies, QueueCopy
-from fdbqueue.queue.backup import ALL, distinct, prefix_from, prefix_text
+from fdbqueue.queue.backup import distinct
 from fdbqueue.types import Database
 
 from .command import QUEUES, command
-from .files import progress_bar, replacing
+from .files import replacing
 from .opening import check_integrity, open_database
 from .options import argument, flag, option
 from .output import count_noun, report, say, show, states_text
 
+_ALL = "keys outside queues"
+"""How a report calls the keys with the empty prefix."""
 
-@contextmanager
-def _counting(verb: str) -> Generator[Callable[[str, int], object]]:
-    """Show how many rows of a queue are done."""
-    with progress_bar(TextColumn("{task.completed:,} rows")) as bar:
-        tasks: dict[str, TaskID] = {}
 
-        def progress(name: str, rows: int) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(f"{verb} {name}", total=None)
-            bar.update(tasks[name], completed=rows)
+def prefix_text(prefix: bytes) -> str:
+    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
 
-        yield progress
+    >>> print(prefix_text(b"sold/\x00\\"))
+    sold/\x00\\
+    """
+    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
+    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
+
+
+def prefix_from(text: str) -> bytes:
+    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
+
+    Raises:
+        ValueError: The text has another backslash.
+
+    Example:
+        >>> prefix_from(r"sold/\x00\\")
+        b'sold/\x00\\'
+    """
+    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
+        elif b"\\" in part:
+            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
+    return b"".join(parts)
 
 
 def report_copy(name: str, copy: QueueCopy, verb: str, to_stderr: bool = False) -> None:
@@ -50,7 +69,7 @@ def _report_keys(copies: Copies, verb: str, to_stderr: bool = False) -> None:
     """Print how many keys of each prefix were written or restored."""
     for prefix, n in copies.prefixes.items():
         text = prefix_text(prefix)
-        line = f"{verb} {text or ALL}: {count_noun(n, 'key')}"
+        line = f"{verb} {text or _ALL}: {count_noun(n, 'key')}"
         _report({"prefix": text, "keys": n}, line, to_stderr)
 
 
@@ -65,8 +84,8 @@ def write_backup(
     prefixes: Iterable[bytes] = (),
 ) -> None:
     """Write queues and keys to a file, and print what was written."""
-    with _counting("backup") as progress, replacing(file) as output:
-        copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes, progress=progress)
+    with replacing(file) as output:
+        copies = fdbqueue.admin.backup(db, output, queues, prefixes=prefixes)
         check_integrity(db, seconds=None)
     for name, copied in copies.items():
         report_copy(name, copied, "backed up", to_stderr=file == "-")
@@ -180,14 +199,9 @@ def restore(
       fdbq restore queues.jsonl jobs --as jobs-of-monday
     """
     _verify_new_name(new_name, queues)
-    with _counting("restore") as progress, seekable(file) as input_file:
+    with seekable(file) as input_file:
         copies = fdbqueue.admin.restore(
-            db,
-            input_file,
-            queues or None,
-            prefixes=prefixes or None,
-            new_name=new_name,
-            progress=progress,
+            db, input_file, queues or None, prefixes=prefixes or None, new_name=new_name
         )
     for name, copied in copies.items():
         report_copy(name if new_name is None else new_name, copied, "restored")
@@ -208,14 +222,13 @@ def restore(
 def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str | None) -> None:
     """Copy each QUEUE, or all queues with a name, to another database, with items in every state.
 
-    The items keep their ids, states, order and failed attempts, and the queues their options. Each
-    QUEUE is read a second time before the copies get their names, and each copy is checked as by
-    `fdbq check`. QUEUE stays in its database. If a copy was interrupted, run it again, and it
-    begins anew.
+    A copy is a backup and its restore: the items keep their ids, states, order and failed attempts,
+    and the queues their options. Each copy is checked as by `fdbq check`. QUEUE stays in its
+    database. If a copy was interrupted, run it again, and it begins anew.
 
-    If a QUEUE changes during the copy, the command fails and makes no copy. Pause QUEUE and stop
-    its clients first. Then start them with the other database, and `fdbq resume` the copy. If
-    clients use both, each job runs twice.
+    To move QUEUE, pause it and stop its clients first: the copy does not have what they do
+    meanwhile. Then start them with the other database, and `fdbq resume` the copy. If clients use
+    both, each job runs twice.
 
     Copy queues whose jobs wait for each other together. Otherwise jobs go on whose jobs are left
     behind, as after `fdbq restore`.
@@ -233,10 +246,7 @@ def copy(db: Database, queues: tuple[str, ...], target_url: str, new_name: str |
     target = open_database(target_url, True)
     try:
         target.options.set_transaction_timeout(math.ceil(timeout * 1000))
-        with _counting("copy") as progress:
-            copies = fdbqueue.admin.copy(
-                db, target, queues or None, new_name=new_name, progress=progress
-            )
+        copies = fdbqueue.admin.copy(db, target, queues or None, new_name=new_name)
         problems: list[str] = []
         for name, copied in copies.items():
             there = name if new_name is None else new_name

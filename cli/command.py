@@ -120,9 +120,7 @@ def on_database(function: Callable[..., None], creates: bool) -> Callable[..., N
         verbose: bool,
         **given: Any,
     ) -> None:
-        log_to_stderr(logging.INFO if verbose else logging.WARNING)
-        if verbose:
-            logging.getLogger("fdbqueue.counts").setLevel(logging.INFO)
+        log_to_stderr(logging.DEBUG if verbose else logging.WARNING)
         url = chosen_database(click.get_current_context(), url)
         db = open_database(url, creates or bool(given.get("create")))
         try:

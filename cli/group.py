@@ -11,7 +11,7 @@ from fdbqueue import existing_queue
 from fdbqueue.options import GroupSettings
 from fdbqueue.queue.arguments import seconds_of_text
 from fdbqueue.queue.base import GroupInfo
-from fdbqueue.queue.overview import group_as_json
+from fdbqueue.queue.overview import as_json
 from fdbqueue.types import Database
 
 from .arguments import usage_errors
@@ -61,14 +61,14 @@ def ls(db: Database, queue: str) -> None:
         show({"name": None, **for_all}, "  ".join(["(all groups)", *_set_text(for_all)]))
     while page := found.groups(db, after=after, limit=_PAGE):
         for each in page:
-            show(group_as_json(each), _line(each))
+            show(as_json(each), _line(each))
         after = page[-1].name
     if after is None and not for_all and not wants_json():
         say("no groups")
 
 
 def _line(info: GroupInfo) -> str:
-    fields = group_as_json(info)
+    fields = as_json(info)
     numbers = [f"{fields[state]} {state}" for state in _STATES]
     settings = {name: fields[name] for name in _FLAGS if fields[name] not in _UNSET[name]}
     if info.concurrency != 1:

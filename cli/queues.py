@@ -8,11 +8,7 @@ from typing import Any
 
 from fdbqueue import admin, existing_queue
 from fdbqueue.admin import overview
-from fdbqueue.queue.overview import (
-    history_as_json,
-    priority_as_json,
-    stats_as_json,
-)
+from fdbqueue.queue.overview import as_json, priority_as_json, stats_as_json
 from fdbqueue.types import STATES, Database, HistoryWindow, QueueStats
 
 from .command import QUEUE, YES, command
@@ -125,7 +121,7 @@ def history(db: Database, queue: str) -> None:
     show_table(
         ("last", *_HISTORY, "median wait", "95 % wait", "median run", "95 % run"),
         [zip(("5 minutes", "hour", "day"), windows)],
-        lambda window: {"queue": queue, **history_as_json(window[1])},
+        lambda window: {"queue": queue, **as_json(window[1])},
         lambda window: [
             window[0],
             *(f"{getattr(window[1], number):,}" for number in _HISTORY),

@@ -9,7 +9,8 @@ from fdbqueue import existing_queue
 from fdbqueue.errors import NoResult
 from fdbqueue.queue.arguments import text_of_seconds
 from fdbqueue.queue.batches import Batches, BatchKind, ItemBatch, batch_as_json, batches_of
-from fdbqueue.queue.steps import Step, step_as_json
+from fdbqueue.queue.overview import as_json
+from fdbqueue.queue.steps import Step
 from fdbqueue.types import Database, Duration, ItemInfo, JobRef
 
 from .command import ID, QUEUE, command
@@ -56,7 +57,7 @@ def show_item(db: Database, queue: str, id: str) -> None:
     fields = info_fields(info, target.options(db).codec)
     steps = [] if target.kind == "task" else target.steps.all(db, id)
     if wants_json():
-        say(json_line({**fields, "steps": [*map(step_as_json, steps)]}))
+        say(json_line({**fields, "steps": [*map(as_json, steps)]}))
         return
     failed, log = fields.pop("failed_attempts"), fields.pop("log")
     show_fields(_readable(db, queue, info, fields))

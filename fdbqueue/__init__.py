@@ -15,9 +15,7 @@ in one transaction, decorated with `fdbqueue.transactional`.
 workers for asyncio, and `fdbqueue.errors` all errors.
 
 The logger "fdbqueue" has a line at the level DEBUG for each item that a call with a database pushed
-to a priority queue or popped from it. The logger "fdbqueue.counts" also says how many items of each
-priority are left, which takes another read. It inherits no level: `setLevel(logging.INFO)` switches
-it on.
+to a priority queue or popped from it.
 """
 
 import importlib

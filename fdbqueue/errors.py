@@ -11,7 +11,6 @@ The tree of their classes::
     │   ├── CorruptDatabase, FormatVersionMismatch, NotADatabase, UnsafeDirectory
     │   └── DiskFull, FilesReplaced, ReadOnlyDatabase, SyncFailed
     ├── ClusterUnavailable          a cluster that this process cannot use
-    │   └── BindingMismatch
     ├── QueueNotFound, QueueExists, QueueFull, OptionsMismatch, LeaseLost, ...
     └── InvalidPriority, InvalidValue, InvalidTask, InvalidItemId, ...      also of type ValueError
 
@@ -75,31 +74,21 @@ DESCRIPTIONS = {
     1034: "Watches cannot be set if read your writes is disabled",
     1036: "Read or wrote an unreadable key",
     1037: "Storage process does not have recent mutations",
-    1038: "Database is locked",
     1039: "The protocol version of the cluster has changed",
-    1042: "CommitProxy commit memory limit exceeded",
-    1051: "Batch GRV request rate limit exceeded",
-    1078: "GetReadVersion proxy memory limit exceeded",
-    1079: "Blob granule request failed",
     1101: "Asynchronous operation cancelled",
-    1213: "Transaction tag is being throttled",
-    1223: "Transaction tag is being throttled by a proxy",
     2000: "Invalid API call",
     2004: "Key outside legal range",
     2005: "Range begin key larger than end key",
     2006: "Option set with an invalid value",
-    2007: "Option not valid in this context",
     2010: "Transaction already has a read version set",
     2011: "Version not valid",
     2012: "Range limits not valid",
     2017: "Operation issued while a commit was outstanding",
-    2018: "Unrecognized atomic mutation type",
     2020: "Transaction does not have a valid commit version",
     2021: "Transaction is read-only and therefore does not have a commit version",
     2101: "Transaction exceeds byte limit",
     2102: "Key length exceeds limit",
     2103: "Value length exceeds limit",
-    2108: "Operation is not supported",
     2210: "Exact streaming mode requires limits, but none were given",
     4000: "An unknown error occurred",
 }
@@ -343,23 +332,6 @@ class ClusterUnavailable(FdbqueueError):
     _template = "{self.reason}"
 
 
-class BindingMismatch(ClusterUnavailable):
-    """A binding that does not work with the client library, such as a newer one.
-
-    Attributes:
-        binding: The release of the Python package `foundationdb`, such as `8.0`.
-        library: The release of the client library, `libfdb_c`.
-    """
-
-    def __init__(self, binding: str, library: str) -> None:
-        self.binding = binding
-        self.library = library
-        super().__init__(
-            f"the binding foundationdb {binding} does not work with the client library (libfdb_c) "
-            f"{library}; install the binding that does: pip install 'foundationdb==7.3.*'"
-        )
-
-
 class LayoutVersionMismatch(FdbqueueError):
     """A queue written by a release with another key layout."""
 
@@ -598,9 +570,11 @@ class QueueExists(FdbqueueError):
     """A queue name that is already taken. Nothing was changed."""
 
     name: str
-    advice: str = "drop it or choose another name"
 
-    _template = "a queue named {self.name!r} already exists; {self.advice}"
+    _template = (
+        "a queue named {self.name!r} already exists; choose another name, or drop that queue if "
+        "nobody needs it"
+    )
 
 
 class QueueRenamed(FdbqueueError):
@@ -690,7 +664,7 @@ class InvalidClaimToken(FdbqueueError, ValueError):
 
 
 class QueueChanged(FdbqueueError):
-    """A queue that changed while it was backed up or copied. Nothing was restored or copied."""
+    """A queue that changed while it was backed up. Nothing was copied."""
 
     name: str
 
@@ -725,17 +699,6 @@ class RestoreRunning(FdbqueueError):
     )
 
 
-class SameQueue(FdbqueueError, ValueError):
-    """A copy of a queue onto itself. Nothing was changed."""
-
-    name: str
-
-    _template = (
-        "queue {self.name!r} cannot be copied onto itself: both databases are the same one; name "
-        "another database, or give the copy another name"
-    )
-
-
 class QueueTooLargeToCheck(FdbqueueError):
     """A check that did not finish within the five seconds of a transaction."""
 
@@ -744,17 +707,6 @@ class QueueTooLargeToCheck(FdbqueueError):
     _template = (
         "the check read {self.scanned:,} items before the five seconds of a transaction were over; "
         "check a shorter queue, or retry when the machine is less busy"
-    )
-
-
-class InvalidIdempotencyKey(FdbqueueError, ValueError):
-    """A text that cannot be an idempotency key. Nothing was stored."""
-
-    key: object
-    longest: int
-
-    _template = (
-        "an idempotency key must be text of 1 to {self.longest} bytes, not {self.key!r:.100}"
     )
 
 
@@ -775,15 +727,6 @@ class TimedOut(FdbqueueError):
     seconds: float
 
     _template = "the job ran for more than {self.seconds:g} seconds"
-
-
-class InvalidUniqueKey(FdbqueueError, ValueError):
-    """A value that cannot be a unique key. Nothing was stored."""
-
-    key: object
-    longest: int
-
-    _template = "unique must be text of 1 to {self.longest} bytes in UTF-8, not {self.key!r:.100}"
 
 
 class InvalidSchedule(FdbqueueError, ValueError):

@@ -13,7 +13,7 @@ from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.pages import PAGE, ReadRows, read_pages, stored_rows
 from fdbqueue.database.retrying import read
-from fdbqueue.errors import InvalidItemId, NoResult, error_classes
+from fdbqueue.errors import InvalidItemId, NoResult
 from fdbqueue.layout.codecs import decode_json
 from fdbqueue.layout.items import Filter, ItemRow, Selection, StoredItem
 from fdbqueue.layout.rows import RowCodec
@@ -26,7 +26,6 @@ from fdbqueue.operations.views.item_info import ItemInfos
 from fdbqueue.operations.views.stats import Numbers
 from fdbqueue.types import (
     ENDED,
-    Database,
     HistoryWindow,
     Item,
     ItemInfo,
@@ -377,14 +376,6 @@ class Reads(Generic[_T]):
     def counts(self, tr: ReadTransactor) -> dict[Any, int]:
         """Return the number of ready items of each priority; omit priorities without items."""
         return self.look(tr, self.numbers.counts)
-
-    def counts_text(self, db: Database) -> str:
-        """Return the counts as text, for a log: an error must not hide what has happened."""
-        try:
-            counts = self.counts(db)
-        except error_classes() as error:
-            return f"unknown ({error.code})"
-        return " ".join(f"{level}:{count:,}" for level, count in counts.items()) or "nothing"
 
 
 def _matches(_: ReadTransaction, items: list[ItemRow]) -> list[bool]:

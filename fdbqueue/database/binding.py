@@ -106,21 +106,6 @@ def first_greater_or_equal(key: bytes, offset: int) -> KeySelector:
     return selector + offset
 
 
-def database_identity(db: Database) -> str | None:
-    """Return a text that is the same for all processes of this host that use a database.
-
-    It is `None` for a database that other processes cannot use, and for a wrapper of a cluster.
-
-    >>> import fdbqueue
-    >>> database_identity(fdbqueue.open("memory:"))
-    """
-    binding = sys.modules.get("fdb.impl")
-    if binding is not None and type(db) is binding.Database:  # a tenant has other keys
-        connection = db[b"\xff\xff/connection_string"]
-        return None if connection is None else f"cluster {connection.decode()}"
-    return getattr(db, "identity", None)
-
-
 def database_name(db: Database) -> str:
     """Return the name with which `fdbqueue.open` opens a database, if it has one.
 
@@ -177,14 +162,3 @@ def engine_of(db: Database) -> Engine:
     Engine(is_remote=False, commits_are_certain=True, confirms_reads=False)
     """
     return getattr(db, "engine", _CLUSTER)
-
-
-def engine_name(tr: ReadTransaction) -> str:
-    """Return what a transaction runs on: the URL of an embedded database, or `cluster`.
-
-    >>> import fdbqueue
-    >>> engine_name(fdbqueue.open("memory:").create_transaction())
-    'memory:'
-    """
-    url: str = getattr(getattr(tr, "db", None), "url", "cluster")
-    return url

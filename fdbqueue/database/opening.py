@@ -12,7 +12,7 @@ import platformdirs
 
 from fdbqueue.database.binding import check_fork, client_api_version, opening
 from fdbqueue.embedded.database import Database as EmbeddedDatabase
-from fdbqueue.errors import BindingMismatch, ClusterUnavailable, error_classes
+from fdbqueue.errors import ClusterUnavailable, error_classes
 from fdbqueue.types import Database
 
 API_VERSION = 730
@@ -111,7 +111,11 @@ def _opened(cluster_file: str) -> Database:
         # binding a RuntimeError, with one that lacks a function an AttributeError.
         library = client_api_version()
         if library is not None and library >= API_VERSION:
-            raise BindingMismatch(_release(fdb.LATEST_API_VERSION), _release(library)) from error
+            raise ClusterUnavailable(
+                f"the binding foundationdb {_release(fdb.LATEST_API_VERSION)} does not work with "
+                f"the client library (libfdb_c) {_release(library)}; install the binding that "
+                "does: pip install 'foundationdb==7.3.*'"
+            ) from error
         raise ClusterUnavailable(
             f"the FoundationDB client library 7.3 (libfdb_c) cannot be used: {error}; install the "
             "package foundationdb-clients of the cluster's release"

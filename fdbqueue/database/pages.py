@@ -1,14 +1,13 @@
-"""Reading a range page by page, and many small ranges at a time."""
+"""Reading a range page by page, and writing things in batches."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fdbqueue.database.retrying import read
 from fdbqueue.layout.keys import WANT_ALL
-from fdbqueue.types import KeyValue, ReadTransaction, ReadTransactor
+from fdbqueue.types import ReadTransaction, ReadTransactor
 
 _T = TypeVar("_T")
 
@@ -46,7 +45,6 @@ def read_pages(
     limit: int = 0,
     reverse: bool = False,
     is_snapshot: bool = False,
-    taken: Callable[[_T], int] | None = None,
     rows: ReadRows[_Row] = stored_rows,
 ) -> Iterator[_T]:
     """Yield what `page(tr, rows)` makes of each page of a range.
@@ -62,8 +60,6 @@ def read_pages(
         limit: How many rows to read in all; 0 for all of them.
         reverse: Whether to read from the end.
         is_snapshot: Whether to read, and to call `page`, by snapshot reads.
-        taken: Returns how many of its rows `page` used, at least one; the next page begins with the
-            others. By default it used all.
         rows: Reads the rows of a range, in order.
 
     Example:
@@ -86,90 +82,13 @@ def read_pages(
 
         found, made = read(tr, body)
         yield made
-        used = len(found) if taken is None else taken(made)
-        left -= used
-        if used == len(found) < n or (limit and left == 0):
+        left -= len(found)
+        if len(found) < n or (limit and left == 0):
             return
         if reverse:
-            end = found[used - 1].key
+            end = found[-1].key
         else:
-            begin = found[used - 1].key + b"\x00"
-
-
-_NEIGHBOURS = 50
-"""How many ranges share a read."""
-
-_MAX_BETWEEN = 2000
-"""The most bytes between two of them. A separate read costs less than to read more than these."""
-
-
-def read_ranges(
-    tr: ReadTransaction, ranges: Sequence[tuple[bytes, bytes]]
-) -> Iterator[list[KeyValue]]:
-    """Yield the rows of each of many small ranges, which do not overlap.
-
-    Up to 50 neighbours share a read. It ends where more than 2,000 bytes are between two of them;
-    the others of its ranges then have a read each. Reads are under way at the same time: first all
-    shared ones, then the separate ones of 50 ranges. So 50 ranges cost one read at best, and 51
-    reads at worst.
-
-    Args:
-        tr: A transaction.
-        ranges: The first key of each range, and the key behind its last one. Ranges that are not in
-            the order of their keys do not share a read.
-
-    Example:
-        >>> import fdbqueue
-        >>> db = fdbqueue.open("memory:")
-        >>> db[b"a"] = db[b"b"] = db[b"c"] = b""
-        >>> rows = read_ranges(db.create_transaction(), [(b"a", b"b"), (b"c", b"d")])
-        >>> [[row.key for row in found] for found in rows]
-        [[b'a'], [b'c']]
-    """
-    begun = [(group, _begin(tr, group[0][0], group[-1][1])) for group in _groups(ranges)]
-    for group, rows in begun:
-        left = deque(group)
-        for found in _divide(rows, group):
-            left.popleft()
-            yield found
-        for separate in [_begin(tr, *each) for each in left]:
-            yield list(separate)
-
-
-def _begin(tr: ReadTransaction, begin: bytes, end: bytes) -> Iterable[KeyValue]:
-    return tr.get_range(begin, end, streaming_mode=WANT_ALL)
-
-
-def _groups(ranges: Sequence[tuple[bytes, bytes]]) -> list[list[tuple[bytes, bytes]]]:
-    """Divide ranges into groups of neighbours, each in the order of the keys."""
-    groups: list[list[tuple[bytes, bytes]]] = []
-    for each in ranges:
-        if groups and len(groups[-1]) < _NEIGHBOURS and groups[-1][-1][1] <= each[0]:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return groups
-
-
-def _divide(rows: Iterable[KeyValue], group: list[tuple[bytes, bytes]]) -> Iterator[list[KeyValue]]:
-    """Yield the rows of each range of a group, up to the first that lies far behind another."""
-    ranges = iter(group)
-    begin, end = next(ranges)
-    found: list[KeyValue] = []
-    between = 0
-    for row in rows:
-        while row.key >= end:
-            yield found
-            found, (begin, end) = [], next(ranges)
-        if row.key >= begin:
-            found.append(row)
-            between = 0
-            continue
-        between += len(row.key) + len(row.value)
-        if between > _MAX_BETWEEN:
-            return
-    yield found
-    yield from ([] for _ in ranges)
+            begin = found[-1].key + b"\x00"
 
 
 def in_batches(

@@ -88,14 +88,6 @@ class Database(Writes):
         """The argument of `fdbqueue.open` for this database, without its durability."""
         return "memory:" if self.in_memory else f"embedded:{self.path}"
 
-    @property
-    def identity(self) -> str | None:
-        """A text that is the same for all processes of this host; `None` in memory."""
-        if self.in_memory:
-            return None
-        status = self.path.stat()
-        return f"embedded {status.st_dev} {status.st_ino}"
-
     def close(self) -> None:
         """Release the files. Later operations, also of open transactions, fail with 1025."""
         self.storage.close()

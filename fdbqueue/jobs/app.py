@@ -243,11 +243,10 @@ class App:
 
         Raises:
             DuplicateJob: Another job of this app has the name.
-            InvalidUniqueKey: `unique` is a text that is not a key.
             TypeError: `retry` is neither a policy nor a function, `name` is no text, there is no
                 such option, or the parentheses are missing.
-            ValueError: `version` or `timeout` is out of range, or `unique_until` and `unique_for`
-                do not fit.
+            ValueError: `version` or `timeout` is out of range, `unique` is a text that is not a
+                key, or `unique_until` and `unique_for` do not fit.
         """
         if function:
             raise TypeError("write @app.job(), with parentheses")

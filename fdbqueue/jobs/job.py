@@ -276,9 +276,9 @@ class Job(JobPusher[_Push, _Result], Generic[_Call, _Push, _Returned, _Result]):
             options: See `fdbqueue.options.JobOptions`; `unique=False` is for no key.
 
         Raises:
-            InvalidUniqueKey: `unique` is not a key.
             TypeError: `after` is not made of handles, or there is no such option.
-            ValueError: `unique_until` and `unique_for` do not fit, or `after` and a delay.
+            ValueError: `unique` is not a key, `unique_until` and `unique_for` do not fit, or
+                `after` and a delay.
         """
         handles = None if after is None else _handles(after)
         return JobPusher(self, tr, self.settings.changed(options, after=handles, on_dead=on_dead))

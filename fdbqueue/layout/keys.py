@@ -151,7 +151,7 @@ class Layout:
     leader = _Prefix(9)
     places = _Prefix(10)
     idempotency_keys = _Prefix(11)
-    idempotency_hours = _Prefix(12)
+    idempotency_ends = _Prefix(12)
     claims = _OfItems(16)
     leases = _Index(17)
     delayed = _OfItems(18)
@@ -351,7 +351,7 @@ class Layout:
 
     @staticmethod
     def entries_before(index: bytes, time: int) -> tuple[bytes, bytes]:
-        """Return the range of the entries of an index of hours or milliseconds since 1970."""
+        """Return the range of the entries of an index by time, in milliseconds since 1970."""
         return Layout.entry_key(index, 0), Layout.entry_key(index, time)
 
     @staticmethod

@@ -367,6 +367,9 @@ def decode_claim_text(text: str) -> tuple[bytes, bytes, int, str, str]:
 MAX_LOG = 8_000
 """How many bytes of the log of an attempt are kept."""
 
+MAX_TRACEBACK = 30_000
+"""How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
+
 
 class Report(NamedTuple):
     """The progress and the log of a claimed item, as its client has reported them.
@@ -793,19 +796,19 @@ def as_uuid(digest: bytes) -> bytes:
     return b"%b%c%b%c%b" % (digest[:6], version, digest[7:8], variant, digest[9:UUID_SIZE])
 
 
-def encode_push(hour: int, digest: bytes, ids: list[str]) -> bytes:
-    """Return the record of a push with an idempotency key: hour, digest and item ids.
+def encode_push(ends: int, digest: bytes, ids: list[str]) -> bytes:
+    """Return the record of a push with an idempotency key: its end, a digest and item ids.
 
     >>> decode_push(encode_push(480_000, b"digest", ["id"]))
     (480000, b'digest', ['id'])
     """
-    return fdb_tuple.pack((hour, digest, *ids))
+    return fdb_tuple.pack((ends, digest, *ids))
 
 
 def decode_push(value: bytes) -> tuple[int, bytes, list[str]]:
-    """Return the hour, the digest and the item ids of a push with an idempotency key."""
-    hour, digest, *ids = fdb_tuple.unpack(value)
-    return hour, digest, ids
+    """Return the end, the digest and the item ids of a push with an idempotency key."""
+    ends, digest, *ids = fdb_tuple.unpack(value)
+    return ends, digest, ids
 
 
 class StoredWorker(NamedTuple):

@@ -14,6 +14,7 @@ from fdbqueue.layout.batches import End, is_link
 from fdbqueue.layout.items import ItemRow, Level, StoredItem
 from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.values import (
+    MAX_TRACEBACK,
     NEXT,
     StoredAttempt,
     decode_attempt,
@@ -40,11 +41,6 @@ from fdbqueue.types import (
 
 _REMOVED = End("removed")
 
-MAX_KEPT_ATTEMPTS = 1_000
-"""How many failed attempts of an item a queue may keep."""
-
-MAX_TRACEBACK = 30_000
-"""How many bytes of a traceback a queue may keep; fewer if a claim of many items fails."""
 
 _FIRST_UNKNOWN = 10.0  # seconds before a job that a worker does not know is ready again, at first
 _LAST_UNKNOWN = 3600.0  # seconds at last

@@ -1,37 +1,47 @@
-"""Validation of the arguments of queues and workers."""
+"""Validation of the arguments of queues and workers, and of what is stored of them."""
 
 from __future__ import annotations
 
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from math import isfinite
 from numbers import Real
 from typing import Any, TypeGuard, TypeVar, get_args
 
 from fdbqueue.database.binding import is_database
 from fdbqueue.database.clock import client_name, milliseconds
-from fdbqueue.errors import InvalidTask, InvalidUniqueKey, error_text
+from fdbqueue.errors import InvalidTask, error_text
 from fdbqueue.layout.codecs import JsonCodec, encode_returned
 from fdbqueue.layout.items import Filter
 from fdbqueue.layout.tasks import TaskRecord, deadline_number
 from fdbqueue.layout.values import (
     LAST_MILLISECOND,
     MAX_LOG,
+    MAX_TRACEBACK,
     NO_HEADER,
     Header,
     Report,
     text_end,
     utc_time,
 )
-from fdbqueue.options import Filters, PushManyOptions
+from fdbqueue.options import (
+    Filters,
+    GroupSettings,
+    PushManyOptions,
+    QueueOptions,
+    QueueSettings,
+)
 from fdbqueue.types import (
     Claim,
     Duration,
     Keep,
+    Options,
+    PriorityKind,
     Progress,
     State,
     TaskPriority,
@@ -43,6 +53,8 @@ _T = TypeVar("_T")
 
 _MAX_SECONDS = 10**10  # 317 years
 _MAX_LEASE = 10**9  # seconds
+_MAX_CONCURRENCY = 10_000
+_MAX_KEPT_ATTEMPTS = 1_000  # of an item
 MAX_INTEGER = 2**63 - 1
 MAX_TEXT = 255
 """Bytes of UTF-8 in names and keys; a header has as many characters."""
@@ -105,7 +117,7 @@ def validate_seconds(
     return seconds
 
 
-def _is_integer(number: object, lowest: int, highest: float = math.inf) -> TypeGuard[int]:
+def _is_integer(number: object, lowest: int, highest: int) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and lowest <= number <= highest
 
 
@@ -192,14 +204,30 @@ def expiry_time(ttl: Duration) -> int:
     return milliseconds() + math.ceil(seconds * 1000)
 
 
+def validate_number(
+    number: object,
+    name: str = "n",
+    lowest: int = 0,
+    noun: str = "items",
+    highest: int = MAX_INTEGER,
+    instead: str = "",
+) -> int:
+    """Return a number of items, or of other things; raise `ValueError` if it is not one.
+
+    Example:
+        >>> validate_number(3)
+        3
+    """
+    if _is_integer(number, lowest, highest):
+        return number
+    upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
+    what = f"{name} is a number of {noun}" if noun else f"{name} is a number"
+    raise ValueError(f"{what} from {lowest:,}{upto}{instead}, not {number!r}")
+
+
 def validate_bound(name: str, bound: object, highest: int = MAX_INTEGER) -> int | None:
     """Return the limit; raise `ValueError` unless it is a number from 1, or `None`."""
-    if bound is None:
-        return None
-    if _is_integer(bound, 1, highest):
-        return bound
-    upto = "" if highest == MAX_INTEGER else f" to {highest:,}"
-    raise ValueError(f"{name} is a number from 1{upto}, or None, not {bound!r}")
+    return None if bound is None else validate_number(bound, name, 1, "", highest, ", or None")
 
 
 def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
@@ -208,9 +236,7 @@ def validate_range(name: str, number: object, lowest: int, highest: int) -> int:
     >>> validate_range("attempts", 10, 1, 1000)
     10
     """
-    if _is_integer(number, lowest, highest):
-        return number
-    raise ValueError(f"{name} is a number from {lowest:,} to {highest:,}, not {number!r}")
+    return validate_number(number, name, lowest, "", highest)
 
 
 def validate_share(name: str, number: object) -> float:
@@ -268,12 +294,7 @@ def validate_client_name(name: object) -> str:
     >>> validate_client_name("mailer-1")
     'mailer-1'
     """
-    if (
-        isinstance(name, str)
-        and name
-        and name.isprintable()
-        and len(name.encode("utf-8", "surrogatepass")) <= MAX_TEXT
-    ):
+    if _is_text(name) and name.isprintable():
         return name
     raise ValueError(f"a name is printable text of 1 to {MAX_TEXT} bytes, not {name!r}")
 
@@ -335,18 +356,6 @@ def validate_report(progress: object, log: object, now: int) -> Report | None:
     if not isinstance(progress.message, str):
         raise TypeError(f"the message of a progress is text, not {progress.message!r}")
     return Report(float(fraction), error_text(progress.message) or "", now, text)
-
-
-def validate_number(number: object, name: str = "n", lowest: int = 0, noun: str = "items") -> int:
-    """Return a number of items, or of other things; raise `ValueError` if it is not one.
-
-    Example:
-        >>> validate_number(3)
-        3
-    """
-    if isinstance(number, int) and not isinstance(number, bool) and number >= lowest:
-        return number
-    raise ValueError(f"{name} is a number of {noun} from {lowest}, not {number!r}")
 
 
 def validate_address(text: int | str) -> tuple[str, int]:
@@ -430,10 +439,8 @@ def validate_filter(kind: str, state: State, filters: Filters) -> Filter:
 
 
 def validate_unique(key: object) -> str:
-    """Return a unique key; raise `InvalidUniqueKey` unless it is text of 1 to 255 bytes."""
-    if _is_text(key):
-        return key
-    raise InvalidUniqueKey(key, MAX_TEXT)
+    """Return a unique key; raise `ValueError` unless it is text of 1 to 255 bytes."""
+    return validate_key("unique", key)
 
 
 def validate_key(what: str, text: object, may_be_empty: bool = False) -> str:
@@ -467,8 +474,8 @@ def new_headers(n: int, options: PushManyOptions) -> list[Header]:
     """Return the header of each of `n` new items.
 
     Raises:
-        InvalidUniqueKey: A key is not text of 1 to 255 bytes.
-        ValueError: The keys are not `n`, or an option does not fit.
+        ValueError: A key is not text of 1 to 255 bytes, the keys are not `n`, or an option does
+            not fit.
 
     Example:
         >>> new_headers(2, {"unique": ["a", None], "unique_until": "claimed"})[0].key
@@ -642,3 +649,92 @@ def validate_task(
     client = None if client_id is None else validate_name("client_id", client_id)
     order = int(validate_priority(priority)), deadline_number(deadline), validate_cost(cost)
     return TaskRecord(agent, client, payload), order
+
+
+# The options of a queue, and the settings of a group
+
+
+LIMITS = (
+    *("max_size", "max_attempts", "concurrency", "keep_number", "keep_seconds"),
+    *("kept_attempts", "traceback_bytes"),
+)
+"""The options that are numbers, by their names in Python, HTTP and JSON."""
+
+
+def _validate_rate(_: str, rate: object) -> tuple[int, int] | None:
+    return None if rate is None else validate_rate(rate)
+
+
+_VALIDATORS: dict[str, Callable[[str, Any], object]] = {
+    **dict.fromkeys(LIMITS, validate_bound),
+    "concurrency": partial(validate_bound, highest=_MAX_CONCURRENCY),
+    "kept_attempts": partial(validate_range, lowest=1, highest=_MAX_KEPT_ATTEMPTS),
+    "traceback_bytes": partial(validate_range, lowest=0, highest=MAX_TRACEBACK),
+    "paused": validate_flag,
+    "rate": _validate_rate,
+    "weight": validate_share,
+    "in_order": validate_flag,
+}
+"""The functions that check the options of a queue, and the settings of a group."""
+
+
+def settings_to_store(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return the stored options that the arguments of `configure` change.
+
+    Raises:
+        TypeError: There is no such option.
+        ValueError: A value is out of its range.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> settings_to_store({"max_size": 10, "keep": timedelta(days=1)})
+        {'keep_seconds': 86400, 'keep_number': None, 'max_size': 10}
+    """
+    validate_options(QueueSettings, settings)
+    changes: dict[str, Any] = {**settings}
+    stored: dict[str, Any] = {}
+    if "keep" in changes:
+        stored = kept_options(changes.pop("keep"))
+        if not stored.keys().isdisjoint(changes):
+            raise ValueError("keep stands for keep_seconds and keep_number: give it without them")
+    stored |= {name: _VALIDATORS[name](name, value) for name, value in changes.items()}
+    if stored.get("rate") is not None:
+        number, time = stored["rate"]
+        stored["rate"] = number, time / 1000
+    return stored
+
+
+def given_options(
+    kind: str, codec: str, priorities: PriorityKind | None, options: QueueOptions
+) -> Options:
+    """Return the options with which a queue is opened, as its first push stores them."""
+    validate_options(QueueOptions, options)
+    return Options(kind, codec, priorities, **settings_to_store(options))
+
+
+def group_settings(settings: GroupSettings, group: str | None) -> dict[str, Any]:
+    """Return the stored settings that the arguments of `set_group` change.
+
+    Args:
+        settings: The arguments.
+        group: The name of the group; an empty text for the items without one, which have only a
+            weight; `None` for all groups, which cannot be paused.
+
+    Raises:
+        TypeError: There is no such setting.
+        ValueError: A value is out of its range.
+
+    Example:
+        >>> group_settings({"weight": 2, "rate": (10, "1m")}, "ada")
+        {'weight': 2.0, 'rate': (10, 60000)}
+    """
+    validate_options(GroupSettings, settings)
+    stored: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "paused" and group is None and value:
+            raise ValueError("paused: give the name of a group; configure pauses the queue")
+        is_unset = value is None and name != "paused"
+        stored[name] = None if is_unset else _VALIDATORS[name](name, value)
+        if group == "" and name != "weight" and value not in (None, False):
+            raise ValueError(f"{name}: the items without a group have only a weight")
+    return stored

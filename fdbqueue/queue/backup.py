@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import IO, Any, NamedTuple, TypeVar
 
-from fdbqueue.database.binding import database_identity, loaded_binding
+from fdbqueue.database.binding import loaded_binding
 from fdbqueue.database.clock import uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import in_batches
@@ -27,7 +25,6 @@ from fdbqueue.errors import (
     QueueExists,
     QueueNotFound,
     RestoreRunning,
-    SameQueue,
     error_classes,
 )
 from fdbqueue.layout.batches import with_queues
@@ -157,7 +154,7 @@ def _page(tr: Transaction, begin: bytes, end: bytes) -> list[Row]:
     return [Row(row.key, row.value) for row in rows]
 
 
-def rows_of(db: Database, name: str, moment: Moment | None = None) -> Iterator[Row]:
+def rows_of(db: Database, name: str, moment: Moment) -> Iterator[Row]:
     """Yield the rows of a named queue in the order of their keys.
 
     They show one moment, unless the read version of `moment` changes meanwhile. They refer to other
@@ -174,7 +171,6 @@ def rows_of(db: Database, name: str, moment: Moment | None = None) -> Iterator[R
         other = read(db, partial(name_of, prefix=prefix))
         return None if other is None else name_key(other)
 
-    moment = moment or Moment(db)
     layout = Layout(moment.read(partial(find_existing, name=name)), name)
     size = len(layout.subspace.key())
     for begin, end in layout.lasting_ranges():
@@ -305,9 +301,6 @@ _MAX_LINE = 400_000  # bytes; a row of FoundationDB has up to 110,000
 _BEGIN = f'{{"format":"{_FORMAT}"'.encode()
 _SECTIONS = (b'{"queue":', b'{"prefix":')
 
-ALL = "keys outside queues"
-"""How a report calls the keys with the empty prefix."""
-
 
 class Copies(dict[str, QueueCopy]):
     """The queues that were written or restored, by name.
@@ -330,7 +323,6 @@ def backup(
     names: Iterable[str] | None = None,
     *,
     prefixes: Iterable[bytes] = (),
-    progress: Callable[[str, int], object] = lambda name, rows: None,
 ) -> Copies:
     """Write queues, and on request other keys, to a file.
 
@@ -360,8 +352,6 @@ def backup(
         file: A binary file, open for writing.
         names: The names of the queues; `None` for all.
         prefixes: The first bytes of other keys to write.
-        progress: Called now and then with the name of a queue, or the text of a prefix, and how
-            many rows of it are written.
 
     Returns:
         What was written, by the name of the queue.
@@ -387,8 +377,8 @@ def backup(
         sha256.update(line)
         file.write(line)
 
-    def written(rows: Iterable[Row], name: str) -> Iterator[Row]:
-        for row in _counted(rows, partial(progress, name)):
+    def written(rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
             write({"key": _base64(row.key), "value": _base64(row.value)})
             yield row
 
@@ -401,33 +391,17 @@ def backup(
         write({"queue": name})
         moment.begin_queue()
         versions = moment.versions
-        copies[name] = summary_of(written(rows_of(db, name, moment), name))
-        if moment.versions != versions:
-            # If nothing differs now, both reads show the moment between them.
-            _verify_unchanged(db, {name: copies[name]})
+        copies[name] = summary_of(written(rows_of(db, name, moment)))
+        # If nothing differs when it is read again, both reads show the moment between them.
+        is_over = moment.versions != versions
+        if is_over and summary_of(rows_of(db, name, Moment(db))) != copies[name]:
+            raise QueueChanged(name)
     for prefix in own:
         write({"prefix": _base64(prefix)})
-        rows = written(key_rows(prefix, moment), prefix_text(prefix) or ALL)
-        copies.prefixes[prefix] = sum(1 for _ in rows)
+        copies.prefixes[prefix] = sum(1 for _ in written(key_rows(prefix, moment)))
     file.write(_end(sha256))
     copies.moments = moment.versions
     return copies
-
-
-def _counted(rows: Iterable[Row], progress: Callable[[int], object]) -> Iterator[Row]:
-    """Yield rows; call `progress` with their number now and then, and at the end."""
-    n = 0
-    for n, row in enumerate(rows, 1):
-        yield row
-        if n % 1000 == 0:
-            progress(n)
-    progress(n)
-
-
-def _verify_unchanged(db: Database, copies: Mapping[str, QueueCopy]) -> None:
-    for name, copy in copies.items():
-        if summary_of(rows_of(db, name)) != copy:
-            raise QueueChanged(name)
 
 
 def _end(sha256: hashlib._Hash) -> bytes:
@@ -460,7 +434,6 @@ def restore(
     *,
     prefixes: Iterable[bytes] | None = None,
     new_name: str | None = None,
-    progress: Callable[[str, int], object] = lambda name, rows: None,
 ) -> Copies:
     """Create the queues and keys of a backup in a database, with everything that it has.
 
@@ -488,8 +461,6 @@ def restore(
         prefixes: The prefixes of the keys to restore; longer and shorter ones than in the file
             choose among its keys. If neither `names` nor `prefixes` is given, all is restored.
         new_name: Another name for the queue, if only one is restored.
-        progress: Called now and then with the name of a queue, or the text of a prefix, and how
-            many rows of it are stored.
 
     Returns:
         What was restored, by the name in the file.
@@ -520,64 +491,37 @@ def restore(
         if name not in sections:
             similar = get_close_matches(name, sections) or [*sections][:3]
             raise QueueNotFound(name, similar)
-    _verify_new_name(new_name, chosen)
+    if new_name is not None and len(chosen) != 1:
+        raise ValueError(f"only one queue can get a new name, not {len(chosen)}")
     if new_name is not None and is_all and own:
         raise ValueError("the file also has keys, and no key can get a new name; name the queue")
     missing = {prefix: count_missing(db, _key_rows(file, key_sections, prefix)) for prefix in own}
 
-    def store_own() -> None:
-        for prefix in own:
-            rows = _key_rows(file, key_sections, prefix)
-            store_keys(db, _counted(rows, partial(progress, prefix_text(prefix) or ALL)))
-
-    queues = {name: sections[name] for name in chosen}
-    restored = _create(db, file, queues, new_name, progress, store_own)
-    restored.prefixes.update(missing)
-    return restored
-
-
-def _create(
-    db: Database,
-    file: IO[bytes],
-    queues: dict[str, int],
-    new_name: str | None,
-    progress: Callable[[str, int], object],
-    before_names: Callable[[], None],
-) -> Copies:
-    """Create queues of a file.
-
-    Args:
-        db: A database.
-        file: The file.
-        queues: Where the first row of each queue is.
-        new_name: Another name for the only queue.
-        progress: As for `restore`.
-        before_names: Called after the last row, before the queues get their names.
-    """
-    names = {name: new_name if new_name is not None else name for name in queues}
+    names = {name: new_name if new_name is not None else name for name in chosen}
     new, copies = NewQueues(db, [*names.values()]), Copies()
-    prefixes = {name_key(name): new.subspaces[names[name]].key() for name in queues}
-    for name, offset in queues.items():
-        copies[name] = summary_of(_rows(file, offset))
+    prefix_in = {name_key(name): new.subspaces[names[name]].key() for name in chosen}
 
     @cache
     def prefix_of(reference: bytes) -> bytes | None:
-        if reference in prefixes:
-            return prefixes[reference]
-        if new_name not in (None, *queues):
+        if reference in prefix_in:
+            return prefix_in[reference]
+        if new_name not in (None, *chosen):
             return None  # a queue with a new name may be there with its old one, too
         if not is_name_key(reference):
             return reference  # a queue without a name
         subspace = read(db, partial(find, name=decode_name(reference)))
         return None if subspace is None else bytes(subspace.key())
 
-    for name, offset in queues.items():
-        found = _counted(_rows(file, offset), partial(progress, name))
+    for name in chosen:
+        copies[name] = summary_of(_rows(file, sections[name]))
+        found = _rows(file, sections[name])
         new.write(
             names[name], (Row(key, with_queues(key, value, prefix_of)) for key, value in found)
         )
-    before_names()
+    for prefix in own:
+        store_keys(db, _key_rows(file, key_sections, prefix))
     new.finish()
+    copies.prefixes.update(missing)
     return copies
 
 
@@ -636,40 +580,31 @@ def copy(
     names: Iterable[str] | None = None,
     *,
     new_name: str | None = None,
-    progress: Callable[[str, int], object] = lambda name, rows: None,
 ) -> Copies:
     """Copy queues to another database, with items in every state and their options.
 
     A copy is a backup in a temporary file, and its restore. The items keep their ids, their order
-    and their failed attempts. The source is not changed. The copies get their names only after the
-    source was read again and compared, so no client sees half of one. An interrupted copy begins
-    anew when you start it again.
+    and their failed attempts. The source is not changed.
 
-    If a queue changes during the copy, `QueueChanged` is raised. Pause the queues with `pause`, and
-    stop the clients that push, pop or hold claims. Do so in any case if the copies are to replace
-    the source: otherwise both would run the same jobs. A claimed item stays claimed until its lease
-    is over by the clock. The copy of a paused queue is paused.
-
-    Copy queues together whose jobs wait for each other, as `restore` describes.
-
-    Cost: two reads of the queues, twice as many if a read takes longer than five seconds, and one
-    transaction for every 1,000 rows or megabyte.
+    If the copies are to replace the source, pause the queues with `configure`, and stop the clients
+    that push, pop or hold claims: what happens in the source after it was read is not in the
+    copies, and clients of both would run the same jobs. A claimed item stays claimed until its
+    lease is over by the clock. The copy of a paused queue is paused.
 
     Args:
         source: The database to copy from.
         target: The database to copy to.
         names: The names of the queues; `None` for all.
         new_name: Another name for the copy, if only one queue is copied.
-        progress: Called now and then with the name of a queue, and how many rows of it are copied.
 
     Returns:
         What was copied, by the name in the source.
 
     Raises:
         QueueNotFound: The source has no queue with one of the names.
-        QueueExists: The target has a queue with one of the names.
-        SameQueue: The target is the source, and a copy would have the name of its queue.
-        QueueChanged: A queue has changed. The target has no new queue.
+        QueueChanged: A queue takes longer than five seconds to read, and has changed. The target
+            has no new queue.
+        QueueExists: The target has a queue with one of the names, as when it is the source.
         RestoreRunning: Another process has begun to copy or restore the same queue meanwhile.
         InvalidQueueName: A queue cannot have one of the names.
 
@@ -681,20 +616,8 @@ def copy(
         2
     """
     with tempfile.TemporaryFile() as file:
-        copied = backup(source, file, names)
-        _verify_new_name(new_name, copied)
-        identity = database_identity(source)
-        is_same = source is target or None is not identity == database_identity(target)
-        for name in copied:
-            if is_same and new_name in (None, name):
-                raise SameQueue(name)
-        verify = partial(_verify_unchanged, source, copied)
-        return _create(target, file, _sections(file)[0], new_name, progress, verify)
-
-
-def _verify_new_name(new_name: str | None, names: Collection[str]) -> None:
-    if new_name is not None and len(names) != 1:
-        raise ValueError(f"only one queue can get a new name, not {len(names)}")
+        backup(source, file, names)
+        return restore(target, file, new_name=new_name)
 
 
 def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
@@ -720,32 +643,3 @@ def distinct(prefixes: Iterable[bytes]) -> list[bytes]:
         if not chosen or not prefix.startswith(chosen[-1]):
             chosen.append(prefix)
     return chosen
-
-
-def prefix_text(prefix: bytes) -> str:
-    r"""Return a prefix as text, with an escape for each byte that is no printable ASCII.
-
-    >>> print(prefix_text(b"sold/\x00\\"))
-    sold/\x00\\
-    """
-    text = prefix.replace(b"\\", b"\\\\").decode("latin-1")
-    return "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text)
-
-
-def prefix_from(text: str) -> bytes:
-    r"""Return the prefix that a text stands for, with `\xNN` for any byte and `\\` for a backslash.
-
-    Raises:
-        ValueError: The text has another backslash.
-
-    Example:
-        >>> prefix_from(r"sold/\x00\\")
-        b'sold/\x00\\'
-    """
-    parts = re.split(rb"(\\(?:x[0-9a-fA-F]{2}|\\))", os.fsencode(text))
-    for number, part in enumerate(parts):
-        if number % 2:
-            parts[number] = bytes.fromhex(part[2:].decode()) or b"\\"
-        elif b"\\" in part:
-            raise ValueError(f"write \\xNN for a byte and \\\\ for a backslash, not {text}")
-    return b"".join(parts)

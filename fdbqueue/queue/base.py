@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice, repeat
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from fdb.subspace_impl import Subspace
 
-from fdbqueue.coordination.sans_io import Call, SansIO, drive, driven, sans_io_of
+from fdbqueue.coordination.sans_io import SansIO, drive, driven, sans_io_of
 from fdbqueue.coordination.sans_io import Stop as Stop
-from fdbqueue.database.binding import check_database, engine_name, is_database
+from fdbqueue.database.binding import check_database, is_database
 from fdbqueue.database.clock import milliseconds, uuids
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.retrying import read
@@ -26,7 +35,8 @@ from fdbqueue.errors import (
     error_classes,
     error_text,
 )
-from fdbqueue.layout.items import Selection
+from fdbqueue.layout.codecs import stored_codec
+from fdbqueue.layout.items import Selection, decode_group_settings
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_claim_text, decode_options, encode_claim_text
 from fdbqueue.operations.items import Moved, NewItem, Tail
@@ -37,8 +47,10 @@ from fdbqueue.operations.views.groups import list_groups
 from fdbqueue.options import Filters, GroupSettings, PushManyOptions, QueueSettings, Selecting
 from fdbqueue.queue.arguments import (
     due_time,
+    group_settings,
     new_headers,
     of_each,
+    settings_to_store,
     validate_by,
     validate_claim,
     validate_client_name,
@@ -55,11 +67,6 @@ from fdbqueue.queue.arguments import (
     validate_state,
     validate_wait,
 )
-from fdbqueue.queue.settings import (
-    change_group,
-    read_group_settings,
-    settings_to_store,
-)
 from fdbqueue.types import (
     Change,
     Claim,
@@ -73,6 +80,7 @@ from fdbqueue.types import (
     Priority,
     Progress,
     QueueStats,
+    ReadTransaction,
     ReadTransactor,
     SearchPage,
     State,
@@ -96,10 +104,8 @@ _Begin: TypeAlias = Callable[[Transaction], Callable[[str], bool]]
 
 _log = logging.getLogger("fdbqueue")
 
-# This logger has a level of its own: a program that logs at INFO must not pay for it unasked.
-_counts_log = logging.getLogger("fdbqueue.counts")
-if _counts_log.level == logging.NOTSET:
-    _counts_log.setLevel(logging.WARNING)
+_HOLDING = ("concurrency", "rate", "in_order")
+"""The default settings of groups that may hold one, or let it go on."""
 
 _CHANGES = 100  # items that one transaction of `change_all` changes
 _MAX_RETURNED = 6_500_000  # bytes for a claim; its items take up to 3,000,000 besides
@@ -109,17 +115,18 @@ MAX_SCAN = 10_000
 """How many items one call of `search` or `count` looks at, unless the caller gives `scan`."""
 
 
-class BaseQueue(ABC, Generic[_T]):
+class BaseQueue(Generic[_T]):
     """The methods that all queues share; `PriorityQueue` describes their arguments."""
+
+    _stored: ClassVar[tuple[str, ...]] = ()
+    """The arguments of the constructor that are stored options, but for those in `QueueOptions`."""
 
     def __init__(self, store: Store[_T]) -> None:
         self._store = store
-        self._engine: str | None = None
 
     def __repr__(self) -> str:
         layout = self._store.layout
-        where = "" if self._engine is None else f" on {self._engine}"
-        return f"<{type(self).__name__} {layout.name or layout.subspace!r}{where}>"
+        return f"<{type(self).__name__} {layout.name or layout.subspace!r}>"
 
     @classmethod
     def existing(cls: type[_Q], db: Transactor, name: str) -> _Q:
@@ -139,11 +146,6 @@ class BaseQueue(ABC, Generic[_T]):
     def _open(cls, db: Transactor, name: str | Subspace, **given: Any) -> Any:
         """Return the queue with the given options and the stored others."""
         return open_stored(cls, read(db, partial(find_stored, name=name)), **given)
-
-    @classmethod
-    @abstractmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        """Return the constructor arguments that reproduce the stored options."""
 
     @property
     def subspace(self) -> Subspace:
@@ -433,7 +435,7 @@ class BaseQueue(ABC, Generic[_T]):
     ) -> SansIO[list[_T]]:
         seconds = validate_wait(tr, wait)
         items: list[_T] = yield from self._store.pop(tr, validate_number(n), at_max, seconds)
-        yield from log_items(self._store, tr, items, popped=True)
+        log_items(self._store, tr, items, "popped from")
         return items
 
     def peek(self, tr: ReadTransactor) -> _T | None:
@@ -915,7 +917,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> [jobs.pop(db).value for _ in range(6)]
             ['ada', 'bob', 'ada', 'ada', 'bob', 'ada']
         """
-        change_group(self._store, tr, group, settings)
+        _change_group(self._store, tr, group, settings)
 
     def group_settings(self, tr: ReadTransactor, group: str | None = None) -> GroupSettings:
         """Return what `set_group` has set for a group; with `None`, for all groups.
@@ -928,7 +930,7 @@ class BaseQueue(ABC, Generic[_T]):
             >>> jobs.group_settings(db), jobs.group_settings(db, "ada")
             ({'concurrency': 2, 'rate': (10, 60.0)}, {})
         """
-        return read_group_settings(self._store, tr, group)
+        return _read_group_settings(self._store, tr, group)
 
     def groups(
         self, tr: ReadTransactor, *, after: str | None = None, limit: int = 1000
@@ -951,6 +953,52 @@ class BaseQueue(ABC, Generic[_T]):
             after = validate_key("a group", after, may_be_empty=True)
         layout = self._store.layout
         return read(tr, lambda tr: list_groups(tr, layout, after, limit))
+
+
+def _read_group_settings(store: Store[Any], tr: ReadTransactor, group: str | None) -> GroupSettings:
+    """Return what `set_group` has set for a group, or with `None` for all groups."""
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    layout = store.layout
+
+    def body(tr: ReadTransaction) -> GroupSettings:
+        stored = tr[layout.group_key(layout.group_settings, name)]
+        fields: dict[str, Any] = decode_group_settings(stored.value)._asdict()
+        if fields["rate"] is not None:
+            fields["rate"] = fields["rate"][0], fields["rate"][1] / 1000
+        fields["paused"] = fields["paused"] or None
+        return cast(
+            "GroupSettings", {each: fields[each] for each in fields if fields[each] is not None}
+        )
+
+    return read(tr, body)
+
+
+def _change_group(
+    store: Store[Any], tr: Transactor, group: str | None, settings: GroupSettings
+) -> None:
+    """Change settings of a group, or of all of them; wake clients that wait.
+
+    Args:
+        store: The store of the queue.
+        tr: A transaction or a database.
+        group: The group, as for `group_settings`.
+        settings: The arguments of `set_group`.
+    """
+    name = None if group is None else validate_key("a group", group, may_be_empty=True)
+    changes = group_settings(settings, name)
+
+    def body(tr: Transaction, now: int) -> bool:
+        if changes:
+            store.items.groups.set(tr, now, name, changes)
+        if name is None and not changes.keys().isdisjoint(_HOLDING):
+            store.items.groups.settle_all(tr, now)
+        if changes.get("max_size"):
+            store.pusher.note_limited_groups(tr)
+        store.options.note_limit(tr)
+        return True
+
+    store.change(tr, body)
+    store.sweeper.invalidate()  # pops of this client look at once
 
 
 def new_items(
@@ -979,37 +1027,17 @@ def _group(name: object) -> str | None:
     return None if name is None else validate_key("a group", name)
 
 
-def log_items(
-    store: Store[Any], tr: Transactor, items: list[_T], *, popped: bool = False
-) -> SansIO[None]:
+def log_items(store: Store[_T], tr: Transactor, items: list[_T], verb: str) -> None:
     """Log a line for each item with a priority that was pushed or popped.
 
-    The logger `fdbqueue.counts` also gets the counters of the priorities, which takes a read. A
-    caller's transaction is not logged, because it may not commit.
+    A caller's transaction is not logged, because it may not commit.
     """
-    shows_items = _log.isEnabledFor(logging.DEBUG)
-    shows_counts = _counts_log.level <= logging.INFO and _counts_log.isEnabledFor(logging.INFO)
-    if not (shows_items or shows_counts) or not is_database(tr):
+    if not _log.isEnabledFor(logging.DEBUG) or not is_database(tr):
         return
-    priorities = [
-        item.priority
-        for item in items
-        if isinstance(item, Item) and item.is_new and item.priority is not None
-    ]
-    verb = "popped from" if popped else "pushed to"
     title = store.layout.name or store.layout.subspace.key()
-    if shows_items:
-        for priority in priorities:
-            _log.debug("%s %s, priority %s", verb, title, priority)
-    if priorities and shows_counts:
-
-        def log_counts(db: Database) -> list[_T]:
-            left = store.reads.counts_text(db)
-            for priority in priorities:
-                _counts_log.info("%s %s, priority %s; left: %s", verb, title, priority, left)
-            return items
-
-        yield Call(partial(log_counts, tr), partial(store.put_back, tr) if popped else None)
+    for item in items:
+        if isinstance(item, Item) and item.is_new and item.priority is not None:
+            _log.debug("%s %s, priority %s", verb, title, item.priority)
 
 
 def first_of(taken: SansIO[list[_T]]) -> SansIO[_T | None]:
@@ -1138,7 +1166,6 @@ class Stored(NamedTuple):
     subspace: Subspace
     options: Options | None
     name: str | None
-    engine: str
 
 
 def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False) -> Stored:
@@ -1149,7 +1176,7 @@ def find_stored(tr: Transaction, name: str | Subspace, must_exist: bool = False)
         subspace, known_name = (find_existing if must_exist else location)(tr, name), name
     options = tr[Layout(subspace).options].value
     found = None if options is None else decode_options(options)
-    return Stored(subspace, found, known_name, engine_name(tr))
+    return Stored(subspace, found, known_name)
 
 
 def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
@@ -1161,10 +1188,11 @@ def open_stored(kind: type[_Q], stored: Stored, **given: Any) -> _Q:
     make: Any = kind
     chosen = {option: value for option, value in given.items() if value is not None}
     if stored.options is not None:
-        chosen = {**kind._kept(stored.options), **chosen}
+        codec, priorities = stored_codec(stored.options.codec), stored.options.priorities
+        known = {"codec": codec, "priorities": priorities}
+        chosen = {**{name: known[name] for name in kind._stored}, **chosen}
     queue: _Q = make(stored.subspace, **chosen)
     if stored.options is not None:
         reconcile_options(queue._store.given_options, stored.options)
     queue._store.layout.name = stored.name
-    queue._engine = stored.engine
     return queue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from statistics import median, quantiles
 from time import time
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ from fdbqueue.coordination.sweeper import looks_write as looks_write
 from fdbqueue.database.binding import first_key, is_database
 from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
-from fdbqueue.database.pages import read_pages, read_ranges
+from fdbqueue.database.pages import read_pages
 from fdbqueue.database.retrying import retries as retries
 from fdbqueue.errors import ForeignKey, QueueExists, UndecodableQueue
 from fdbqueue.layout.codecs import decode_json as decode_json
@@ -25,21 +25,20 @@ from fdbqueue.layout.codecs import json_bytes as json_bytes
 from fdbqueue.layout.codecs import parse_json as parse_json
 from fdbqueue.layout.counters import Counters, counters_range
 from fdbqueue.layout.items import Selection
-from fdbqueue.layout.keys import Layout
+from fdbqueue.layout.keys import WANT_ALL, Layout
 from fdbqueue.layout.names import NAME_RECEIPTS, decode_name, decode_subspace, name_key, names_with
 from fdbqueue.layout.priorities import priority_as_json as priority_as_json
-from fdbqueue.layout.values import UNDECODABLE, as_json, utc_time
+from fdbqueue.layout.values import UNDECODABLE, utc_time
+from fdbqueue.layout.values import as_json as as_json
 from fdbqueue.layout.values import time_as_json as time_as_json
 from fdbqueue.operations.maintainers.batches import leave_batches
 from fdbqueue.operations.names import drop_unfinished, find, find_existing, leave
 from fdbqueue.operations.views.stats import begin_stats, unknown_stats
-from fdbqueue.queue.arguments import validate_number
-from fdbqueue.queue.base import BaseQueue, GroupInfo, store_of
-from fdbqueue.queue.settings import LIMITS
+from fdbqueue.queue.arguments import LIMITS, validate_number
+from fdbqueue.queue.base import BaseQueue, store_of
 from fdbqueue.types import (
     STATES,
     Database,
-    HistoryWindow,
     Item,
     ItemInfo,
     KeyValue,
@@ -147,14 +146,10 @@ def _change(tr: Transactor, body: Callable[[Any], _T]) -> _T:
     return run_once(tr, body, NAME_RECEIPTS) if is_database(tr) else body(tr)
 
 
-_MAX_COUNTERS = 10_000
-"""How many counters one transaction reads, but at least all of one queue."""
-
-
 def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0) -> list[str]:
     """Return the names of all queues that were ever pushed to, in order, or a page of them.
 
-    Given a database, names are read in pages of 1,024, each in a transaction of its own. Cost: one
+    Given a database, names are read in pages of 500, each in a transaction of its own. Cost: one
     row for each queue, whatever its length.
 
     Args:
@@ -175,7 +170,7 @@ def queue_names(tr: ReadTransactor, *, after: str | None = None, limit: int = 0)
         >>> queue_names(db, after="jobs", limit=1)
         ['mail']
     """
-    return _read_queues(tr, lambda tr, page: list(page), after, limit)
+    return _read_queues(tr, lambda tr, page: page, after, limit)
 
 
 def overview(
@@ -185,15 +180,12 @@ def overview(
 
     Each value is what `stats` of the queue returns in a transaction, without the options: the
     numbers that are stored, because this sweeps no queue. Uses snapshot reads, which conflict with
-    nothing. Given a database, queues are read in pages of up to 1,024, each in a
-    transaction of its own. A page ends early with the queue that reaches 10,000 counters, so that a
-    transaction ends within its five seconds. Items are not decoded. A queue whose numbers cannot be
-    decoded has an `error` instead of them.
+    nothing. Given a database, queues are read in pages of 500, each in a transaction of its own.
+    Items are not decoded. A queue whose numbers cannot be decoded has an `error` instead of them.
 
-    Cost: for each page one range read of the names. Neighbouring queues that hold little share a
-    read of their counters, up to 50 of them; other queues have a read each. A queue that is not
-    empty takes one read for each of up to 100 priorities; a task queue takes one more. A queue with
-    delayed items takes one more.
+    Cost: for each page one range read of the names, and for each queue one of its counters. A queue
+    that is not empty takes one read for each of up to 100 priorities; a task queue takes one more.
+    A queue with delayed items takes one more.
 
     Args:
         tr: A transaction or a database.
@@ -242,21 +234,6 @@ def stats_as_json(stats: QueueStats) -> dict[str, Any]:
     return fields
 
 
-def history_as_json(window: HistoryWindow) -> dict[str, Any]:
-    """Return a window of the history of a queue as a JSON object.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> _ = jobs.push(db, "x")
-    >>> minutes = history_as_json(jobs.history(db)[0])
-    >>> minutes["seconds"], minutes["pushed"], minutes["waiting_median"], len(minutes["buckets"])
-    (300, 1, None, 1)
-    """
-    fields: dict[str, Any] = as_json(window)
-    return fields
-
-
 def item_as_json(item: Item | Task | None) -> dict[str, Any]:
     """Return the priority and the value of an item as a JSON object; of a task, all its fields.
 
@@ -298,79 +275,55 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
     return fields
 
 
-def group_as_json(info: GroupInfo) -> dict[str, Any]:
-    """Return what is known of a group as a JSON object.
-
-    >>> import fdbqueue
-    >>> db = fdbqueue.open("memory:")
-    >>> jobs = fdbqueue.PriorityQueue.named(db, "jobs")
-    >>> jobs.set_group(db, "ada", rate=(1, "1h"))
-    >>> _ = jobs.push(db, "x", group="ada"), jobs.pop(db)
-    >>> group_as_json(jobs.groups(db)[0])["rate"]
-    (1, 3600.0)
-    """
-    fields: dict[str, Any] = as_json(info)
-    return fields
-
-
 def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, QueueStats]]:
-    """Return the numbers of the first queues of a page: as many as a transaction ought to read."""
-    found: list[tuple[str, Iterator[QueueStats | None]]] = []
-    left = _MAX_COUNTERS
-    ranges = read_ranges(tr, [counters_range(subspace) for subspace in page.values()])
-    for (name, subspace), rows in zip(page.items(), ranges):
-        found.append((name, _stats_of(tr, subspace, rows)))
-        next(found[-1][1])
-        left -= len(rows)
-        if left <= 0:
-            break
-    return [(name, stats) for name, reading in found if (stats := next(reading)) is not None]
+    """Return the numbers of each queue of a page."""
+    # All reads begin before the first is waited for.
+    begun = [
+        (name, subspace, tr.get_range(*counters_range(subspace), streaming_mode=WANT_ALL))
+        for name, subspace in page.items()
+    ]
+    return [(name, _stats_of(tr, subspace, rows)) for name, subspace, rows in begun]
 
 
-def _stats_of(
-    tr: ReadTransaction, subspace: Subspace, rows: list[KeyValue]
-) -> Iterator[QueueStats | None]:
-    """Yield `None` once the reads have begun, and then the numbers of a queue.
+def _stats_of(tr: ReadTransaction, subspace: Subspace, rows: Iterable[KeyValue]) -> QueueStats:
+    """Return the numbers of a queue.
 
     One that cannot be read has an error, so that it does not hide the others.
     """
     try:
-        finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
-        yield None
-        yield finish()
+        return begin_stats(tr, subspace, Counters(subspace, rows), first_key)()
     except (UndecodableQueue, ForeignKey) as error:
-        yield from repeat(unknown_stats(subspace, error))
+        return unknown_stats(subspace, error)
     except UNDECODABLE as error:
         reason = f"{type(error).__name__}: {error}"
-        yield from repeat(unknown_stats(subspace, UndecodableQueue(reason)))
+        return unknown_stats(subspace, UndecodableQueue(reason))
 
 
-_PAGE = 1024
+_PAGE = 500
 """How many queues one transaction reads at most."""
 
 
 def _read_queues(
     tr: ReadTransactor,
-    read: Callable[[ReadTransaction, dict[str, Subspace]], list[_T]],
+    read: Callable[[ReadTransaction, dict[str, Subspace]], Iterable[_T]],
     after: str | None = None,
     limit: int = 0,
     prefix: str = "",
 ) -> list[_T]:
     """Read something of all named queues, or of a page, in order of the names, by snapshot reads.
 
-    `read(tr, page)` reads it of the first of some queues, at least of one. Given a database, each
-    call has its own transaction. A queue that is renamed meanwhile may be read twice, or not at
-    all.
+    `read(tr, page)` reads it of some queues. Given a database, each call has its own transaction. A
+    queue that is renamed meanwhile may be read twice, or not at all.
     """
 
-    def page(tr: ReadTransaction, rows: list[KeyValue]) -> list[_T]:
+    def page(tr: ReadTransaction, rows: list[KeyValue]) -> Iterable[_T]:
         return read(tr, {decode_name(row.key): decode_subspace(row.value) for row in rows})
 
     begin, end = names_with(prefix)
     if after is not None:
         begin = max(begin, name_key(after) + b"\x00")
     limit = validate_number(limit, "limit", noun="queues")
-    pages = read_pages(tr, begin, end, page, size=_PAGE, limit=limit, is_snapshot=True, taken=len)
+    pages = read_pages(tr, begin, end, page, size=_PAGE, limit=limit, is_snapshot=True)
     return list(chain.from_iterable(pages))
 
 

@@ -9,23 +9,21 @@ from fdb.subspace_impl import Subspace
 
 from fdbqueue.coordination.sans_io import SansIO, driven
 from fdbqueue.coordination.store import Store
-from fdbqueue.layout.codecs import codec_name, codec_named, stored_codec
+from fdbqueue.layout.codecs import codec_name, codec_named
 from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.priorities import Levels, Priorities
 from fdbqueue.layout.rows import ItemCodec
 from fdbqueue.operations.items import Items, Moved
 from fdbqueue.options import PushManyOptions, PushOptions, QueueOptions
-from fdbqueue.queue.arguments import of_each, validate_number, validate_options
+from fdbqueue.queue.arguments import given_options, of_each, validate_number, validate_options
 from fdbqueue.queue.base import BaseQueue, first_of, log_items, new_items
 from fdbqueue.queue.schedules import Schedules
-from fdbqueue.queue.settings import given_options
 from fdbqueue.queue.steps import JobSteps
 from fdbqueue.types import (
     Codec,
     Duration,
     Item,
     OfCodec,
-    Options,
     Priority,
     PriorityKind,
     ReadTransactor,
@@ -40,6 +38,8 @@ if TYPE_CHECKING:
 class ValueQueue(BaseQueue[Item[V]]):
     """A queue whose items have values of one type, and priorities, or none in a FIFO queue."""
 
+    _stored: ClassVar[tuple[str, ...]] = ("codec",)
+
     def __init__(
         self,
         kind: str,
@@ -53,10 +53,6 @@ class ValueQueue(BaseQueue[Item[V]]):
         given = given_options(kind, codec_name(codec), priorities, options)
         items, rows = Items(layout, levels, given), ItemCodec(layout, levels, codec_named(codec))
         super().__init__(Store(layout, levels, items, rows, given))
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {"codec": stored_codec(stored.codec)}
 
     @property
     def schedules(self) -> Schedules[V]:
@@ -87,7 +83,7 @@ class ValueQueue(BaseQueue[Item[V]]):
         new = new_items(self._store, values, priorities, **options)
         fits = options.get("as_many_as_fit", False)
         items: list[Item[V]] = yield from self._store.push(tr, new, fits, raises=not fits)
-        yield from log_items(self._store, tr, items)
+        log_items(self._store, tr, items, "pushed to")
         return items
 
 
@@ -157,6 +153,8 @@ class PriorityQueue(ValueQueue[V]):
     kind: ClassVar[Literal["priority"]] = "priority"
     """The kind of the queue, as its options have it."""
 
+    _stored = ("codec", "priorities")
+
     def __init__(
         self,
         subspace: Subspace,
@@ -167,10 +165,6 @@ class PriorityQueue(ValueQueue[V]):
     ) -> None:
         layout, ranks = Layout(subspace), int if priorities is None else priorities
         super().__init__(self.kind, layout, Priorities(layout, ranks), codec, ranks, options)
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {**super()._kept(stored), "priorities": stored.priorities}
 
     @classmethod
     def named(

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from io import IOBase
 from typing import Any
 
+from fdbqueue.database.clock import milliseconds
 from fdbqueue.database.exactly_once import run_once
 from fdbqueue.database.pages import in_batches
 from fdbqueue.errors import (
     FdbqueueError,
     IdempotencyKeyReused,
-    InvalidIdempotencyKey,
     InvalidLine,
     PushTooLarge,
 )
 from fdbqueue.layout.codecs import parse_json
-from fdbqueue.layout.keys import Layout
 from fdbqueue.layout.values import decode_push, encode_push
 from fdbqueue.operations.items import BATCH_BYTES, NewItem
 from fdbqueue.operations.push import PushRequest
+from fdbqueue.operations.timers import drop_ended
 from fdbqueue.options import PushManyOptions
-from fdbqueue.queue.arguments import MAX_TEXT, validate_key
+from fdbqueue.queue.arguments import validate_key
 from fdbqueue.queue.base import BaseQueue, new_items, store_of
 from fdbqueue.queue.priority import PriorityQueue
 from fdbqueue.types import Database, Json, Transaction
@@ -168,7 +167,7 @@ def _field(value: Json, name: str) -> Any:
     return value[name]
 
 
-_HOURS = 24
+_MILLISECONDS = 24 * 3_600_000  # for which a key is remembered
 _MAX_RECORD = 100_000  # bytes of the ids that a push has returned, in one value
 _MAX_DROPPED = 100  # outdated keys that one push deletes
 
@@ -183,9 +182,8 @@ def remembered(
     """Call `push(tr)`, unless a request with this key did; return the ids of the items.
 
     A repeated request gets the ids of the first one, even if the items have ended since. A key is
-    remembered for 24 to 25 hours by the clients' clocks, until the end of the hour in which the 24
-    hours are over. After that it counts as new. A push that found no room is not remembered. Each
-    call deletes up to 100 outdated keys.
+    remembered for 24 hours by the clients' clocks. After that it counts as new. A push that found
+    no room is not remembered. Each call deletes up to 100 outdated keys.
 
     The push takes effect exactly once. Two concurrent requests with one key conflict, and the
     second becomes the repeated one. Cost: two reads and two keys more than the push.
@@ -198,7 +196,7 @@ def remembered(
         push: Pushes in a transaction, and returns the ids of the items; none without room.
 
     Raises:
-        InvalidIdempotencyKey: `key` is not such a text.
+        ValueError: `key` is not such a text.
         PushTooLarge: The ids of the items take over 100,000 bytes.
         IdempotencyKeyReused: The first request with this key had another digest.
         FdbqueueError: As for `push`.
@@ -214,46 +212,27 @@ def remembered(
         >>> once == remembered(db, jobs, "order 7", b"digest", push), jobs.size(db)
         (True, 1)
     """
-    if not isinstance(key, str) or not 0 < len(key.encode("utf-8", "replace")) <= MAX_TEXT:
-        raise InvalidIdempotencyKey(key, MAX_TEXT)
+    validate_key("an idempotency key", key)
     layout = store_of(queue).layout
     stored_key = layout.entry_key(layout.idempotency_keys, key)
-    hour = int(time.time() // 3600)
+    index, now = layout.idempotency_ends, milliseconds()
 
     def body(tr: Transaction) -> list[str]:
         reading = tr[stored_key]
-        _drop_outdated(tr, layout, hour)
+        drop_ended(tr, layout, now, index, layout.idempotency_keys, _MAX_DROPPED)
         if (stored := reading.value) is not None:
-            stored_hour, stored_digest, ids = decode_push(stored)
-            if stored_hour >= hour - _HOURS:
+            ends, stored_digest, ids = decode_push(stored)
+            if ends > now:
                 if stored_digest != digest:
                     raise IdempotencyKeyReused(key)
                 return ids
-            del tr[layout.entry_key(layout.idempotency_hours, stored_hour, key)]
+            del tr[layout.entry_key(index, ends, key)]
         ids = push(tr)
         if ids:
-            record = encode_push(hour, digest, ids)
+            record = encode_push(now + _MILLISECONDS, digest, ids)
             if len(record) > _MAX_RECORD:
                 raise PushTooLarge(len(ids), len(record), _MAX_RECORD)
-            tr[stored_key] = record
-            tr[layout.entry_key(layout.idempotency_hours, hour, key)] = b""
+            tr[stored_key] = tr[layout.entry_key(index, now + _MILLISECONDS, key)] = record
         return ids
 
     return run_once(db, body, layout.receipts)
-
-
-def _drop_outdated(tr: Transaction, layout: Layout, hour: int) -> None:
-    """Delete some keys that are no longer remembered, without conflicts."""
-    outdated = layout.entries_before(layout.idempotency_hours, hour - _HOURS)
-    notes = [row.key for row in tr.snapshot.get_range(*outdated, limit=_MAX_DROPPED)]
-    keys = [
-        layout.undated_key(layout.idempotency_hours, layout.idempotency_keys, note)
-        for note in notes
-    ]
-    # All reads start before the first is waited for.
-    reads = [tr.snapshot[key] for key in keys]
-    for note, key, reading in zip(notes, keys, reads):
-        del tr[note]
-        if (stored := reading.value) is not None:
-            # Cleared only if unchanged: a concurrent push may reuse the key.
-            tr.compare_and_clear(key, stored)

@@ -14,7 +14,7 @@ from fdbqueue.database.retrying import read
 from fdbqueue.layout.codecs import encode_returned
 from fdbqueue.layout.jobs import NamedStep, StepKind, StepState, StoredSignal, StoredStep
 from fdbqueue.layout.jobs import TooManyWaiting as TooManyWaiting
-from fdbqueue.layout.values import LAST_MILLISECOND, Report, as_json, utc_time
+from fdbqueue.layout.values import LAST_MILLISECOND, Report, utc_time
 from fdbqueue.operations.names import name_of
 from fdbqueue.queue.arguments import validate_by, validate_key, validate_seconds
 from fdbqueue.types import (
@@ -332,12 +332,6 @@ class ClaimedSteps:
         steps = [*self._unstored, step]
         extension = (self._claim, self._report())
         self._store.steps.store(tr, now, extension, steps, lease=self._lease)
-
-
-def step_as_json(step: Step) -> dict[str, Any]:
-    """Return a step as a JSON object."""
-    fields: dict[str, Any] = as_json(step)
-    return fields
 
 
 def _public(step: NamedStep, queue: str | None) -> Step:

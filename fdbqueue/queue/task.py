@@ -19,14 +19,14 @@ from fdbqueue.layout.tasks import RANK, TaskCodec
 from fdbqueue.operations.items import Items, Moved, NewItem
 from fdbqueue.options import QueueOptions, TaskFields, TaskOptions
 from fdbqueue.queue.arguments import (
+    given_options,
     validate_name,
     validate_options,
     validate_priority,
     validate_task,
 )
 from fdbqueue.queue.base import BaseQueue, new_items
-from fdbqueue.queue.settings import given_options
-from fdbqueue.types import Options, ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
+from fdbqueue.types import ReadTransactor, Task, TaskPriority, TaskStats, Transactor, V
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -83,10 +83,6 @@ class TaskQueue(BaseQueue[Task[V]]):
         given = given_options(self.kind, "task", RANK, options)
         items, rows = Items(layout, levels, given), TaskRowCodec(layout, levels, TaskCodec())
         super().__init__(Store(layout, levels, items, rows, given))
-
-    @classmethod
-    def _kept(cls, stored: Options) -> dict[str, Any]:
-        return {}
 
     @classmethod
     def named(

@@ -553,7 +553,7 @@ def test_copy_to_another_database_and_back(fdbq: Shell, db: Any, name: str, url:
     assert "already exists" in error_of(fdbq("copy", name, *there))
     assert "'--to'" in error_of(fdbq("copy", name))
     onto_itself = error_of(fdbq("copy", name, "--from", url, "--to", url))
-    assert f"queue '{name}' cannot be copied onto itself" in onto_itself
+    assert f"a queue named '{name}' already exists" in onto_itself
     assert "no queue named" in error_of(fdbq("copy", f"{name}nope", *there))
     fdbq.output("push", f"{name}3", "1")
     two = ("copy", f"{name}2", f"{name}3", "--from", url, "--to", "third")
@@ -693,7 +693,7 @@ def test_a_push_may_be_unique_and_expire(fdbq: Shell, name: str, db: Any) -> Non
     wait_until(lambda: fdbqueue.existing_queue(db, name).size(db) == 2)
     assert fdbq.output("pop", name, "-n", "9") == "1\n3\n"
     assert "--ttl is a number of seconds over 0" in error_of(fdbq("push", name, "1", "--ttl", "0"))
-    assert "unique must be text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
+    assert "unique is text of 1 to 255" in error_of(fdbq("push", name, "1", "--unique", ""))
 
 
 def test_a_push_may_be_unique_until_a_claim_or_for_a_time(fdbq: Shell, name: str, db: Any) -> None:

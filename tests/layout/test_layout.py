@@ -428,7 +428,7 @@ def test_golden_bytes_of_the_key_spaces() -> None:
         "tallies": "1502 1502",
         "options": "1505 026c61796f757400",
         "idempotency_keys": "150b",
-        "idempotency_hours": "150c",
+        "idempotency_ends": "150c",
         "claims": "1510",
         "leases": "1511",
         "delayed": "1512",

@@ -14,7 +14,7 @@ from fdb.subspace_impl import Subspace
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.admin import check
-from fdbqueue.errors import InvalidUniqueKey, QueueFull
+from fdbqueue.errors import QueueFull
 from fdbqueue.testing import Clock, FaultyDatabase
 from tests.support.counting import CountingDatabase
 from tests.support.full import unless_full
@@ -332,7 +332,7 @@ def test_push_many_needs_a_key_for_each_value(db: Any, jobs: PriorityQueue) -> N
         jobs.push_many(db, [1, 2], unique=["k"])
     with pytest.raises(TypeError, match="a key for each value"):
         jobs.push_many(db, [1, 2], unique="ab")
-    with pytest.raises(InvalidUniqueKey):
+    with pytest.raises(ValueError, match="unique is text"):
         jobs.push_many(db, [1], unique=[""])
 
 

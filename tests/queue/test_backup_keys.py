@@ -234,13 +234,18 @@ def test_a_long_backup_says_that_it_shows_more_than_one_moment(
     store(db, own)
     first, *_, last = own
 
-    def change(_: str, n: int) -> None:
-        if n == 1000:  # between two pages, after the read version is over
-            store(db, {first: b"changed", last: b"changed"})
-            monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+    class File(io.BytesIO):
+        lines = 0
 
-    file = io.BytesIO()
-    saved = backup(db, file, [], prefixes=[name.encode()], progress=change)
+        def write(self, data: Any, /) -> int:
+            self.lines += 1
+            if self.lines == 1002:  # between two pages, after the read version is over
+                store(db, {first: b"changed", last: b"changed"})
+                monkeypatch.setattr(rows, "_LIFETIME", -1.0)
+            return super().write(data)
+
+    file = File()
+    saved = backup(db, file, [], prefixes=[name.encode()])
     assert saved.moments > 1
     other = fdbqueue.open("memory:")
     restore(other, file)
@@ -256,12 +261,15 @@ def test_a_short_backup_shows_queues_and_keys_at_one_moment(
     queue.push(db, "a")
     (last,) = [*own][-1:]
 
-    def change(_: str, n: int) -> None:
-        db[last] = b"changed"
+    class File(io.BytesIO):
+        def write(self, data: Any, /) -> int:
+            if b"prefix" in data:
+                db[last] = b"changed"
+            return super().write(data)
 
-    file = io.BytesIO()
+    file = File()
     begun = time.monotonic()
-    saved = backup(db, file, [name], prefixes=[name.encode()], progress=change)
+    saved = backup(db, file, [name], prefixes=[name.encode()])
     assert saved.moments == 1 or time.monotonic() - begun > 1
     other = fdbqueue.open("memory:")
     restore(other, file)

@@ -154,7 +154,7 @@ def test_a_restore_that_is_interrupted_after_any_transaction_continues(
         restored = restore(other, file) if not is_done else copies
         assert restored == copies
         there = Shop(other, shop.waiting, shop.working)
-        with pytest.raises(QueueExists, match="drop it"):
+        with pytest.raises(QueueExists, match="or drop that queue"):
             restore(other, file)
         assert there.problems() == []
         assert there.work() == ALL

@@ -15,20 +15,14 @@ from tests.support.kinds import KINDS
 
 
 @pytest.mark.parametrize("kind", [PriorityQueue, Queue, TaskQueue])
-def test_the_repr_of_a_queue_shows_its_kind_its_name_or_subspace_and_its_engine(
-    db: Any, url: str, engine: str, name: str, space: Subspace, kind: Any
+def test_the_repr_of_a_queue_shows_its_kind_and_its_name_or_subspace(
+    db: Any, name: str, space: Subspace, kind: Any
 ) -> None:
-    where = "cluster" if engine == "cluster" else url
     named = kind.named(db, name)
-    assert repr(named) == f"<{kind.__name__} {name!r} on {where}>"
-    assert repr(kind.named(db, space)) == f"<{kind.__name__} {space!r} on {where}>"
-    assert repr(kind.named(db.create_transaction(), name)) == repr(named)
-    assert repr(getattr(aio, kind.__name__)(named)) == f"<aio.{kind.__name__} {name!r} on {where}>"
-
-
-def test_the_repr_of_a_queue_made_without_a_database_shows_no_engine() -> None:
-    space = Subspace(rawPrefix=b"space")
-    assert repr(Queue(space)) == "<Queue Subspace(rawPrefix=b'space')>"
+    assert repr(named) == f"<{kind.__name__} {name!r}>"
+    assert repr(kind.named(db, space)) == f"<{kind.__name__} {space!r}>"
+    assert repr(getattr(aio, kind.__name__)(named)) == f"<aio.{kind.__name__} {name!r}>"
+    assert repr(Queue(Subspace(rawPrefix=b"space"))) == "<Queue Subspace(rawPrefix=b'space')>"
 
 
 def test_the_repr_of_items_tasks_and_claims_hides_keys_and_tokens(db: Any, space: Subspace) -> None:

@@ -12,7 +12,6 @@ from fdb.subspace_impl import Subspace
 
 import fdbqueue
 from fdbqueue import PriorityQueue
-from fdbqueue.coordination.reads import Reads
 from fdbqueue.errors import (
     InvalidItemId,
     InvalidPriority,
@@ -543,46 +542,6 @@ def test_totals_count_what_happened_to_items_until_the_queue_is_cleared(
     assert queue.stats(db) == dataclasses.replace(empty, options=stats.options)
 
 
-def counter_reads(db: Any, queue: PriorityQueue, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Record each range read of the queue's counters from now on.
-
-    The number of other reads depends on the time since the last call and on retries.
-    """
-    noted: list[bytes] = []
-    counts = layout_of(queue).counts
-    (reader,) = (
-        kind for kind in type(db.create_transaction()).__mro__ if kind.__name__ == "TransactionRead"
-    )
-    get_range = reader.get_range
-
-    def noting(self: Any, begin: bytes, *arguments: Any, **options: Any) -> Any:
-        if begin.startswith(counts):
-            noted.append(begin)
-        return get_range(self, begin, *arguments, **options)
-
-    monkeypatch.setattr(reader, "get_range", noting)
-    return noted
-
-
-@pytest.mark.parametrize(("logger", "is_read"), [("fdbqueue", False), ("fdbqueue.counts", True)])
-def test_only_the_log_of_counts_reads_the_counters(
-    db: Any,
-    name: str,
-    logger: str,
-    is_read: bool,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    noted = counter_reads(db, queue, monkeypatch)
-    caplog.set_level("INFO")
-    caplog.set_level("INFO", logger)
-    queue.push_many(db, ["a", "b"])
-    queue.pop(db)
-    queue.pop_many(db, 5)
-    assert bool(noted) == bool(caplog.records) == is_read
-
-
 def test_pushes_and_pops_are_logged_at_debug(
     db: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -595,36 +554,3 @@ def test_pushes_and_pops_are_logged_at_debug(
         f"pushed to {name}, priority 5",
         f"popped from {name}, priority 5",
     ]
-
-
-def test_the_log_of_counts_lists_the_remaining_items(
-    db: Any, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = PriorityQueue.named(db, name)
-    queue.push(db, "not logged")
-    with caplog.at_level("INFO", "fdbqueue.counts"):
-        queue.push_many(db, ["a", "b"], priorities=[5, 1])
-        queue.pop(db)
-        queue.pop_many(db, 5)
-        queue.pop(db)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"pushed to {name}, priority 5; left: 0:1 1:1 5:1",
-        f"pushed to {name}, priority 1; left: 0:1 1:1 5:1",
-        f"popped from {name}, priority 0; left: 1:1 5:1",
-        f"popped from {name}, priority 1; left: nothing",
-        f"popped from {name}, priority 5; left: nothing",
-    ]
-
-
-def test_a_failure_to_log_counts_loses_no_item(
-    db: Any, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(reads: Any, tr: Any) -> Any:
-        raise fdbqueue.FDBError(1031)
-
-    queue = PriorityQueue.named(db, name)
-    monkeypatch.setattr(Reads, "counts", fail)
-    with caplog.at_level("INFO", "fdbqueue.counts"):
-        queue.push(db, "a")
-        assert queue.pop(db).value == "a"
-    assert "left: unknown (1031)" in caplog.text

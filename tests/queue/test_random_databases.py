@@ -29,7 +29,7 @@ from fdbqueue.layout.values import (
     header_of,
 )
 from fdbqueue.options import GroupSettings, PushOptions, QueueSettings, ScheduleOptions
-from fdbqueue.queue.backup import rows_of
+from fdbqueue.queue.backup import Moment, rows_of
 from fdbqueue.queue.base import store_of
 from fdbqueue.queue.repeatable import import_lines
 from fdbqueue.testing import Clock
@@ -182,7 +182,7 @@ def test_random_databases_have_every_field_of_every_record_and_every_key_space(
             source = RandomDatabase(db, "q-", clock, rng)
             source.fill()
             for name in source.queues():
-                for key, value in rows_of(db, name):
+                for key, value in rows_of(db, name, Moment(db)):
                     space = max(
                         (each for each in spaces if key.startswith(spaces[each])),
                         key=lambda each: len(spaces[each]),

@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue import PriorityQueue
 from fdbqueue.http.v1.bodies import NewOptions
 from fdbqueue.options import QueueSettings
-from fdbqueue.queue.settings import LIMITS
+from fdbqueue.queue.arguments import LIMITS
 from tests.support.pages import DOCS
 from tests.support.shell import commands
 

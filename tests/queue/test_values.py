@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import PriorityQueue, Queue, TaskQueue
 from fdbqueue.errors import FdbqueueError
-from fdbqueue.queue.overview import history_as_json, info_as_json, stats_as_json
+from fdbqueue.queue.overview import as_json, info_as_json, stats_as_json
 
 UTC = timezone.utc
 LAST = datetime.max.replace(tzinfo=UTC)
@@ -96,7 +96,7 @@ def show_all(db: Any, queue: Any) -> None:
     stats_as_json(numbers)
     stats_as_json(queue.stats(db))
     for window in queue.history(db):
-        history_as_json(window)
+        as_json(window)
     for state in ("ready", "delayed", "claimed", "dead", "done"):
         for info in queue.search(db, state=state).items:
             info_as_json(info)

@@ -13,7 +13,7 @@ from fdbqueue.http.served import ServedQueues, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report
 from fdbqueue.options import GroupSettings
-from fdbqueue.queue.overview import group_as_json
+from fdbqueue.queue.overview import as_json
 from fdbqueue.types import Change
 
 router = new_router()
@@ -43,7 +43,7 @@ async def groups(
     for_all = await aio.run(queue.group_settings, served.db)
     is_last = len(found) < limit
     body = {
-        "groups": [*map(group_as_json, found)],
+        "groups": [*map(as_json, found)],
         "for_all": {
             name: for_all.get(name) for name in GroupSettings.__annotations__ if name != "paused"
         },

@@ -24,8 +24,7 @@ from fdbqueue.http.served import Handle, ServedQueues, call_waiting, client_of
 from fdbqueue.http.v1 import answers, bodies
 from fdbqueue.http.v1.values import change_report, exact_priority, found_info, options_of, steps_of
 from fdbqueue.queue.batches import Batches, batch_as_json, batches_of
-from fdbqueue.queue.overview import decode_json
-from fdbqueue.queue.steps import step_as_json
+from fdbqueue.queue.overview import as_json, decode_json
 from fdbqueue.types import MatchCount, State
 
 router = new_router()
@@ -232,7 +231,7 @@ async def item_steps(served: ServedQueues, name: ReadOf, item_id: str) -> Respon
     """Return the steps of a job in the order of their storing; none for an unknown item."""
     steps = steps_of((await served.queue(name)).queue)
     found = await aio.run(steps.all, served.db, item_id)
-    return json_response({"steps": [*map(step_as_json, found)]})
+    return json_response({"steps": [*map(as_json, found)]})
 
 
 @router.get("/queues/{name}/items/{item_id}/batches", response_model=answers.BatchList)

@@ -22,12 +22,7 @@ from fdbqueue.http.v1.values import AnyQueue
 from fdbqueue.queue.base import change_once, find_stored
 from fdbqueue.queue.check import CheckReport
 from fdbqueue.queue.check import check as check_queue
-from fdbqueue.queue.overview import (
-    by_job,
-    history_as_json,
-    json_bytes,
-    stats_as_json,
-)
+from fdbqueue.queue.overview import as_json, by_job, json_bytes, stats_as_json
 from fdbqueue.types import STATES, Options, Transaction
 from fdbqueue.worker.presence import WorkerInfo, worker_as_json
 
@@ -207,7 +202,7 @@ async def history(served: ServedQueues, name: ReadOf) -> Response:
     """Return what happened in a queue within the last 5 minutes, hour and day."""
     handle = await served.queue(name)
     windows = await handle.history(served.db)
-    return json_response({"windows": [*map(history_as_json, windows)]})
+    return json_response({"windows": [*map(as_json, windows)]})
 
 
 @router.get("/queues/{name}/jobs", response_model=answers.Jobs)

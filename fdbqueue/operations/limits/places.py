@@ -17,9 +17,6 @@ from fdbqueue.types import Options, Transaction
 if TYPE_CHECKING:
     from fdbqueue.operations.items import Items
 
-MAX_SLOTS = 10_000
-"""The highest concurrency limit."""
-
 First: TypeAlias = Callable[[Transaction, int], Sequence[StoredItem]]
 """A function that reads up to `n` first items in a transaction."""
 
