@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from statistics import median, quantiles
 from time import time
 from typing import Any, TypeVar
@@ -277,26 +277,34 @@ def info_as_json(info: ItemInfo) -> dict[str, Any]:
 
 def _stats(tr: ReadTransaction, page: dict[str, Subspace]) -> list[tuple[str, QueueStats]]:
     """Return the numbers of each queue of a page."""
-    # All reads begin before the first is waited for.
+    # The reads of all queues begin before the first is waited for.
     begun = [
-        (name, subspace, tr.get_range(*counters_range(subspace), streaming_mode=WANT_ALL))
-        for name, subspace in page.items()
+        (subspace, tr.get_range(*counters_range(subspace), streaming_mode=WANT_ALL))
+        for subspace in page.values()
     ]
-    return [(name, _stats_of(tr, subspace, rows)) for name, subspace, rows in begun]
+    found = [_stats_of(tr, subspace, rows) for subspace, rows in begun]
+    for reading in found:
+        next(reading)
+    stats = zip(page, map(next, found))
+    return [(name, numbers) for name, numbers in stats if numbers is not None]
 
 
-def _stats_of(tr: ReadTransaction, subspace: Subspace, rows: Iterable[KeyValue]) -> QueueStats:
-    """Return the numbers of a queue.
+def _stats_of(
+    tr: ReadTransaction, subspace: Subspace, rows: Iterable[KeyValue]
+) -> Iterator[QueueStats | None]:
+    """Yield `None` once the further reads have begun, and then the numbers of a queue.
 
     One that cannot be read has an error, so that it does not hide the others.
     """
     try:
-        return begin_stats(tr, subspace, Counters(subspace, rows), first_key)()
+        finish = begin_stats(tr, subspace, Counters(subspace, rows), first_key)
+        yield None
+        yield finish()
     except (UndecodableQueue, ForeignKey) as error:
-        return unknown_stats(subspace, error)
+        yield from repeat(unknown_stats(subspace, error))
     except UNDECODABLE as error:
         reason = f"{type(error).__name__}: {error}"
-        return unknown_stats(subspace, UndecodableQueue(reason))
+        yield from repeat(unknown_stats(subspace, UndecodableQueue(reason)))
 
 
 _PAGE = 500
